@@ -1,0 +1,1 @@
+"""Configurations and the order language; nothing here imports torch or our own models."""

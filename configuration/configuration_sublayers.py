@@ -1,0 +1,109 @@
+"""What the configurations of all families share: fields, derived counts and checks."""
+
+import difflib
+from dataclasses import field, fields
+from typing import Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.utils.type_validators import interval
+
+from sublayers.configuration.sublayer_order import compact, expand
+
+TENSOR_PARALLEL_PLANS = {
+    "s": {
+        "layers.*.mixer.q_proj": "colwise",
+        "layers.*.mixer.k_proj": "colwise",
+        "layers.*.mixer.v_proj": "colwise",
+        "layers.*.mixer.o_proj": "rowwise",
+    },
+    "f": {"layers.*.mixer.fc1": "colwise", "layers.*.mixer.fc2": "rowwise"},
+}
+
+
+@strict
+class SublayersConfig(PreTrainedConfig):
+    """Sizes, sublayers and residual stream of a model whose sublayers run in any order.
+
+    Raises:
+        ValueError: an order with a letter that the family lacks, heads that do not divide the width, or a keyword that
+            is nearly, but not quite, the name of a field.
+    """
+
+    # the letters that an order of this family may hold
+    order_letters: ClassVar[str] = "sf"
+
+    vocab_size: int = 28996
+    sublayer_order: str = "s6(sf)10f6"
+    hidden_size: int = 1024
+    intermediate_size: int = 4096
+    num_attention_heads: int = 8
+    max_position_embeddings: int = 3072
+    hidden_act: str = "relu"
+    dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    norm_position: Literal["pre", "post"] = "pre"
+    final_norm: bool = False
+    position_embedding_type: Literal["learned", "sinusoidal"] = "sinusoidal"
+    # the number of the first position: fairseq's sinusoids start at its padding index + 1
+    position_offset: int = 0
+    scale_embedding: bool = True
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    # trl reads it unguarded
+    auto_map: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self, **kwargs):
+        names = [f.name for f in fields(self)]
+        for name in kwargs:
+            if close := difflib.get_close_matches(name, names, n=1, cutoff=0.9):
+                raise ValueError(f"{type(self).__name__} has no field {name!r}; did you mean {close[0]!r}?")
+        self.sublayer_order = compact(self.sublayer_order)
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_sublayers(self) -> int:
+        """The number of residual sublayers."""
+        return len(expand(self.sublayer_order))
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """The number of attention sublayers, which is the number of cache slots."""
+        return expand(self.sublayer_order).count("s")
+
+    @num_hidden_layers.setter
+    def num_hidden_layers(self, value: int | None):
+        if value is not None and value != self.num_hidden_layers:
+            raise ValueError(
+                f"num_hidden_layers={value} contradicts the order {self.sublayer_order!r}, which has "
+                f"{self.num_hidden_layers} attention sublayers; change sublayer_order instead"
+            )
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
+        """The tensor-parallel plan; an order without a letter has no modules for that letter's rules."""
+        letters = set(expand(self.sublayer_order))
+        return {path: style for letter in sorted(letters) for path, style in TENSOR_PARALLEL_PLANS[letter].items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise, with the derived count that other readers of config.json look for."""
+        return {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}
+
+    def validate_architecture(self):
+        """Check the order's letters and the heads; runs after construction, before saving and when a model is built."""
+        order = expand(self.sublayer_order)
+        if foreign := set(order) - set(self.order_letters):
+            raise ValueError(
+                f"{self.sublayer_order!r} holds {sorted(foreign)}, but {self.model_type} runs only the sublayers "
+                f"{list(self.order_letters)}"
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"
+            )

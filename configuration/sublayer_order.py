@@ -1,0 +1,202 @@
+"""The order language: a Transformer is a string over `s`, `c` and `f`, one residual sublayer a letter.
+
+`s` is self-attention, `c` cross-attention, `f` a feed-forward block. `sssfsfff` may be written `s2(sf)2f2`, in the
+papers' spellings `(s)x2 (sf)x2 (f)x2` or `s^{2} (sf)^2 f^2`, and with spaces anywhere; `compact` gives the
+canonical form.
+"""
+
+import math
+import random
+import re
+from functools import lru_cache
+from itertools import groupby
+
+LETTERS = {"s": "self-attention", "c": "cross-attention", "f": "feed-forward"}
+# far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
+MAX_SUBLAYERS = 1024
+
+# whatever is no parenthesis, letter or repeat is caught as a token of its own, and refused
+_TOKEN = re.compile(r"\(|[)scf](?:\s*(?:[x×*^]?\s*([0-9]+)|\^\s*\{\s*([0-9]+)\s*\}))?|\S")  # noqa: RUF001
+
+
+def expand(order: str) -> str:
+    """Spell an order out, one letter a sublayer: `s2(sf)x2` becomes `sssfsf`.
+
+    Raises:
+        TypeError: the order is not a string.
+        ValueError: the order cannot be read; the message points at the character.
+    """
+    if not isinstance(order, str):
+        raise TypeError(f"an order is a string such as 's6(sf)10f6', not {order!r} of type {type(order).__name__}")
+    # tabs and line breaks would push the caret out of line
+    order = re.sub(r"\s", " ", order)
+    open_groups: list[tuple[str, int]] = []
+    expanded = ""
+    for token in _TOKEN.finditer(order):
+        position, before, unit = token.start(), expanded, token[0][0]
+        if unit not in "()scf":
+            raise _error(_explain(unit), order, position)
+        if unit == "(":
+            open_groups.append((before, position))
+            expanded = ""
+            continue
+        if unit == ")":
+            if not open_groups:
+                raise _error("this parenthesis closes nothing; remove it or open it with '('", order, position)
+            unit = expanded
+            before, start = open_groups.pop()
+            if not unit:
+                raise _error("this group is empty; put sublayers into it or remove it", order, start)
+        digits = "1"
+        if token.lastindex:
+            digits, position = token[token.lastindex], token.start(token.lastindex)
+        # five digits are too many already, and int() refuses some thousands
+        repeats = int(digits.lstrip("0")[:5] or "0")
+        if not repeats:
+            raise _error("a repeat of zero leaves nothing; give 1 or more, or remove what it repeats", order, position)
+        if len(before) + len(unit) * repeats > MAX_SUBLAYERS:
+            raise _error(f"an order has at most {MAX_SUBLAYERS} sublayers; shorten it from here", order, position)
+        expanded = before + unit * repeats
+    if open_groups:
+        raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
+    if not expanded:
+        raise _error("the order is empty; give at least one of the letters s, c and f", order, 0)
+    return expanded
+
+
+def _error(problem: str, order: str, position: int) -> ValueError:
+    return ValueError(f"{problem}\n  {order}\n  {' ' * position}^")
+
+
+def _explain(character: str) -> str:
+    if character in "0123456789^x×*{}":  # noqa: RUF001
+        return "this repeats nothing; write a repeat right after a letter or a group, such as s6, (sf)x10 or s^{6}"
+    letters = ", ".join(f"{letter} ({name})" for letter, name in LETTERS.items())
+    return f"{character!r} is not a sublayer; use the letters {letters}"
+
+
+def compact(order: str) -> str:
+    """Write an order in its canonical form: `ssfsff` and all other spellings of it become `s(sf)2f`.
+
+    The longest repeated group is taken first, then those on its left and right; what remains is counted by letter.
+    Raises what `expand` raises.
+    """
+    return _compact(expand(order))
+
+
+@lru_cache(maxsize=4096)
+def _compact(order: str) -> str:
+    for length in range(len(order) // 2, 1, -1):
+        # a run of positions that agree with the one a unit later is a group that repeats
+        agrees = "".join(" ="[a == b] for a, b in zip(order, order[length:], strict=False))
+        runs = [
+            run.span()
+            for run in re.finditer(f"={{{length},}}", agrees)
+            # a unit that is itself a repetition appears inside its own double
+            if (unit := order[run.start() : run.start() + length]) not in (unit + unit)[1:-1]
+        ]
+        if runs:
+            start, end = max(runs, key=lambda run: (run[1] - run[0]) // length)
+            count = (end - start) // length + 1
+            unit, rest = order[start : start + length], order[start + count * length :]
+            return f"{_compact(order[:start])}({unit}){count}{_compact(rest)}"
+    runs_of_letters = ((letter, len(list(group))) for letter, group in groupby(order))
+    return "".join(f"{letter}{count}" if count > 1 else letter for letter, count in runs_of_letters)
+
+
+def counts(order: str) -> dict[str, int]:
+    """Count the sublayers of each kind: `{"s": ..., "c": ..., "f": ...}`. Raises what `expand` raises."""
+    expanded = expand(order)
+    return {letter: expanded.count(letter) for letter in LETTERS}
+
+
+def tail_start(order: str) -> int:
+    """Index of the first sublayer after the last attention (`s` or `c`); from there on all is position-wise.
+
+    0 for an order of feed-forward sublayers alone, the length of the order where attention comes last. Raises what
+    `expand` raises.
+    """
+    return len(expand(order).rstrip("f"))
+
+
+def _check(name: str, value: float, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value} is out of range; give a number from {low} to {high}")
+
+
+def interleaved(n: int, decoder: bool = False) -> str:
+    """The plain Transformer of `n` layers, `(sf)n`, or `(scf)n` in a decoder. Raises what `sandwich` raises."""
+    return sandwich(n, 0, decoder)
+
+
+def sandwich(n: int, k: int, decoder: bool = False) -> str:
+    """`n` layers with sandwiching coefficient `k`: attention first, feed-forward last (Sandwich, sections 4 and 5.3).
+
+    A decoder keeps self- and cross-attention together: `(sc)k (scf)n-k fk`. The paper's `k` ends at `n - 1`, which is
+    the same order as `n`.
+
+    Raises:
+        ValueError: `n` or `k` is out of range.
+    """
+    attention = "sc" if decoder else "s"
+    _check("n", n, 1, MAX_SUBLAYERS // (len(attention) + 1))
+    _check("k", k, 0, n)
+    return compact(attention * k + (attention + "f") * (n - k) + "f" * k)
+
+
+def par(num_sublayers: int, p: float) -> str:
+    """One self-attention in `p` sublayers, spread over the first two thirds (PAR, section 2.3).
+
+    The paper prints three orders and no formula; this one gives all three, and the interleaved order for `p` = 2 and an
+    even number of sublayers.
+
+    Raises:
+        ValueError: `num_sublayers` or `p` is out of range.
+    """
+    _check("num_sublayers", num_sublayers, 3, MAX_SUBLAYERS)
+    _check("p", p, 1, num_sublayers)
+    n = math.floor(num_sublayers / p + 0.5)
+    spacing = min(math.ceil((2 * num_sublayers // 3 - 1) / n), num_sublayers // n)
+    return compact(("s" + "f" * (spacing - 1)) * n + "f" * (num_sublayers - n * spacing))
+
+
+def macaron(n: int, decoder: bool = False) -> str:
+    """`n` layers with feed-forward sublayers on both sides, `(fsf)n`, or `(fscf)n` in a decoder (Macaron, section 3.3).
+
+    The residual scale of one half belongs to the model, not to its order.
+
+    Raises:
+        ValueError: `n` is out of range.
+    """
+    unit = "fscf" if decoder else "fsf"
+    _check("n", n, 1, MAX_SUBLAYERS // len(unit))
+    return compact(unit * n)
+
+
+def random_balanced(n: int, seed: int) -> str:
+    """A uniform permutation of `n` self-attention and `n` feed-forward sublayers (Sandwich, section 3.1).
+
+    Raises:
+        ValueError: `n` is out of range.
+    """
+    _check("n", n, 1, MAX_SUBLAYERS // 2)
+    letters = list("s" * n + "f" * n)
+    random.Random(seed).shuffle(letters)
+    return compact("".join(letters))
+
+
+def random_unbalanced(budget: int, seed: int) -> str:
+    """Draw `s` (1 unit of 4 d^2 parameters) or `f` (2 units) until `budget` units are spent (Sandwich, section 3.2).
+
+    Raises:
+        ValueError: `budget` is out of range.
+    """
+    _check("budget", budget, 1, MAX_SUBLAYERS)
+    draw = random.Random(seed)
+    order = ""
+    while budget > 0:
+        # the paper leaves open what follows when f is drawn for the last unit; only s fills the budget exactly
+        letter = draw.choice("sf") if budget > 1 else "s"
+        order += letter
+        budget -= 1 if letter == "s" else 2
+    return compact(order)

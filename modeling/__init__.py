@@ -1,0 +1,1 @@
+"""Sublayers, stacks and the models built from them."""

@@ -1,0 +1,81 @@
+"""Multi-head attention, a mixer of the stack."""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sublayers.modeling.linear import Linear
+
+
+def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Take some positions: (batch, length, hidden), (batch or 1, kept) -> (batch, kept, hidden)."""
+    return torch.take_along_dim(states, positions[..., None], dim=1)
+
+
+def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """Spelled-out attention, the only kind that returns its weights: (batch, heads, length, head_dim) each."""
+    weights = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: (batch, length, hidden) -> (batch, length or kept, hidden).
+
+    `layer_idx` is the cache slot: attention sublayers are numbered on their own, whatever stands between them.
+    """
+
+    def __init__(self, config, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = True
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.q_proj = Linear(config.hidden_size, config.hidden_size)
+        self.k_proj = Linear(config.hidden_size, config.hidden_size)
+        self.v_proj = Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        read_positions: torch.Tensor | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows."""
+        queries = hidden_states
+        if read_positions is not None:
+            queries = select_positions(hidden_states, read_positions)
+            attention_mask = self.mask_rows(attention_mask, read_positions, hidden_states.shape[1], past_key_values)
+
+        query = self.q_proj(queries).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        key = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value = self.v_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        output, weights = attention(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+        return self.o_proj(output.flatten(2)), weights
+
+    def mask_rows(self, attention_mask, positions, length, past_key_values):
+        """Take the rows of a mask that belong to the positions: (batch or 1, 1, kept, keys)."""
+        if attention_mask is not None:
+            return torch.take_along_dim(attention_mask, positions[:, None, :, None], dim=2)
+        # without a mask the kernel would line the few queries up with the first keys
+        past_length, num_keys = 0, length
+        if past_key_values is not None:
+            past_length = past_key_values.get_seq_length(self.layer_idx)
+            num_keys, _ = past_key_values.get_mask_sizes(length, self.layer_idx)
+        visible = torch.arange(num_keys, device=positions.device) <= (positions + past_length)[..., None]
+        return visible[:, None]

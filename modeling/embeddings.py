@@ -1,0 +1,55 @@
+"""Position embeddings and the checked look-up of tokens."""
+
+import math
+
+import torch
+from torch import nn
+
+
+def sinusoid_table(num_positions: int, hidden_size: int) -> torch.Tensor:
+    """Sinusoids of Vaswani et al. (2017), the sines before the cosines as in fairseq: (num_positions, hidden_size)."""
+    half = hidden_size // 2
+    frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / max(half - 1, 1)))
+    angles = torch.arange(num_positions)[:, None] * frequencies
+    return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, hidden_size % 2))
+
+
+class SinusoidalPositions(nn.Module):
+    """A fixed table of sinusoids, looked up by position: (batch, length) -> (batch, length, hidden)."""
+
+    table: torch.Tensor
+
+    def __init__(self, num_positions: int, hidden_size: int):
+        super().__init__()
+        self.num_positions, self.hidden_size = num_positions, hidden_size
+        self.register_buffer("table", torch.empty(num_positions, hidden_size), persistent=False)
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """Look the positions up."""
+        return nn.functional.embedding(position_ids, self.table)
+
+
+def given(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
+
+    Raises:
+        ValueError: both are, or neither.
+    """
+    if input_ids is not None and inputs_embeds is None:
+        return input_ids
+    if inputs_embeds is not None and input_ids is None:
+        return inputs_embeds
+    raise ValueError("pass exactly one of input_ids and inputs_embeds")
+
+
+def look_up(embedding: nn.Module, ids: torch.Tensor, name: str, limit: int, remedy: str) -> torch.Tensor:
+    """Look ids up in an embedding: (batch, length) -> (batch, length, hidden).
+
+    Raises:
+        ValueError: an id outside the table (on a GPU, where looking would cost a synchronisation, the kernel asserts).
+    """
+    try:
+        return embedding(ids)
+    except IndexError:
+        found = f"{ids.min().item()} to {ids.max().item()}"
+        raise ValueError(f"{name} must lie between 0 and {limit - 1}, got {found}; {remedy}") from None

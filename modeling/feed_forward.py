@@ -1,0 +1,22 @@
+"""The position-wise feed-forward block, a mixer of the stack."""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+from sublayers.modeling.linear import Linear
+
+
+class FeedForward(nn.Module):
+    """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.fc1 = Linear(config.hidden_size, config.intermediate_size)
+        self.act = ACT2FN[config.hidden_act]
+        self.dropout = nn.Dropout(config.activation_dropout)
+        self.fc2 = Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor, **kwargs) -> tuple[torch.Tensor, None]:
+        """Map each position on its own; what attention needs arrives in `kwargs` and is ignored."""
+        return self.fc2(self.dropout(self.act(self.fc1(hidden_states)))), None

@@ -1,0 +1,64 @@
+"""What the task heads of all families share: reading the body's output where it is wanted."""
+
+import torch
+
+from sublayers.modeling.attention import select_positions
+from sublayers.modeling.embeddings import given
+
+
+def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -> torch.Tensor | None:
+    """Turn transformers' `logits_to_keep` into positions (batch or 1, kept), or None where all of them are needed.
+
+    An integer keeps the last positions (0: all), a 1-D tensor the same ones in each row, a 2-D tensor of integers each
+    row its own. A 2-D boolean mask may keep a different number in each row and needs all.
+    """
+    if isinstance(logits_to_keep, int):
+        if not 0 < logits_to_keep < length:
+            return None
+        return torch.arange(length - logits_to_keep, length, device=device)[None]
+    if logits_to_keep.dtype == torch.bool:
+        return None if logits_to_keep.ndim == 2 else logits_to_keep.nonzero().T.to(device)
+    return torch.atleast_2d(logits_to_keep).to(device, torch.long) % length
+
+
+def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
+    """Run `model.model` and return its hidden states (batch, kept, hidden) at `logits_to_keep`, and all its outputs.
+
+    Positions that are not kept skip the sublayers that only they would read, unless the caller asks for all hidden
+    states or attention weights.
+    """
+    tokens = given(inputs["input_ids"], inputs["inputs_embeds"])
+    positions = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
+    config = model.config
+    everything = inputs.get("output_hidden_states", config.output_hidden_states) not in (None, False) or inputs.get(
+        "output_attentions", config.output_attentions
+    )
+    outputs = model.model(read_positions=None if everything else positions, **inputs)
+    hidden_states = outputs.last_hidden_state
+    if everything and positions is not None:
+        hidden_states = select_positions(hidden_states, positions)
+    elif isinstance(logits_to_keep, torch.Tensor) and positions is None:
+        hidden_states = hidden_states[logits_to_keep]
+    return hidden_states, outputs
+
+
+def last_tokens(
+    tokens: torch.Tensor, attention_mask: torch.Tensor | None, pad_token_id: int | None
+) -> torch.Tensor | int:
+    """Find each row's last token that is not padding: (batch, 1), or 1 if there is one row, which ends at its end.
+
+    `tokens` are ids (batch, length), in which padding shows, or embeddings (batch, length, hidden).
+
+    Raises:
+        ValueError: several rows, but nothing that tells padding from tokens.
+    """
+    batch, length = tokens.shape[:2]
+    if attention_mask is not None:
+        real = attention_mask.bool()
+    elif tokens.ndim == 2 and pad_token_id is not None:
+        real = tokens != pad_token_id
+    elif batch == 1:
+        return 1
+    else:
+        raise ValueError(f"cannot tell where each of {batch} rows ends; pass an attention_mask or set pad_token_id")
+    return torch.where(real, torch.arange(length, device=real.device), 0).argmax(dim=1, keepdim=True)

@@ -1,0 +1,207 @@
+"""The sandwich language model: a causal decoder over any order of self-attention and feed-forward sublayers.
+
+Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their Sublayers".
+"""
+
+import torch
+from torch import nn
+from transformers import Cache, DynamicCache, GenerationMixin
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutputWithPast,
+)
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.modeling.embeddings import SinusoidalPositions, given, look_up
+from sublayers.modeling.heads import last_tokens, read_body
+from sublayers.modeling.linear import Linear
+from sublayers.modeling.losses import classification_loss
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.stack import SublayerStack
+
+
+class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
+    """Base of the sandwich language models."""
+
+    config: SandwichLMConfig
+
+
+class SandwichLMModel(SandwichLMPreTrainedModel):
+    """Token ids to hidden states: (batch, length) -> (batch, length, hidden)."""
+
+    def __init__(self, config: SandwichLMConfig):
+        super().__init__(config)
+        num_positions = config.max_position_embeddings + config.position_offset
+        positions = nn.Embedding if config.position_embedding_type == "learned" else SinusoidalPositions
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_positions = positions(num_positions, config.hidden_size)
+        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = SublayerStack(config, config.sublayer_order)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if config.final_norm else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        read_positions: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPast:
+        """Run the stack; `read_positions` (batch or 1, kept) restricts the output to the positions that are read.
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a sequence
+                longer than `max_position_embeddings`.
+        """
+        tokens = given(input_ids, inputs_embeds)
+        if inputs_embeds is None:
+            vocab_size, remedy = self.config.vocab_size, "is this the model's own tokenizer?"
+            inputs_embeds = look_up(self.embed_tokens, tokens, "input_ids", vocab_size, remedy)
+
+        # position_ids that restart mark packed sequences, but only for a mask that is built without a cache
+        causal_mask = create_causal_mask(self.config, inputs_embeds, attention_mask, past_key_values, position_ids)
+        if position_ids is None:
+            position_ids = self.number_positions(inputs_embeds, attention_mask, past_key_values)
+        if use_cache and past_key_values is None and not self.training:
+            # without the config, which compilers cannot read an order from, it grows as it is filled
+            past_key_values = DynamicCache()
+
+        limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
+        table_ids = position_ids + self.config.position_offset
+        positions = look_up(self.embed_positions, table_ids, "position_ids", limit, remedy)
+        hidden_states = self.dropout(inputs_embeds * self.embed_scale + positions)
+        hidden_states = self.layers(
+            hidden_states,
+            read_positions=read_positions,
+            attention_mask=causal_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
+        )
+
+    def number_positions(self, inputs_embeds, attention_mask, past_key_values) -> torch.Tensor:
+        """Number the tokens from 0, behind what the cache holds and without counting padding: (batch or 1, length)."""
+        length = inputs_embeds.shape[1]
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if isinstance(past_length, int) and past_length + length > self.config.max_position_embeddings:
+            raise ValueError(
+                f"a sequence of {past_length + length} tokens does not fit into max_position_embeddings="
+                f"{self.config.max_position_embeddings}; shorten it or build the model with more positions"
+            )
+        if attention_mask is not None and attention_mask.ndim == 2:
+            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        return torch.arange(length, device=inputs_embeds.device)[None] + past_length
+
+
+class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
+    """The language model: (batch, length) -> (batch, length, vocabulary)."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: SandwichLMConfig):
+        super().__init__(config)
+        self.model = SandwichLMModel(config)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            # the Trainer, when it resumes, takes for missing what is saved under its other name
+            self._keys_to_ignore_on_save = {"lm_head.weight"}
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs,
+    ) -> CausalLMOutputWithPast:
+        """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail."""
+        hidden_states, outputs = read_body(
+            self,
+            logits_to_keep,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(hidden_states)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class SandwichLMForSequenceClassification(SandwichLMPreTrainedModel):
+    """Labels read off the last token of each row: (batch, length) -> (batch, labels)."""
+
+    def __init__(self, config: SandwichLMConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = SandwichLMModel(config)
+        self.score = Linear(config.hidden_size, config.num_labels, bias=False)  # type: ignore[arg-type]
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> SequenceClassifierOutputWithPast:
+        """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
+        hidden_states, outputs = read_body(
+            self,
+            last_tokens(given(input_ids, inputs_embeds), attention_mask, self.config.pad_token_id),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.score(hidden_states[:, -1])
+        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
+        return SequenceClassifierOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

@@ -1,0 +1,38 @@
+"""What the models of all families share."""
+
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils.output_capturing import OutputRecorder
+
+from sublayers.modeling.attention import Attention
+from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
+from sublayers.modeling.sublayer import Sublayer
+
+
+class SublayersPreTrainedModel(PreTrainedModel):
+    """Capabilities and initialisation of every model built from sublayers."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Sublayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(Sublayer, num_hidden_layers_key="num_sublayers"),
+        "attentions": OutputRecorder(Attention, index=1),
+    }
+
+    def __init__(self, config, *inputs, **kwargs):
+        # overrides given to from_pretrained are set on the config without a check
+        config.validate()
+        super().__init__(config, *inputs, **kwargs)
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, SinusoidalPositions):
+            # loading builds models on the meta device, where the table has no values
+            init.copy_(module.table, sinusoid_table(module.num_positions, module.hidden_size))

@@ -1,0 +1,260 @@
+"""The contract: what a model of every family must do, whatever the order of its sublayers."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+
+from sublayers import random_unbalanced
+
+# outputs and checkpoints of the original implementations, where somebody put them beside the repository
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
+needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="../shared/reference is not there")
+
+PAD, BOS, EOS, VOCAB = 1, 0, 2, 61
+ORDERS = ["sfsf", "ffsfs", "sss", "s2(sf)2f2", *(random_unbalanced(7, seed) for seed in range(3))]
+# an order may lack attention altogether: it is scored and trained, but there is nothing to cache
+ALL_FEED_FORWARD = "f4"
+
+
+def randomize(model: PreTrainedModel) -> PreTrainedModel:
+    """Give every parameter a random value, so that a term that is left out shows."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            parameter.normal_(std=0.3, generator=generator)
+            if "norm" in name and name.endswith("weight"):
+                parameter.add_(1)
+    return model.eval()
+
+
+def tokens(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(rows * length))
+
+
+def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(actual: dict, expected: dict, **tolerance):
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(actual[name], tensor, msg=lambda m, name=name: f"{name}: {m}", **tolerance)
+
+
+class GradientCatcher(Trainer):
+    """A Trainer that keeps the gradients of its first step instead of taking it."""
+
+    def caught(self) -> dict[str, torch.Tensor]:
+        found = {}
+
+        def catch(optimizer, *_):
+            found.update(gradients(self.model))
+
+        self.create_optimizer().register_step_pre_hook(catch)
+        self.train()
+        return found
+
+
+def train_gradients(model, rows: list[dict], folder, **arguments) -> dict[str, torch.Tensor]:
+    """Gradients of the Trainer's first optimizer step over all rows, in their order."""
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=1,
+        max_grad_norm=0,
+        use_cpu=True,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        train_sampling_strategy="sequential",
+        **arguments,
+    )
+    return GradientCatcher(copy.deepcopy(model), arguments, train_dataset=rows).caught()
+
+
+class ModelContract:
+    """What holds for the body and for every head. A family sets `config_class` and its classes by Auto class."""
+
+    config_class: type
+    classes: dict[type, type]
+
+    def config(self, sublayer_order: str = "sfsfsff", **overrides):
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
+        ids = {"vocab_size": VOCAB, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+        dropouts = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+        return self.config_class(sublayer_order=sublayer_order, **sizes | ids | dropouts | overrides)
+
+    def model(self, head: type = AutoModel, sublayer_order: str = "sfsfsff", **overrides) -> PreTrainedModel:
+        return randomize(self.classes[head](self.config(sublayer_order, **overrides)))
+
+    def test_saves_and_loads_bit_exactly_through_the_auto_classes(self, tmp_path):
+        for auto_class, model_class in self.classes.items():
+            for order in ("sfsfsff", ALL_FEED_FORWARD):
+                model = self.model(auto_class, order)
+                folder = tmp_path / f"{model_class.__name__}-{order}"
+                model.save_pretrained(folder)
+                loaded, report = auto_class.from_pretrained(folder, output_loading_info=True)
+                assert type(loaded) is model_class
+                assert not any(report.values()), report
+                assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
+                assert torch.equal(loaded(tokens(2, 9))[0], model(tokens(2, 9))[0])
+                assert AutoConfig.from_pretrained(folder).to_dict() == loaded.config.to_dict()
+
+    def test_loads_the_body_of_every_head_and_a_head_on_every_body(self, tmp_path):
+        for auto_class, model_class in self.classes.items():
+            model = self.model(auto_class)
+            model.save_pretrained(tmp_path / model_class.__name__)
+            body = AutoModel.from_pretrained(tmp_path / model_class.__name__)
+            expected = model.base_model(tokens(2, 9)).last_hidden_state
+            assert torch.equal(body(tokens(2, 9)).last_hidden_state, expected)
+
+    def test_new_parameters_are_initialised_when_a_head_is_put_on_a_body(self, tmp_path):
+        self.model().save_pretrained(tmp_path)
+        for auto_class in self.classes.keys() - {AutoModel}:
+            model = auto_class.from_pretrained(tmp_path)
+            assert all(p.abs().max() < 10 for p in model.parameters())
+
+    def test_resizes_embeddings(self):
+        for auto_class in self.classes:
+            model = self.model(auto_class)
+            before = model.get_input_embeddings().weight.clone()
+            model.resize_token_embeddings(VOCAB + 7, mean_resizing=False)
+            assert model.config.vocab_size == VOCAB + 7
+            assert torch.equal(model.get_input_embeddings().weight[:VOCAB], before)
+            assert model(torch.full((1, 3), VOCAB + 6))[0].isfinite().all()
+
+    @pytest.mark.parametrize("backend", ["eager", "flex_attention"])
+    def test_attention_backends_agree(self, backend):
+        mask = torch.ones(3, 9, dtype=torch.long)
+        mask[1, :4] = mask[2, -3:] = 0
+        for order in ORDERS:
+            model = self.model(sublayer_order=order)
+            with torch.no_grad():
+                expected = model(tokens(3, 9), attention_mask=mask).last_hidden_state
+                model.set_attn_implementation(backend)
+                actual = model(tokens(3, 9), attention_mask=mask).last_hidden_state
+            torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-5)
+
+    def test_returns_a_hidden_state_for_every_sublayer_and_weights_for_every_attention(self):
+        for order in (*ORDERS, ALL_FEED_FORWARD):
+            model = self.model(sublayer_order=order, attn_implementation="eager")
+            out = model(tokens(2, 9), output_hidden_states=True, output_attentions=True)
+            assert len(out.hidden_states) == model.config.num_sublayers + 1
+            assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+            assert len(out.attentions) == model.config.num_hidden_layers
+            for weights in out.attentions:
+                torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 9))
+
+    def test_gradient_checkpointing_changes_no_gradient(self):
+        for order in ORDERS:
+            model = self.model(sublayer_order=order).train()
+            model(tokens(2, 9)).last_hidden_state.square().sum().backward()
+            expected = gradients(model)
+            model.zero_grad()
+            model.gradient_checkpointing_enable()
+            runs = []
+            model.layers[-1].mixer.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
+            model(tokens(2, 9)).last_hidden_state.square().sum().backward()
+            assert len(runs) == 2, "the backward pass did not run the sublayer again"
+            assert_same(gradients(model), expected)
+
+    def test_compiles_in_one_graph(self):
+        for head in self.classes:
+            model = self.model(head)
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            batch = {"input_ids": tokens(2, 9), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
+            torch.testing.assert_close(compiled(**batch)[0], model(**batch)[0])
+            model.train()
+            compiled(**batch)[0].sum().backward()
+            assert model.base_model.embed_tokens.weight.grad.isfinite().all()
+            torch.compiler.reset()
+
+    def test_exports_with_any_batch_and_length(self):
+        for head in self.classes.keys() - {AutoModelForSequenceClassification}:
+            model = self.model(head, use_cache=False)
+            any_shape = {"input_ids": (torch.export.Dim("batch"), torch.export.Dim("length", max=64))}
+            program = torch.export.export(
+                model, (), {"input_ids": tokens(2, 9)}, dynamic_shapes=any_shape, strict=False
+            )
+            torch.testing.assert_close(program.module()(input_ids=tokens(3, 20))[0], model(tokens(3, 20))[0])
+
+    def test_runs_partly_from_disk_with_a_device_map(self, tmp_path):
+        model = self.model()
+        model.save_pretrained(tmp_path / "model")
+        places = {name: "cpu" for name, _ in model.named_children() if name != "layers"}
+        places |= {f"layers.{i}": "disk" if i % 2 else "cpu" for i in range(model.config.num_sublayers)}
+        loaded = AutoModel.from_pretrained(tmp_path / "model", device_map=places, offload_folder=tmp_path / "offload")
+        actual = loaded(tokens(2, 9)).last_hidden_state
+        torch.testing.assert_close(actual, model(tokens(2, 9)).last_hidden_state)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            ({"sublayer_order": "sfqf"}, r"'q' is not a sublayer"),
+            ({"sublayer_order": "s(ff"}, "never closed"),
+            ({"num_attention_heads": 3}, "hidden_size=16 is not a multiple of num_attention_heads=3"),
+            ({"num_hidden_layers": 9}, r"num_hidden_layers=9 contradicts the order '\(sf\)3f'"),
+            ({"dropout": 1.5}, "dropout"),
+            ({"norm_position": "middle"}, "norm_position"),
+            ({"hiden_size": 16}, "did you mean 'hidden_size'"),
+        ],
+    )
+    def test_refuses_bad_configs(self, overrides, message):
+        # `strict` wraps what a validator raises in classes of its own, not all of which are ValueErrors
+        with pytest.raises(Exception, match=message):
+            self.config(**overrides)
+
+    def test_refuses_overrides_that_do_not_fit_when_it_loads(self, tmp_path):
+        self.model().save_pretrained(tmp_path)
+        with pytest.raises(Exception, match="num_attention_heads=3"):
+            AutoModel.from_pretrained(tmp_path, num_attention_heads=3)
+
+    def test_says_in_one_sentence_what_is_wrong_with_an_input(self):
+        model = self.model()
+        with pytest.raises(ValueError, match=f"input_ids must lie between 0 and {VOCAB - 1}, got 5 to {VOCAB}"):
+            model(torch.tensor([[5, VOCAB]]))
+        with pytest.raises(ValueError, match="65 tokens does not fit into max_position_embeddings=64"):
+            model(tokens(1, 65))
+        with pytest.raises(ValueError, match="position_ids must lie between 0 and 63"):
+            model(tokens(1, 3), position_ids=torch.tensor([[62, 63, 64]]))
+        for head in self.classes:
+            with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+                self.model(head)()
+
+    def test_runs_the_last_attention_and_the_tail_only_where_they_are_read(self):
+        for order in (*ORDERS, ALL_FEED_FORWARD):
+            model = self.model(sublayer_order=order)
+            full = model(tokens(3, 9)).last_hidden_state
+            positions = torch.tensor([[2, 7], [0, 8], [4, 4]])
+            rows = []
+            for layer in model.layers:
+                first = layer.mixer.fc1 if hasattr(layer.mixer, "fc1") else layer.mixer.q_proj
+                first.register_forward_hook(lambda _, args, out, rows=rows: rows.append(out.shape[1]))
+            read = model(tokens(3, 9), read_positions=positions).last_hidden_state
+            torch.testing.assert_close(read, torch.take_along_dim(full, positions[..., None], 1), atol=1e-5, rtol=1e-5)
+            letters = "".join("s" if hasattr(layer.mixer, "q_proj") else "f" for layer in model.layers)
+            before = max(letters.rfind("s"), 0)
+            assert rows == [9] * before + [2] * (len(letters) - before)
+
+    def test_gradients_are_the_same_when_only_some_positions_are_read(self):
+        for order in (*ORDERS, ALL_FEED_FORWARD):
+            model = self.model(sublayer_order=order)
+            mask = torch.ones(2, 9, dtype=torch.long)
+            mask[1, 6:] = 0
+            positions = torch.tensor([[8], [5]])
+            out = model(tokens(2, 9), attention_mask=mask).last_hidden_state
+            torch.take_along_dim(out, positions[..., None], 1).square().sum().backward()
+            expected = gradients(model)
+            model.zero_grad()
+            out = model(tokens(2, 9), attention_mask=mask, read_positions=positions).last_hidden_state
+            out.square().sum().backward()
+            assert_same(gradients(model), expected, atol=1e-4, rtol=1e-4)

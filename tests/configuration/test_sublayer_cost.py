@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_order import interleaved, par, sandwich
+
+BERT_BASE = {"hidden_size": 768, "intermediate_size": 3072}
+
+
+def naive_flops(letters, d, i, length, read, source):
+    """Count by position: each product of matrices is a list of (rows, inner, columns)."""
+    attention = [index for index, letter in enumerate(letters) if letter != "f"]
+    total = 0
+    for index, letter in enumerate(letters):
+        # a position is computed if somebody reads it: the caller, or the keys of an attention sublayer further on
+        is_mixed_later = any(later > index for later in attention)
+        rows = len([p for p in range(length) if is_mixed_later or p < read])
+        if letter == "f":
+            products = [(rows, d, i), (rows, i, d)]
+        else:
+            keys = {"s": length, "c": source}[letter]
+            products = [(rows, d, d), (keys, d, d), (keys, d, d), (rows, d, keys), (rows, keys, d), (rows, d, d)]
+        total += sum(2 * m * k * n for m, k, n in products)
+    return total
+
+
+@given(st.text("scf", min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 9), st.data())
+def test_flops_against_a_naive_count(order, d, i, data):
+    length, source = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 12))
+    read = data.draw(st.integers(0, length))
+    assert flops(order, d, i, length, read, source) == naive_flops(order, d, i, length, read, source)
+    assert flops(order, d, i, length, read) == naive_flops(order, d, i, length, read, length)
+
+
+@pytest.mark.parametrize("read", [-1, 9])
+def test_only_positions_that_exist_can_be_read(read):
+    with pytest.raises(ValueError, match=f"read={read} is out of range; of 8 tokens"):
+        flops("sf", 4, 16, 8, read)
+
+
+def test_weights_in_the_papers_units():
+    d = 1024
+    biases_and_norms = {"s": 4 * d + 2 * d, "c": 4 * d + 2 * d, "f": d + 4 * d + 2 * d}
+    for letter, units in {"s": 4, "c": 4, "f": 8}.items():
+        assert parameters(letter, d, 4 * d) - biases_and_norms[letter] == units * d**2
+
+
+def test_parameters_of_published_models():
+    # what remains of 109,482,240 and 126,002,688 without the embeddings and the pooler of BERT base
+    embeddings_and_pooler = (30_522 + 512 + 2 + 2) * 768 + (768 + 1) * 768
+    assert parameters(interleaved(12), **BERT_BASE) == 109_482_240 - embeddings_and_pooler
+    assert parameters(par(24, 5), **BERT_BASE) == 126_002_688 - embeddings_and_pooler
+
+
+def test_sandwiching_is_free_until_positions_are_dropped():
+    plain, sandwiched = interleaved(16), sandwich(16, 6)
+    assert parameters(plain, 64, 256) == parameters(sandwiched, 64, 256)
+    assert cache_bytes(plain, 64, 100) == cache_bytes(sandwiched, 64, 100)
+    assert flops(plain, 64, 256, 100, 100) == flops(sandwiched, 64, 256, 100, 100)
+    assert flops(plain, 64, 256, 100, 1) > flops(sandwiched, 64, 256, 100, 1)
+
+
+def test_par_bert_classifies_at_six_tenths_of_the_cost_of_bert():
+    bert, par_bert = (flops(order, **BERT_BASE, length=128, read=1) for order in (interleaved(12), par(24, 5)))
+    assert par_bert / bert == pytest.approx(0.61, abs=0.005)
+    # 11 of its 24 sublayers run on one token: two of the fifth group, and the nine after it
+    full, d, i, n = flops(par(24, 5), **BERT_BASE, length=128, read=128), 768, 3072, 128
+    saved_in_the_tail = 11 * (n - 1) * 2 * 2 * d * i
+    saved_in_the_last_attention = (n - 1) * 2 * (2 * d * d + 2 * n * d)
+    assert full - par_bert == saved_in_the_tail + saved_in_the_last_attention
+
+
+def test_cache_of_self_and_cross_attention():
+    assert cache_bytes("s2f", hidden_size=8, length=10) == 2 * (2 * 8 * 2 * 10)
+    assert cache_bytes("s2c3f", hidden_size=8, length=10, source_length=7) == 2 * 8 * 2 * (2 * 10 + 3 * 7)
+    assert cache_bytes("sc", 8, 10) == cache_bytes("sc", 8, 10, source_length=10)
+    assert cache_bytes("s", 8, 10, bytes_per_number=4) == 2 * 8 * 4 * 10
+    assert cache_bytes("f9", 8, 10) == 0
+
+
+@pytest.mark.parametrize(("length", "masked"), [(1, 1), (20, 3), (21, 4), (100, 15), (128, 20), (512, 77), (700, 105)])
+def test_read_positions(length, masked):
+    assert read_positions(length) == {"every": length, "15 %": masked, "one": 1}

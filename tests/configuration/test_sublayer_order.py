@@ -1,0 +1,314 @@
+import math
+import random
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sublayers.configuration.sublayer_order import (
+    MAX_SUBLAYERS,
+    compact,
+    counts,
+    expand,
+    interleaved,
+    macaron,
+    par,
+    random_balanced,
+    random_unbalanced,
+    sandwich,
+    tail_start,
+)
+
+expanded_orders = st.text("scf", min_size=1, max_size=60)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "canonical", "printed"),
+    [
+        # Sandwich, sections 2, 4, 5.2 and 5.3
+        (interleaved(16), "(sf)16", "(sf)^{16}"),
+        (sandwich(3, 0), "(sf)3", "sfsfsf"),
+        (sandwich(3, 1), "s(sf)2f", "ssfsff"),
+        (sandwich(16, 6), "s6(sf)10f6", "s^6 (sf)^{10} f^6"),
+        (sandwich(16, 7), "s7(sf)9f7", "s^7 (sf)^9 f^7"),
+        (sandwich(16, 14), "s14(sf)2f14", "s^{14} (sf)^2 f^{14}"),
+        (sandwich(16, 15), "s16f16", "s^{15} (sf) f^{15}"),
+        (sandwich(16, 16), "s16f16", "s^{16} f^{16}"),
+        (sandwich(24, 3), "s3(sf)21f3", "s^3 (sf)^{21} f^3"),
+        (sandwich(24, 5), "s5(sf)19f5", "s^5 (sf)^{19} f^5"),
+        (interleaved(6, decoder=True), "(scf)6", "scfscfscfscfscfscf"),
+        (interleaved(3, decoder=True), "(scf)3", "scfscfscf"),
+        # the paper prints one f too many for this one; its own rule gives nine sublayers
+        (sandwich(3, 1, decoder=True), "sc(scf)2f", "scscfscff"),
+        (sandwich(6, 0, decoder=True), "(scf)6", "(scf)^6"),
+        (sandwich(6, 1, decoder=True), "sc(scf)5f", "(sc)^1 (scf)^5 f^1"),
+        (sandwich(6, 2, decoder=True), "(sc)2(scf)4f2", "(sc)^2 (scf)^4 f^2"),
+        (sandwich(6, 3, decoder=True), "(sc)3(scf)3f3", "(sc)^3 (scf)^3 f^3"),
+        (sandwich(6, 4, decoder=True), "(sc)4(scf)2f4", "(sc)^4 (scf)^2 f^4"),
+        (sandwich(6, 5, decoder=True), "(sc)6f6", "(sc)^5 (scf)^1 f^5"),
+        # PAR, tables 1, 2 and 3
+        (par(32, 2), "(sf)16", "(sf)x16"),
+        (par(36, 2), "(sf)18", "(sf)x18"),
+        (par(24, 2), "(sf)12", "(sf)x12"),
+        (interleaved(6), "(sf)6", "(sf)x6"),
+        (par(32, 5), "(sfff)6f8", "(sfff)x6 (f)x8"),
+        (par(36, 5), "(sfff)7f8", "(sfff)x7 (f)x8"),
+        (par(24, 5), "(sff)5f9", "(sff)x5 (f)x9"),
+        (sandwich(16, 6), "s6(sf)10f6", "(s)x6 (sf)x10 (f)x6"),
+        (sandwich(18, 6), "s6(sf)12f6", "(s)x6 (sf)x12 (f)x6"),
+        (sandwich(12, 5), "s5(sf)7f5", "(s)x5 (sf)x7 (f)x5"),
+        (sandwich(12, 3), "s3(sf)9f3", "(s)x3 (sf)x9 (f)x3"),
+        # Macaron, section 3.3
+        (macaron(6), "(fsf)6", "fsf fsf fsf fsf fsf fsf"),
+        (macaron(6, decoder=True), "(fscf)6", "(fscf) * 6"),
+    ],
+)
+def test_published_orders(pattern, canonical, printed):
+    assert pattern == canonical
+    assert compact(printed) == canonical
+    assert expand(printed) == expand(canonical)
+
+
+@pytest.mark.parametrize("block", ["scf", "fsc", "cfs", "csf", "sfc", "fcs"])
+def test_the_six_decoder_blocks_of_iot(block):
+    assert compact(block * 6) == f"({block})6"
+    assert counts(f"({block})6") == {"s": 6, "c": 6, "f": 6}
+
+
+def test_the_best_unbalanced_order_has_the_budget_of_the_baseline():
+    for order in ("s12f18", interleaved(16)):
+        number = counts(order)
+        assert number["s"] + 2 * number["f"] == 48
+
+
+@pytest.mark.parametrize(
+    ("p", "canonical"), [(1, "s32"), (3, "(sf)11f10"), (4, "(sff)8f8"), (6, "(sfff)5f12"), (32, "sf31")]
+)
+def test_par_at_other_ratios(p, canonical):
+    assert par(32, p) == canonical
+
+
+@given(st.integers(3, 200), st.floats(1, 200))
+def test_par_keeps_the_length_and_the_ratio(num_sublayers, p):
+    p = min(p, num_sublayers)
+    order = expand(par(num_sublayers, p))
+    assert len(order) == num_sublayers
+    assert order[0] == "s"
+    assert order.count("s") == math.floor(num_sublayers / p + 0.5)
+    gaps = {len(gap) for gap in order.rstrip("f").split("s")[1:-1]}
+    assert len(gaps) <= 1
+
+
+@pytest.mark.parametrize(
+    ("order", "letters"),
+    [
+        ("s", "s"),
+        ("s6", "ssssss"),
+        ("s0000006", "ssssss"),
+        ("s6(sf)2f3", "sssssssfsffff"),
+        (" s f\ts\nf ", "sfsf"),
+        ("(sf)x3", "sfsfsf"),
+        ("(sf)×3", "sfsfsf"),  # noqa: RUF001
+        ("(sf)*3", "sfsfsf"),
+        ("(sf)^3", "sfsfsf"),
+        ("(sf)^{3}", "sfsfsf"),
+        ("( s f ) ^ { 3 } c", "sfsfsfc"),
+        ("(s) x 2 f", "ssf"),
+        ("((sf)2f)2", "sfsffsfsff"),
+        ("((s))", "s"),
+        ("s1024", "s" * 1024),
+        ("((s32)8)4", "s" * 1024),
+    ],
+)
+def test_expand(order, letters):
+    assert expand(order) == letters
+
+
+@pytest.mark.parametrize(
+    ("order", "canonical"),
+    [
+        ("sf", "sf"),
+        ("sfsffsfsff", "(sfsff)2"),
+        ("sfffsfff", "(sfff)2"),
+        ("s2s3", "s5"),
+        ("(sf)4(sf)2", "(sf)6"),
+        # the longer group wins against the one that covers more, then coverage, then the earlier start
+        ("scfscf" + "sf" * 9, "(scf)2(sf)9"),
+        ("fsfs" + "cfs" * 2, "fs(fsc)2fs"),
+        ("sfs" + "fc" * 3, "sfs(fc)3"),
+        ("sfs" + "fc" * 2, "(sf)2cfc"),
+        ("sfs" + "fc" * 2 + "f", "(sf)2(cf)2"),
+        ("ssffssffcc", "(ssff)2c2"),
+    ],
+)
+def test_compact(order, canonical):
+    assert compact(order) == canonical
+
+
+@given(expanded_orders)
+def test_canonical_form_is_canonical(order):
+    canonical = compact(order)
+    assert expand(canonical) == order
+    assert compact(canonical) == canonical
+
+
+@st.composite
+def spelled(draw, depth=2):
+    """Return an order in some spelling, and the letters it stands for."""
+    spelling = letters = ""
+    for _ in range(draw(st.integers(1, 3))):
+        inner, inner_letters = draw(st.sampled_from("scf").map(lambda letter: (letter, letter)))
+        if depth and draw(st.booleans()):
+            inner, inner_letters = draw(spelled(depth=depth - 1))
+            inner = f"({inner})"
+        number = draw(st.integers(1, 4))
+        repeat = draw(st.sampled_from(["{}", "x{}", "×{}", "*{}", "^{}", "^{{{}}}", " x {}", " ^ {{ {} }} "]))  # noqa: RUF001
+        spelling += inner + (repeat.format(number) if number > 1 else "") + draw(st.sampled_from(["", " "]))
+        letters += inner_letters * number
+    return spelling, letters
+
+
+@given(spelled())
+def test_all_spellings_agree(spelling_and_letters):
+    spelling, letters = spelling_and_letters
+    assert expand(spelling) == letters
+    assert compact(spelling) == compact(letters)
+
+
+@given(expanded_orders)
+def test_counts_and_tail(order):
+    assert counts(order) == {letter: order.count(letter) for letter in "scf"}
+    start = tail_start(order)
+    assert set(order[start:]) <= {"f"}
+    assert start == 0 or order[start - 1] in "sc"
+
+
+@pytest.mark.parametrize(
+    ("order", "start"), [("(sff)5f9", 13), ("f3", 0), ("fs", 2), ("s5f19", 5), ("(scf)6", 17), ("scff", 2)]
+)
+def test_tail_start(order, start):
+    assert tail_start(order) == start
+
+
+@pytest.mark.parametrize(
+    ("order", "position", "problem"),
+    [
+        ("ssxb", 2, "repeats nothing"),
+        ("s6(sb)3", 4, "'b' is not a sublayer"),
+        ("S", 0, "'S' is not a sublayer"),
+        ("s\tq", 2, "'q' is not a sublayer"),
+        ("s-1", 1, "'-' is not a sublayer"),
+        ("s٣", 1, "is not a sublayer"),
+        ("ss(sf", 2, "never closed"),
+        ("((sf)2", 0, "never closed"),
+        ("(s(f", 2, "never closed"),
+        ("(sf))2", 4, "closes nothing"),
+        ("s()f", 1, "group is empty"),
+        ("s(( )2)", 2, "group is empty"),
+        ("s0", 1, "repeat of zero"),
+        ("(sf)x00f", 5, "repeat of zero"),
+        ("s^{0}", 3, "repeat of zero"),
+        ("6s", 0, "repeats nothing"),
+        ("(2s)", 1, "repeats nothing"),
+        ("s2 3", 3, "repeats nothing"),
+        ("s^", 1, "repeats nothing"),
+        ("s^{6", 1, "repeats nothing"),
+        ("s6}", 2, "repeats nothing"),
+        ("", 0, "empty"),
+        ("  ", 0, "empty"),
+        ("s1025", 1, "at most 1024"),
+        ("s1000(sf)13", 9, "at most 1024"),
+        ("s1024f", 5, "at most 1024"),
+        ("(s64)(f64)16", 10, "at most 1024"),
+        ("s999999999999", 1, "at most 1024"),
+        ("((s1000)1000)1000", 8, "at most 1024"),
+        ("s" + "9" * 10_000, 1, "at most 1024"),
+    ],
+)
+def test_errors_point_at_the_character(order, position, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        expand(order)
+    _, shown, caret = str(caught.value).split("\n")
+    assert shown == "  " + re.sub(r"\s", " ", order)
+    assert caret == " " * (position + 2) + "^"
+    with pytest.raises(ValueError, match=problem):
+        compact(order)
+
+
+@pytest.mark.parametrize("order", [None, 6, ["s", "f"], b"sf"])
+def test_an_order_is_a_string(order):
+    for read in (expand, compact, counts, tail_start):
+        with pytest.raises(TypeError, match="an order is a string"):
+            read(order)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "bounds"),
+    [
+        (lambda: interleaved(0), "n=0", "1 to 512"),
+        (lambda: interleaved(513), "n=513", "1 to 512"),
+        (lambda: interleaved(342, decoder=True), "n=342", "1 to 341"),
+        (lambda: sandwich(16, -1), "k=-1", "0 to 16"),
+        (lambda: sandwich(16, 17), "k=17", "0 to 16"),
+        (lambda: par(2, 2), "num_sublayers=2", "3 to 1024"),
+        (lambda: par(32, 0), "p=0", "1 to 32"),
+        (lambda: par(32, 33), "p=33", "1 to 32"),
+        (lambda: par(32, math.nan), "p=nan", "1 to 32"),
+        (lambda: macaron(0), "n=0", "1 to 341"),
+        (lambda: macaron(257, decoder=True), "n=257", "1 to 256"),
+        (lambda: random_balanced(0, seed=0), "n=0", "1 to 512"),
+        (lambda: random_unbalanced(0, seed=0), "budget=0", "1 to 1024"),
+    ],
+)
+def test_numbers_out_of_range(make, name, bounds):
+    with pytest.raises(ValueError, match=f"^{name} is out of range; give a number from {bounds}$"):
+        make()
+
+
+def test_the_largest_patterns_fit():
+    for order in (interleaved(512), sandwich(341, 7, decoder=True), macaron(256, decoder=True), par(1024, 5)):
+        assert len(expand(order)) >= MAX_SUBLAYERS - 1
+
+
+@given(st.integers(1, 40), st.integers())
+def test_random_balanced(n, seed):
+    order = random_balanced(n, seed)
+    assert counts(order) == {"s": n, "c": 0, "f": n}
+    assert order == compact(order) == random_balanced(n, seed)
+
+
+@given(st.integers(1, 80), st.integers())
+def test_random_unbalanced(budget, seed):
+    order = random_unbalanced(budget, seed)
+    number = counts(order)
+    assert number["s"] + 2 * number["f"] == budget
+    assert order == compact(order) == random_unbalanced(budget, seed)
+
+
+def test_random_orders_leave_the_global_generator_alone():
+    state = random.getstate()
+    random_balanced(16, seed=1)
+    random_unbalanced(48, seed=1)
+    assert random.getstate() == state
+
+
+def chi_squared(drawn, shares):
+    total = sum(drawn.values())
+    return sum((drawn[order] - total * share) ** 2 / (total * share) for order, share in shares.items())
+
+
+def test_balanced_orders_are_uniform():
+    drawn = Counter(expand(random_balanced(2, seed)) for seed in range(6000))
+    # 5 degrees of freedom: 20.5 is passed once in a thousand times
+    assert len(drawn) == 6
+    assert chi_squared(drawn, dict.fromkeys(drawn, 1 / 6)) < 20.5
+
+
+def test_unbalanced_orders_are_fair_draws():
+    drawn = Counter(expand(random_unbalanced(3, seed)) for seed in range(6000))
+    shares = {"fs": 1 / 2, "sf": 1 / 4, "sss": 1 / 4}
+    # 2 degrees of freedom: 13.8 is passed once in a thousand times
+    assert set(drawn) == set(shares)
+    assert chi_squared(drawn, shares) < 13.8

@@ -1,0 +1,18 @@
+import os
+
+# nothing is downloaded, and two workers share two cores
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)

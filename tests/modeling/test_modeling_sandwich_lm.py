@@ -1,0 +1,132 @@
+import json
+import math
+
+import pytest
+import torch
+from common import ALL_FEED_FORWARD, ORDERS, REFERENCE, needs_reference, randomize, tokens
+from common_causal_lm import CausalLMContract
+from safetensors.torch import load_file
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+
+from sublayers import (
+    SandwichLMConfig,
+    SandwichLMForCausalLM,
+    SandwichLMForSequenceClassification,
+    SandwichLMModel,
+    expand,
+    sandwich,
+)
+from sublayers.training.convert import from_fairseq_lm, from_gpt2
+
+
+class TestSandwichLM(CausalLMContract):
+    config_class = SandwichLMConfig
+    classes = {
+        AutoModel: SandwichLMModel,
+        AutoModelForCausalLM: SandwichLMForCausalLM,
+        AutoModelForSequenceClassification: SandwichLMForSequenceClassification,
+    }
+
+    @pytest.mark.parametrize("norm_position", ["pre", "post"])
+    @pytest.mark.parametrize("final_norm", [True, False])
+    @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+    @pytest.mark.parametrize("scale", [True, False])
+    def test_equals_a_naive_network_in_every_order(self, norm_position, final_norm, positions, scale):
+        for order in (*ORDERS, ALL_FEED_FORWARD):
+            model = self.language_model(
+                order,
+                norm_position=norm_position,
+                final_norm=final_norm,
+                position_embedding_type=positions,
+                scale_embedding=scale,
+                position_offset=3,
+            )
+            torch.testing.assert_close(
+                model(tokens(1, 9)).logits[0], naive_logits(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5
+            )
+
+
+def naive_logits(model, ids):
+    """The network written out from its weights, position by position."""
+    config, weights = model.config, dict(model.state_dict())
+    size, heads = config.hidden_size, config.num_attention_heads
+
+    def affine(x, name):
+        return (weights[f"{name}.weight"] * x).sum(1) + weights[f"{name}.bias"]
+
+    def norm(x, name):
+        centred = x - x.mean()
+        return centred / (centred.square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def sinusoid(position):
+        rates = [position / 10000 ** (i / (size // 2 - 1)) for i in range(size // 2)]
+        return torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
+
+    states = []
+    for i, token in enumerate(ids):
+        state = weights["model.embed_tokens.weight"][token] * (math.sqrt(size) if config.scale_embedding else 1)
+        learned = config.position_embedding_type == "learned"
+        states.append(state + (weights["model.embed_positions.weight"][i + 3] if learned else sinusoid(i + 3)))
+    for depth, letter in enumerate(expand(config.sublayer_order)):
+        name = f"model.layers.{depth}"
+        pre = config.norm_position == "pre"
+        inputs = [norm(x, f"{name}.norm") for x in states] if pre else states
+        if letter == "f":
+            outputs = [affine(affine(x, f"{name}.mixer.fc1").relu(), f"{name}.mixer.fc2") for x in inputs]
+        else:
+            q, k, v = ([affine(x, f"{name}.mixer.{p}_proj").view(heads, -1) for x in inputs] for p in "qkv")
+            outputs = []
+            for i in range(len(ids)):
+                mixed = []
+                for h in range(heads):
+                    scores = torch.stack([q[i][h] @ k[j][h] / math.sqrt(size // heads) for j in range(i + 1)])
+                    mixed.append(sum(p * v[j][h] for j, p in enumerate(scores.softmax(0))))
+                outputs.append(affine(torch.cat(mixed), f"{name}.mixer.o_proj"))
+        states = [x + y for x, y in zip(states, outputs, strict=True)]
+        if not pre:
+            states = [norm(x, f"{name}.norm") for x in states]
+    if config.final_norm:
+        states = [norm(x, "model.norm") for x in states]
+    return torch.stack(states) @ weights["lm_head.weight"].T
+
+
+def test_defaults_are_the_books_model_of_the_paper():
+    config = SandwichLMConfig()
+    assert config.sublayer_order == sandwich(16, 6)
+    with torch.device("meta"):
+        model = SandwichLMForCausalLM(config)
+    # 28,996 cased word pieces tied to the output, 16 + 16 sublayers with biases: 231.2 million
+    assert model.num_parameters() == 231_231_488
+    assert (config.num_hidden_layers, config.num_sublayers) == (16, 32)
+
+
+def test_interleaved_order_equals_gpt2():
+    config = GPT2Config(vocab_size=61, n_positions=64, n_embd=32, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=2)
+    gpt2 = randomize(GPT2LMHeadModel(config))
+    model = from_gpt2(gpt2)
+    assert model.num_parameters() == gpt2.num_parameters()
+    torch.testing.assert_close(model(tokens(3, 20)).logits, gpt2(tokens(3, 20)).logits, atol=1e-5, rtol=0)
+
+
+@needs_reference
+@pytest.mark.parametrize("name", ["interleaved", "sandwich_n4k1", "sandwich_n4k2", "sandwich_n4k3", "random"])
+def test_equals_the_fairseq_language_model(name):
+    fixture = REFERENCE / "sandwich" / "lm_tied_noadaptive"
+    meta = json.loads(fixture.with_suffix(".json").read_text())
+    model = from_fairseq_lm(
+        load_file(f"{fixture}.weights.safetensors"),
+        num_attention_heads=meta["args"]["decoder_attention_heads"],
+        max_position_embeddings=64,
+        sublayer_order=meta["patterns"][name],
+    )
+    io = load_file(f"{fixture}.io.safetensors")
+    logits = model(io["src_tokens"]).logits
+    torch.testing.assert_close(logits, io[f"{name}.output"], atol=1e-5, rtol=0)
+    nll = -logits.log_softmax(-1).gather(-1, io["target"][..., None])[..., 0]
+    torch.testing.assert_close(nll, io[f"{name}.nll"], atol=1e-5, rtol=0)

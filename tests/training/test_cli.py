@@ -1,0 +1,69 @@
+import subprocess
+import sys
+
+import pytest
+
+from sublayers.training import cli
+
+
+def test_lists_its_commands(capsys):
+    for argv in ([], ["--help"], ["-h"]):
+        cli.main(argv)
+        listed = capsys.readouterr().out
+        assert all(f"  {name} " in listed and purpose in listed for name, (_, purpose) in cli.COMMANDS.items())
+
+
+def test_runs_as_a_module_and_refuses_an_unknown_command():
+    done = subprocess.run([sys.executable, "-m", "sublayers", "pretrian"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sublayers: unknown command 'pretrian', did you mean 'pretrain'?; choose from order,")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["tokenizer", "pretrain"])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, "--help"])
+    assert stopped.value.code == 0
+    assert "--train_file" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_sentence_and_status_2(capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["tokenizer", "--output_dir", str(tmp_path / "new"), "--train_file", "no_such.txt"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "sublayers tokenizer: there is no file no_such.txt\n"
+
+
+def test_a_programming_error_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("sublayers.training.tokenizer.load_corpus", lambda args: {}["train"])
+    with pytest.raises(KeyError):
+        cli.main(["tokenizer", "--output_dir", "unused"])
+
+
+@pytest.mark.parametrize("name", ["run.yaml", "run.json"])
+def test_a_settings_file_becomes_flags_that_later_ones_override(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(
+        '{"learning_rate": 1e-3, "do_eval": true, "max_steps": -1, "run_name": null, "label_names": ["a", "b"], '
+        '"fsdp_config": {"x": 1}}'
+    )
+    assert cli.expand_settings_file([str(path), "--max_steps", "7"]) == [
+        "--learning_rate=1e-3",
+        "--do_eval=True",
+        "--max_steps=-1",
+        "--label_names",
+        "a",
+        "b",
+        '--fsdp_config={"x": 1}',
+        "--max_steps",
+        "7",
+    ]
+
+
+@pytest.mark.parametrize(("text", "message"), [("- a\n- b\n", "should map options"), ("a: [", "cannot be read")])
+def test_a_settings_file_of_another_shape_is_refused(tmp_path, text, message):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        cli.expand_settings_file([str(path)])

@@ -1,0 +1,1 @@
+"""The commands: training, evaluation, benchmarks and what they need."""

@@ -1,0 +1,100 @@
+"""The command `sublayers`: one sub-command per task, and how all of them read flags and report bad input."""
+
+import difflib
+import importlib
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+# importing a command's module is slow (torch), so it waits until the command is chosen
+COMMANDS = {
+    "order": ("sublayers.training.order", "draw sublayer orders and compare their costs"),
+    "tokenizer": ("sublayers.training.tokenizer", "train a tokenizer"),
+    "pretrain": ("sublayers.training.pretrain", "train or evaluate a language model"),
+    "bench": ("sublayers.training.bench", "measure speed and memory against peers"),
+    "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
+    "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the sub-command that the first argument names, with the others as its arguments.
+
+    Raises:
+        SystemExit: with status 2 and one sentence on standard error for bad input; other errors keep their traceback.
+    """
+    command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if command in ("-h", "--help"):
+        print("usage: sublayers COMMAND [--help] ...\n")
+        for name, (_, purpose) in COMMANDS.items():
+            print(f"  {name:<10} {purpose}")
+        return
+    if command not in COMMANDS:
+        _exit(f"sublayers: unknown command {command!r}{_nearest(command, COMMANDS)}; choose from {', '.join(COMMANDS)}")
+    module = importlib.import_module(COMMANDS[command][0])
+    try:
+        module.main(rest)
+    except (ValueError, OSError) as error:
+        _exit(f"sublayers {command}: {error}")
+
+
+def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tuple[Any, ...]:
+    """Read flags into one instance per dataclass.
+
+    Raises:
+        ValueError: an unknown flag, with the nearest known one, or a value of the wrong type.
+    """
+    from transformers import HfArgumentParser
+
+    class Parser(HfArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            # argparse would print all of the hundred flags before the one sentence that matters
+            raise ValueError(message)
+
+    parser = Parser(dataclass_types, usage=usage, allow_abbrev=False)
+    _, unknown = parser.parse_known_args(argv)
+    if unknown:
+        name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
+        known = [f.name for dataclass_type in dataclass_types for f in fields(dataclass_type)]
+        raise ValueError(f"unknown option {name!r}{_nearest(name, known)}")
+    return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+
+
+def expand_settings_file(argv: list[str]) -> list[str]:
+    """Replace a leading .yaml, .yml or .json file by the flags that its keys stand for; later flags override them.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no mapping of options to values.
+    """
+    if not argv or not argv[0].endswith((".yaml", ".yml", ".json")):
+        return argv
+    path, *flags = argv
+    try:
+        # yaml reads json, too
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} should map options to values, such as 'block_size: 512'")
+    from_file: list[str] = []
+    for name, value in settings.items():
+        if isinstance(value, list):
+            from_file += [f"--{name}", *map(str, value)]
+        elif value is not None:
+            from_file.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return from_file + flags
+
+
+def _nearest(name: str, known: Any) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def _exit(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,130 @@
+"""`sublayers order`: draw orders and compare what they cost."""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_order import LETTERS, compact, counts, expand, interleaved, macaron, par, sandwich
+
+# dark letters on light boxes are readable on light and dark terminals
+BOXES = {"s": "bold black on green3", "c": "bold black on sky_blue2", "f": "bold black on medium_purple1"}
+PATTERNS: dict[str, Callable[..., str]] = {
+    "interleaved": interleaved,
+    "sandwich": sandwich,
+    "par": par,
+    "macaron": macaron,
+}
+CAPTION = (
+    "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
+    "in classification and when a prompt is prefilled."
+)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the orders and compare their costs in one table, or print the same numbers as JSON.
+
+    Raises:
+        SystemExit: with status 2 for a bad order, after a message on standard error that points at the character.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
+    parser.add_argument("orders", nargs="+", metavar="ORDER", help="such as 's6(sf)10f6' or 'sandwich(16,6)'")
+    parser.add_argument("--hidden-size", "--hidden_size", type=_positive, default=1024)
+    parser.add_argument("--intermediate-size", "--intermediate_size", type=_positive, help="default: 4 * hidden")
+    parser.add_argument("--lengths", type=_positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
+    parser.add_argument("--source-length", "--source_length", type=_positive, help="encoder tokens, default: length")
+    parser.add_argument("--bytes-per-number", "--bytes_per_number", type=_positive, default=2, help="of the KV cache")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    args = parser.parse_args(argv)
+    try:
+        costs = {given: _cost(_read(given), args) for given in args.orders}
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+    if args.json:
+        print(json.dumps(costs, indent=2))
+        return
+    console = Console()
+    for cost in costs.values():
+        _draw(cost["order"], console)
+    console.print(_table(costs))
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def _read(given: str) -> str:
+    call = re.fullmatch(r"\s*(\w+)\s*\((\s*\d+\s*(?:,\s*\d+\s*)*)\)\s*", given)
+    if call and call[1] in PATTERNS:
+        return PATTERNS[call[1]](*(int(number) for number in call[2].split(",")))
+    return compact(given)
+
+
+def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
+    hidden = args.hidden_size
+    intermediate = args.intermediate_size or 4 * hidden
+    return {
+        "order": order,
+        "sublayers": len(expand(order)),
+        **counts(order),
+        "parameters": parameters(order, hidden, intermediate),
+        "cache_bytes": {
+            length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number)
+            for length in args.lengths
+        },
+        "flops": {
+            length: {
+                positions: flops(order, hidden, intermediate, length, read, args.source_length)
+                for positions, read in read_positions(length).items()
+            }
+            for length in args.lengths
+        },
+    }
+
+
+def _draw(order: str, console: Console) -> None:
+    console.print(Text(order, style="bold"))
+    letters = expand(order)
+    # a box is three cells wide and one apart from the next
+    in_a_row = max(console.width // 4, 1)
+    for start in range(0, len(letters), in_a_row):
+        row = Text(no_wrap=True)
+        for letter in letters[start : start + in_a_row]:
+            row.append(f" {letter} ", BOXES[letter]).append(" ")
+        console.print(row)
+    console.print()
+
+
+def _table(costs: dict[str, dict[str, Any]]) -> Table:
+    table = Table(caption=CAPTION, caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for given in costs:
+        table.add_column(Text(given), justify="right", overflow="fold")
+
+    def add(label: str, values: list[int], unit: float) -> None:
+        first, *others = values
+        shares = [f" ({value / first:.2f})" if first else "" for value in others]
+        cells = [f"{value / unit:,.2f}{share}" for value, share in zip(values, ["", *shares], strict=True)]
+        table.add_row(label, *cells)
+
+    columns = list(costs.values())
+    first = columns[0]
+    for name, label in {"order": "order", "sublayers": "sublayers", **LETTERS}.items():
+        table.add_row(label, *(str(cost[name]) for cost in columns))
+    add("parameters, M", [cost["parameters"] for cost in columns], 1e6)
+    for length in first["cache_bytes"]:
+        add(f"KV cache at {length}, MiB", [cost["cache_bytes"][length] for cost in columns], 2**20)
+    for length, by_positions in first["flops"].items():
+        table.add_section()
+        for positions in by_positions:
+            label = f"GFLOP at {length}, {positions}"
+            add(label, [cost["flops"][length][positions] for cost in columns], 1e9)
+    return table
