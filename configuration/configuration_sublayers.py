@@ -91,6 +91,11 @@ class SublayersConfig(PreTrainedConfig):
         letters = set(expand(self.sublayer_order))
         return {path: style for letter in sorted(letters) for path, style in TENSOR_PARALLEL_PLANS[letter].items()}
 
+    @base_model_tp_plan.setter
+    def base_model_tp_plan(self, plan):
+        # where the plan is a field of the base class (transformers 5.17), the base class sets it to its default
+        pass
+
     def to_dict(self) -> dict[str, Any]:
         """Serialise, with the derived count that other readers of config.json look for."""
         return {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}

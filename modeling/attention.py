@@ -5,7 +5,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sublayers.modeling.linear import Linear
+from sublayers.modeling.linear import Linear, OutputLinear
 
 
 def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.q_proj = Linear(config.hidden_size, config.hidden_size)
         self.k_proj = Linear(config.hidden_size, config.hidden_size)
         self.v_proj = Linear(config.hidden_size, config.hidden_size)
-        self.o_proj = Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = OutputLinear(config.hidden_size, config.hidden_size)
 
     def forward(
         self,

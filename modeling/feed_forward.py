@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from sublayers.modeling.linear import Linear
+from sublayers.modeling.linear import Linear, OutputLinear
 
 
 class FeedForward(nn.Module):
@@ -15,7 +15,7 @@ class FeedForward(nn.Module):
         self.fc1 = Linear(config.hidden_size, config.intermediate_size)
         self.act = ACT2FN[config.hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.fc2 = Linear(config.intermediate_size, config.hidden_size)
+        self.fc2 = OutputLinear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> tuple[torch.Tensor, None]:
         """Map each position on its own; what attention needs arrives in `kwargs` and is ignored."""

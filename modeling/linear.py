@@ -37,7 +37,7 @@ class Linear(nn.Linear):
     """nn.Linear that runs in oneDNN on a CPU: (..., in) -> (..., out).
 
     torch multiplies by MKL there, which reads the weights of a single row, the case of decoding, with one core, and
-    leaves the wide vectors of other makers' processors unused. `torch.backends.mkldnn.flags(enabled=False)` turns
+    leaves the wide vectors of other makers' processors unused. `torch.backends.mkldnn.set_flags(False)` turns
     this class back into nn.Linear.
     """
 
@@ -47,7 +47,9 @@ class Linear(nn.Linear):
             hidden_states.device.type == "cpu"
             and hidden_states.dtype == self.weight.dtype == torch.float32
             and hidden_states.ndim > 1
-            # quantised and sharded weights bring their own products, compilers choose theirs
+            and hidden_states.numel() > 0
+            # quantised and sharded tensors bring their own products, compilers choose theirs
+            and type(hidden_states) is torch.Tensor
             and type(self.weight) is nn.Parameter
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled("cpu")
@@ -55,3 +57,7 @@ class Linear(nn.Linear):
             and torch.backends.mkldnn.enabled
         )
         return OneDNNLinear.apply(hidden_states, self.weight, self.bias) if onednn else super().forward(hidden_states)
+
+
+class OutputLinear(Linear):
+    """The last linear map of a mixer, whose result is added to the residual stream."""

@@ -1,12 +1,18 @@
 """What the models of all families share."""
 
+from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers.modeling.attention import Attention
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
+from sublayers.modeling.linear import OutputLinear
 from sublayers.modeling.sublayer import Sublayer
+
+HIDDEN_STATES = OutputRecorder(Sublayer)
+# negative numbers of hidden states count back from here; set like this, older transformers ignore it
+HIDDEN_STATES.num_hidden_layers_key = "num_sublayers"
 
 
 class SublayersPreTrainedModel(PreTrainedModel):
@@ -22,7 +28,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(Sublayer, num_hidden_layers_key="num_sublayers"),
+        "hidden_states": HIDDEN_STATES,
         "attentions": OutputRecorder(Attention, index=1),
     }
 
@@ -36,3 +42,9 @@ class SublayersPreTrainedModel(PreTrainedModel):
         if isinstance(module, SinusoidalPositions):
             # loading builds models on the meta device, where the table has no values
             init.copy_(module.table, sinusoid_table(module.num_positions, module.hidden_size))
+        elif isinstance(module, nn.Embedding) and self.config.scale_embedding:
+            # multiplied by sqrt(hidden) it is as large as the sinusoids
+            init.normal_(module.weight, std=self.config.hidden_size**-0.5)
+        elif isinstance(module, OutputLinear) and self.config.norm_position == "pre":
+            # so that the sum of all sublayers starts as large as one of them (GPT-2, section 2.3)
+            init.normal_(module.weight, std=self.config.initializer_range * self.config.num_sublayers**-0.5)

@@ -13,6 +13,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers import random_unbalanced
 
@@ -153,6 +154,16 @@ class ModelContract:
             assert len(out.attentions) == model.config.num_hidden_layers
             for weights in out.attentions:
                 torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 9))
+
+    @pytest.mark.skipif(
+        "num_hidden_layers_key" not in OutputRecorder.__dataclass_fields__,
+        reason="this transformers counts layers only",
+    )
+    def test_hidden_states_are_counted_from_the_end_by_sublayers(self):
+        for order in ORDERS:
+            model = self.model(sublayer_order=order)
+            expected = model(tokens(2, 9), output_hidden_states=True).hidden_states[-2]
+            assert torch.equal(model(tokens(2, 9), output_hidden_states=[-2]).hidden_states[-2], expected)
 
     def test_gradient_checkpointing_changes_no_gradient(self):
         for order in ORDERS:

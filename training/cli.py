@@ -35,7 +35,10 @@ def main(argv: list[str] | None = None) -> None:
         return
     if command not in COMMANDS:
         _exit(f"sublayers: unknown command {command!r}{_nearest(command, COMMANDS)}; choose from {', '.join(COMMANDS)}")
-    module = importlib.import_module(COMMANDS[command][0])
+    try:
+        module = importlib.import_module(COMMANDS[command][0])
+    except ModuleNotFoundError as error:
+        _exit(f"sublayers {command} needs {error.name}; pip install 'sublayers[train]'")
     try:
         module.main(rest)
     except (ValueError, OSError) as error:

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,8 @@ from sublayers.configuration.sublayer_order import LETTERS, compact, counts, exp
 
 # dark letters on light boxes are readable on light and dark terminals
 BOXES = {"s": "bold black on green3", "c": "bold black on sky_blue2", "f": "bold black on medium_purple1"}
+# the same colours on paper
+COLOURS = {"s": "#7fc97f", "c": "#7fb3d5", "f": "#b39ddb"}
 PATTERNS: dict[str, Callable[..., str]] = {
     "interleaved": interleaved,
     "sandwich": sandwich,
@@ -31,6 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     """Draw the orders and compare their costs in one table, or print the same numbers as JSON.
 
     Raises:
+        FileExistsError: the file for the picture exists.
         SystemExit: with status 2 for a bad order, after a message on standard error that points at the character.
     """
     parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
@@ -41,11 +45,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--source-length", "--source_length", type=_positive, help="encoder tokens, default: length")
     parser.add_argument("--bytes-per-number", "--bytes_per_number", type=_positive, default=2, help="of the KV cache")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)
     try:
         costs = {given: _cost(_read(given), args) for given in args.orders}
     except (TypeError, ValueError) as error:
         parser.error(str(error))
+    if args.picture:
+        _paint([(given, cost["order"]) for given, cost in costs.items()], args.picture)
     if args.json:
         print(json.dumps(costs, indent=2))
         return
@@ -101,6 +108,28 @@ def _draw(order: str, console: Console) -> None:
             row.append(f" {letter} ", BOXES[letter]).append(" ")
         console.print(row)
     console.print()
+
+
+def _paint(orders: list[tuple[str, str]], file: Path) -> None:
+    # a part of the extra `train`, without which the rest of this command works
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    if file.exists():
+        raise FileExistsError(f"{file} exists; choose another file")
+    longest = max(len(expand(order)) for _, order in orders)
+    figure = Figure(figsize=(0.3 * longest + 0.2, 0.75 * len(orders)), layout="constrained")
+    axes = figure.subplots()
+    for row, (given, order) in enumerate(orders):
+        title = given if given == order else f"{given} = {order}"
+        axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
+        for column, letter in enumerate(expand(order)):
+            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=COLOURS[letter])
+            axes.add_patch(box)
+            axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
+    axes.set(xlim=(0, longest), ylim=(-2.5 * len(orders) + 1.5, 1.6), aspect="equal")
+    axes.axis("off")
+    figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def _table(costs: dict[str, dict[str, Any]]) -> Table:

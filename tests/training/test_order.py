@@ -154,3 +154,14 @@ def test_sizes_are_positive(capsys, option, value):
         main(["sf", f"{option}={value}"])
     assert caught.value.code == 2
     assert value in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
+    file = tmp_path / f"orders.{kind}"
+    main(["sandwich(4,2)", "sf", "--picture", str(file)])
+    painted = file.read_bytes()
+    assert len(painted) > 1000
+    with pytest.raises(FileExistsError, match="exists; choose another file"):
+        main(["sf", "--picture", str(file)])
+    assert file.read_bytes() == painted

@@ -1,0 +1,64 @@
+"""The rules of the house that a machine can check."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import sublayers
+
+ROOT = Path(__file__).resolve().parents[1]
+MAY_IMPORT = {
+    "configuration": {"configuration"},
+    "modeling": {"configuration", "modeling"},
+    "training": {"configuration", "modeling", "training", ""},
+    "sublayers": {"configuration", "modeling"},
+}
+SOURCES = [path for folder in MAY_IMPORT for path in sorted((ROOT / folder).glob("*.py"))]
+
+
+def own_imports(path: Path) -> list[str]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    nodes = ast.walk(ast.parse(path.read_text()))
+    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return [module for module in modules if module.split(".")[0] == "sublayers"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_imports_go_one_way(path):
+    # the command line is what python -m runs
+    modules = [m for m in own_imports(path) if (path.name, m) != ("__main__.py", "sublayers.training.cli")]
+    for module in modules:
+        folder = module.removeprefix("sublayers").strip(".").split(".")[0]
+        assert folder in MAY_IMPORT[path.parent.name], f"{path.parent.name} must not import {module}"
+
+
+@pytest.mark.parametrize("folder", ["configuration", "modeling"])
+def test_model_code_imports_from_modules_so_that_it_can_be_flattened_for_the_hub(folder):
+    for path in sorted((ROOT / folder).glob("*.py")):
+        for module in own_imports(path):
+            assert module.count(".") == 2, f"{path.name}: write `from sublayers.folder.module import name`"
+
+
+def test_module_names_are_unique():
+    names = [path.name for path in SOURCES if path.name not in ("__init__.py", "__main__.py")]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: path.name)
+def test_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_the_order_language_needs_no_torch():
+    for name in ("sublayer_order.py", "sublayer_cost.py"):
+        imported = (ROOT / "configuration" / name).read_text()
+        assert "import torch" not in imported
+        assert "import transformers" not in imported
+
+
+def test_public_names_are_documented():
+    for name in sublayers.__all__:
+        assert inspect.getdoc(getattr(sublayers, name)), name

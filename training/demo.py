@@ -1,0 +1,94 @@
+"""`sublayers demo`: train a sandwich and its interleaved twin on the standard library, compare and try them."""
+
+import argparse
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sublayers.configuration.sublayer_order import interleaved, sandwich
+from sublayers.training.corpus import Text, standard_library
+from sublayers.training.language_modeling import token_stream
+from sublayers.training.pretrain import pretrain
+
+LAYERS = 3
+EVALUATION_FILES = 30
+# bytes, which need no large embedding: two cores then see enough text in a minute
+FLAGS = f"""
+    --tokenizer_model byte --block_size 128 --max_eval_samples {EVALUATION_FILES} --eval_strategy no --save_strategy no
+    --logging_steps 0.1
+    --hidden_size 128 --intermediate_size 512 --num_attention_heads 4 --hidden_act gelu --final_norm
+    --position_embedding_type learned --scale_embedding false --dropout 0 --attention_dropout 0 --activation_dropout 0
+    --per_device_train_batch_size 8 --per_device_eval_batch_size 32 --learning_rate 4e-3
+"""
+PROMPT = "    def __init__(self, "
+# what a user types who has just been given the folder
+COMPLETE = """
+import sys
+import sublayers
+from transformers import pipeline, set_seed
+set_seed(0)
+generate = pipeline("text-generation", model=sys.argv[1])
+print(generate(sys.argv[2], max_new_tokens=100, do_sample=True, temperature=0.8)[0]["generated_text"])
+"""
+
+
+def bigram_perplexity(train: np.ndarray, validation: np.ndarray, vocab_size: int, discount: float = 0.75) -> float:
+    """Perplexity of a bigram model with absolute discounting, which backs off to smoothed token frequencies.
+
+    Args:
+        train: tokens to count, (number of tokens,).
+        validation: tokens to predict from the one before each, (number of tokens,).
+        vocab_size: number of different tokens.
+        discount: what every count gives to the tokens that never followed.
+    """
+    unigram = (np.bincount(train, minlength=vocab_size) + 1) / (len(train) + vocab_size)
+    pairs, pair_counts = np.unique(train[:-1].astype(np.int64) * vocab_size + train[1:], return_counts=True)
+    firsts = np.bincount(train[:-1], minlength=vocab_size)
+    followers = np.bincount(pairs // vocab_size, minlength=vocab_size)
+    before, after = validation[:-1].astype(np.int64), validation[1:]
+    wanted = before * vocab_size + after
+    at = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
+    seen = np.where(pairs[at] == wanted, pair_counts[at] - discount, 0.0)
+    total = np.maximum(firsts[before], 1)
+    # a token that was never followed by anything leaves all to the frequencies
+    backed_off = np.where(firsts[before] > 0, discount * followers[before] / total, 1.0)
+    return float(np.exp(-np.log(seen / total + backed_off * unigram[after]).mean()))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train both models with the same flags, print what they reach beside a bigram model, and complete a text.
+
+    Raises:
+        FileExistsError: the output folder holds files.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
+    parser.add_argument("--max-steps", "--max_steps", type=int, default=2000, help="training steps of each model")
+    parser.add_argument("--output-dir", "--output_dir", type=Path, help="default: a new folder in runs")
+    args = parser.parse_args(argv)
+    folder = args.output_dir or Path(f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
+    console = Console()
+    table = Table("model", "order", "parameters", "perplexity", "bits per byte", "training time")
+    for name, order in {"sandwich": sandwich(LAYERS, 1), "interleaved": interleaved(LAYERS)}.items():
+        console.rule(f"training: {name}, {order}")
+        flags = [f"--sublayer_order={order}", f"--output_dir={folder / name}", f"--max_steps={args.max_steps}"]
+        metrics = pretrain([*FLAGS.split(), *flags])
+        model = AutoModelForCausalLM.from_pretrained(folder / name)
+        results = (f"{metrics[f'eval_{result}']:.2f}" for result in ("perplexity", "bits_per_byte"))
+        table.add_row(name, order, f"{model.num_parameters():,}", *results, f"{metrics['train_runtime']:.0f} s")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "sandwich")
+    texts = {split: Text(rows) for split, rows in standard_library().items()}
+    texts["validation"] = texts["validation"].take(EVALUATION_FILES)
+    train, validation = (np.concatenate(list(token_stream(texts[name], tokenizer))) for name in ("train", "validation"))
+    perplexity = bigram_perplexity(train, validation, len(tokenizer))
+    table.add_row("bigram", "", f"{len(np.unique(train)) ** 2:,}", f"{perplexity:.2f}", "", "")
+    console.rule("held-out files of the standard library, byte by byte")
+    console.print(table)
+    console.rule("a new process completes a text with the saved sandwich")
+    subprocess.run([sys.executable, "-c", COMPLETE, str(folder / "sandwich"), PROMPT], check=True)
+    console.print(f"\nModels and loss curves are in {folder}")
