@@ -88,8 +88,10 @@ class SublayersConfig(PreTrainedConfig):
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
         """The tensor-parallel plan; an order without a letter has no modules for that letter's rules."""
-        letters = set(expand(self.sublayer_order))
-        return {path: style for letter in sorted(letters) for path, style in TENSOR_PARALLEL_PLANS[letter].items()}
+        plan = {"embed_tokens": "embedding_rowwise"}
+        for letter in sorted(set(expand(self.sublayer_order))):
+            plan |= TENSOR_PARALLEL_PLANS[letter]
+        return plan
 
     @base_model_tp_plan.setter
     def base_model_tp_plan(self, plan):
