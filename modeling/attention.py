@@ -53,7 +53,11 @@ class Attention(nn.Module):
         queries = hidden_states
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
-            attention_mask = self.mask_rows(attention_mask, read_positions, hidden_states.shape[1], past_key_values)
+            if attention_mask is not None:
+                attention_mask = torch.take_along_dim(attention_mask, read_positions[:, None, :, None], dim=2)
+            elif kwargs.get("is_causal", self.is_causal):
+                # the kernel would line the few queries up with the first keys
+                attention_mask = self.causal_rows(read_positions, hidden_states.shape[1], past_key_values)
 
         query = self.q_proj(queries).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         key = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -68,11 +72,8 @@ class Attention(nn.Module):
         )
         return self.o_proj(output.flatten(2)), weights
 
-    def mask_rows(self, attention_mask, positions, length, past_key_values):
-        """Take the rows of a mask that belong to the positions: (batch or 1, 1, kept, keys)."""
-        if attention_mask is not None:
-            return torch.take_along_dim(attention_mask, positions[:, None, :, None], dim=2)
-        # without a mask the kernel would line the few queries up with the first keys
+    def causal_rows(self, positions: torch.Tensor, length: int, past_key_values: Cache | None) -> torch.Tensor:
+        """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""
         past_length, num_keys = 0, length
         if past_key_values is not None:
             past_length = past_key_values.get_seq_length(self.layer_idx)

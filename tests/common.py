@@ -256,6 +256,14 @@ class ModelContract:
             before = max(letters.rfind("s"), 0)
             assert rows == [9] * before + [2] * (len(letters) - before)
 
+    def test_reads_positions_of_a_model_that_looks_both_ways(self):
+        for order in ORDERS:
+            model = self.model(sublayer_order=order)
+            full = model(tokens(2, 9), is_causal=False).last_hidden_state
+            assert not torch.allclose(full, model(tokens(2, 9)).last_hidden_state)
+            read = model(tokens(2, 9), is_causal=False, read_positions=torch.tensor([[3]])).last_hidden_state
+            torch.testing.assert_close(read, full[:, 3:4], atol=1e-5, rtol=1e-5)
+
     def test_gradients_are_the_same_when_only_some_positions_are_read(self):
         for order in (*ORDERS, ALL_FEED_FORWARD):
             model = self.model(sublayer_order=order)

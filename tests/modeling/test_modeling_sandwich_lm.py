@@ -106,6 +106,17 @@ def test_defaults_are_the_books_model_of_the_paper():
     assert (config.num_hidden_layers, config.num_sublayers) == (16, 32)
 
 
+def test_starts_with_a_residual_stream_that_no_depth_blows_up():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    for order in ("(sf)2", "(sf)32"):
+        model = SandwichLMModel(SandwichLMConfig(sublayer_order=order, **sizes)).eval()
+        # scaled by sqrt(hidden), embeddings are as large as the sinusoids
+        assert model.embed_tokens.weight.std().item() * 8 == pytest.approx(1, abs=0.05)
+        outputs = model.layers[0].mixer.o_proj.weight.std().item() * len(expand(order)) ** 0.5
+        assert outputs == pytest.approx(model.layers[0].mixer.q_proj.weight.std().item(), rel=0.1)
+
+
 def test_interleaved_order_equals_gpt2():
     config = GPT2Config(vocab_size=61, n_positions=64, n_embd=32, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=2)
     gpt2 = randomize(GPT2LMHeadModel(config))
