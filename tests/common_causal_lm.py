@@ -238,8 +238,11 @@ class CausalLMContract(ModelContract):
             rows.append({"input_ids": ids, "attention_mask": mask, "labels": label})
         batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         together = model(**batch)
-        alone = [model(row["input_ids"][: 9 - i][None]).logits[0] for i, row in enumerate(rows)]
-        torch.testing.assert_close(together.logits, torch.stack(alone), atol=1e-5, rtol=1e-5)
+        alone = [row["input_ids"][: 9 - i][None] for i, row in enumerate(rows)]
+        last = torch.cat([model.base_model(ids).last_hidden_state[:, -1] for ids in alone])
+        torch.testing.assert_close(together.logits, last @ model.score.weight.T, atol=1e-5, rtol=1e-5)
+        unmasked = torch.cat([model(ids).logits for ids in alone])
+        torch.testing.assert_close(unmasked, together.logits, atol=1e-5, rtol=1e-5)
         naive = {
             "single_label_classification": lambda x: -x.log_softmax(-1)[torch.arange(8), labels].mean(),
             "multi_label_classification": lambda x: (

@@ -18,13 +18,14 @@ from sublayers.training.pretrain import pretrain
 
 LAYERS = 3
 EVALUATION_FILES = 30
-# bytes, which need no large embedding: two cores then see enough text in a minute
+
+# the paper's architecture with few and small sublayers, over bytes, which need no large embedding: two cores then see
+# enough text in a minute
 FLAGS = f"""
-    --tokenizer_model byte --block_size 128 --max_eval_samples {EVALUATION_FILES} --eval_strategy no --save_strategy no
-    --logging_steps 0.1
-    --hidden_size 128 --intermediate_size 512 --num_attention_heads 4 --hidden_act gelu --final_norm
-    --position_embedding_type learned --scale_embedding false --dropout 0 --attention_dropout 0 --activation_dropout 0
-    --per_device_train_batch_size 8 --per_device_eval_batch_size 32 --learning_rate 4e-3
+    --hidden_size 128 --intermediate_size 512 --num_attention_heads 4 --dropout 0 --attention_dropout 0
+    --activation_dropout 0 --tokenizer_model byte --block_size 128 --per_device_train_batch_size 8 --learning_rate 4e-3
+    --logging_steps 0.1 --eval_strategy no --save_strategy no
+    --max_eval_samples {EVALUATION_FILES} --per_device_eval_batch_size 32
 """
 PROMPT = "    def __init__(self, "
 # what a user types who has just been given the folder
