@@ -1,6 +1,7 @@
 """`sublayers convert`: other implementations' checkpoints as ours, in the interleaved or any other order."""
 
 import argparse
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from transformers import GPT2LMHeadModel
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import counts, expand, interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
+from sublayers.training.tokenizer import refuse_to_overwrite
 
 Weights = dict[str, torch.Tensor]
 
@@ -142,16 +144,34 @@ def from_fairseq_lm(
     return assemble(config, sublayers, others)
 
 
+def load_fairseq(path: Path) -> Weights:
+    """Read the weights of a fairseq checkpoint without running what else may be in it.
+
+    Raises:
+        ValueError: the file holds objects other than tensors and fairseq's options.
+    """
+    try:
+        # fairseq keeps its options beside the weights as a Namespace, the one class that is allowed in
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)["model"]
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} holds more than weights and would run code to load it; it is not read") from error
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Run `sublayers convert`."""
+    """Convert a checkpoint into a new folder.
+
+    Raises:
+        FileExistsError: the folder holds files.
+        ValueError: a checkpoint that this model has no place for, or a fairseq file without its number of heads.
+    """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
     parser.add_argument("source", type=Path, help="a transformers GPT-2 folder, or a fairseq LM (.pt, .safetensors)")
     parser.add_argument("destination", type=Path, help="a new folder")
     parser.add_argument("--sublayer-order", "--sublayer_order", help="default: interleaved, as in the source")
     parser.add_argument("--num-attention-heads", "--num_attention_heads", type=int, help="fairseq files do not tell")
     arguments = parser.parse_args(argv)
-    if arguments.destination.exists() and any(arguments.destination.iterdir()):
-        raise FileExistsError(f"{arguments.destination} is not empty; choose another folder")
+    refuse_to_overwrite(arguments.destination)
     if arguments.source.is_dir():
         model = from_gpt2(GPT2LMHeadModel.from_pretrained(arguments.source), arguments.sublayer_order)
     elif arguments.num_attention_heads is None:
@@ -160,9 +180,7 @@ def main(argv: list[str] | None = None) -> None:
         if arguments.source.suffix == ".safetensors":
             state = load_file(arguments.source)
         else:
-            # fairseq keeps its options beside the weights as a Namespace, the one class that is allowed in
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                state = torch.load(arguments.source, map_location="cpu", weights_only=True)["model"]
+            state = load_fairseq(arguments.source)
         model = from_fairseq_lm(state, arguments.num_attention_heads, sublayer_order=arguments.sublayer_order)
     model.save_pretrained(arguments.destination)
     print(f"{arguments.destination}: {model.num_parameters():,} parameters in the order {model.config.sublayer_order}")

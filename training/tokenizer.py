@@ -91,14 +91,14 @@ def sample(text: Text) -> Iterator[str]:
             return
 
 
-def refuse_to_overwrite(folder: str, remedy: str = "") -> None:
+def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     """Check that a folder is new or empty.
 
     Raises:
         FileExistsError: it holds files.
     """
     if Path(folder).exists() and any(Path(folder).iterdir()):
-        raise FileExistsError(f"{folder} is not empty; choose another --output_dir{remedy}")
+        raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
 
 
 def _bpe(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:

@@ -139,9 +139,7 @@ def test_an_unknown_key_of_a_settings_file_and_a_full_folder(tmp_path, settings)
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(
-        FileExistsError, match="out is not empty; choose another --output_dir or continue with --resume"
-    ):
+    with pytest.raises(FileExistsError, match="out is not empty; choose another folder or continue with --resume"):
         pretrain([settings, "--output_dir", str(out)])
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
     wrong = tmp_path / "wrong.yaml"

@@ -110,6 +110,6 @@ def test_the_command_saves_a_tokenizer_and_never_overwrites(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("300 tokens")
     assert len(AutoTokenizer.from_pretrained(tmp_path / "new")) == 300
     before = {path: path.read_bytes() for path in (tmp_path / "new").iterdir()}
-    with pytest.raises(FileExistsError, match="is not empty; choose another --output_dir"):
+    with pytest.raises(FileExistsError, match="is not empty; choose another folder"):
         command.main([*argv, "--model", "byte"])
     assert {path: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before
