@@ -32,10 +32,12 @@ PROMPT = "    def __init__(self, "
 COMPLETE = """
 import sys
 import sublayers
-from transformers import pipeline, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline, set_seed
+folder, prompt = sys.argv[1:]
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 set_seed(0)
-generate = pipeline("text-generation", model=sys.argv[1])
-print(generate(sys.argv[2], max_new_tokens=100, do_sample=True, temperature=0.8)[0]["generated_text"])
+generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
+print(generate(prompt, max_new_tokens=100, do_sample=True, temperature=0.8)[0]["generated_text"])
 """
 
 

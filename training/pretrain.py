@@ -148,8 +148,9 @@ def pretrain(argv: list[str]) -> dict[str, float]:
             train = corpus["train"].take(run.max_train_samples)
             train_windows = _train_windows(train, tokenizer, run.block_size, corpus_args.streaming)
     set_seed(args.seed)
+    model = _load_model(run, config, tokenizer)
     trainer = Trainer(
-        model=_load_model(run, config, tokenizer),
+        model=model,
         args=args,
         train_dataset=train_windows,
         eval_dataset=eval_windows,
@@ -163,7 +164,10 @@ def pretrain(argv: list[str]) -> dict[str, float]:
         if checkpoint:
             _adopt_counts(args, checkpoint)
         trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
+        # the Trainer switches the cache off, and would save the model that way
+        model.config.use_cache = True
         trainer.save_model()
+        model.config.use_cache = False
         trainer.save_metrics("train", trained)
         metrics |= trained
     if args.do_eval:

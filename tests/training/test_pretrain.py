@@ -64,6 +64,7 @@ def test_trains_evaluates_and_leaves_everything_behind(tmp_path, settings, corpu
         metrics = pretrain([settings, "--output_dir", str(out), *flags])
     model = AutoModelForCausalLM.from_pretrained(out)
     assert model.config.sublayer_order == "s2f2"
+    assert model.config.use_cache
     assert (model.config.max_position_embeddings, model.config.vocab_size) == (16, 259)
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert model.config.eos_token_id == tokenizer.eos_token_id
