@@ -19,9 +19,8 @@ SOURCES = [path for folder in MAY_IMPORT for path in sorted((ROOT / folder).glob
 
 
 def own_imports(path: Path) -> list[str]:
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    nodes = ast.walk(ast.parse(path.read_text()))
     modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     return [module for module in modules if module.split(".")[0] == "sublayers"]
 

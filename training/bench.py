@@ -9,6 +9,7 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact, interleaved, sandwich
 from sublayers.training.bench_lm import compare_language_models
+from sublayers.training.cli import positive
 from sublayers.training.measure import machine, measure, report
 
 SIZES = {
@@ -37,11 +38,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--orders", nargs="+", help="default: interleaved and half sandwiched")
     for name, (default, purpose) in SIZES.items():
         flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
-        parser.add_argument(*flags, type=_positive, default=default, help=f"{purpose} (default: {default})")
-    parser.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=_positive, nargs="+", default=[1, 8])
+        parser.add_argument(*flags, type=positive, default=default, help=f"{purpose} (default: {default})")
+    parser.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--threads", type=_positive, help="default: torch's choice")
+    parser.add_argument("--threads", type=positive, help="default: torch's choice")
     parser.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
     parser.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
     args = parser.parse_args(argv)
@@ -65,9 +66,3 @@ def main(argv: list[str] | None = None) -> None:
         everything = {"machine": on, "settings": settings, "totals": comparison.totals, "tasks": results}
         with args.json.open("x", encoding="utf-8") as file:
             json.dump(everything, file, indent=2)
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number

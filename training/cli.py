@@ -1,5 +1,6 @@
 """The command `sublayers`: one sub-command per task, and how all of them read flags and report bad input."""
 
+import argparse
 import difflib
 import importlib
 import json
@@ -91,6 +92,27 @@ def expand_settings_file(argv: list[str]) -> list[str]:
         elif value is not None:
             from_file.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
     return from_file + flags
+
+
+def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
+    """Check that a folder is new or empty.
+
+    Raises:
+        FileExistsError: it holds files.
+    """
+    if Path(folder).exists() and any(Path(folder).iterdir()):
+        raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
+
+
+def positive(text: str) -> int:
+    """Read a positive number, as the `type` of an argparse option.
+
+    Raises:
+        ArgumentTypeError: it is less than 1.
+    """
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
 
 
 def _nearest(name: str, known: Any) -> str:

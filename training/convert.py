@@ -12,7 +12,7 @@ from transformers import GPT2LMHeadModel
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import counts, expand, interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-from sublayers.training.tokenizer import refuse_to_overwrite
+from sublayers.training.cli import refuse_to_overwrite
 
 Weights = dict[str, torch.Tensor]
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import LETTERS, compact, counts, expand, interleaved, macaron, par, sandwich
+from sublayers.training.cli import positive
 
 # dark letters on light boxes are readable on light and dark terminals
 BOXES = {"s": "bold black on green3", "c": "bold black on sky_blue2", "f": "bold black on medium_purple1"}
@@ -39,11 +40,11 @@ def main(argv: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
     parser.add_argument("orders", nargs="+", metavar="ORDER", help="such as 's6(sf)10f6' or 'sandwich(16,6)'")
-    parser.add_argument("--hidden-size", "--hidden_size", type=_positive, default=1024)
-    parser.add_argument("--intermediate-size", "--intermediate_size", type=_positive, help="default: 4 * hidden")
-    parser.add_argument("--lengths", type=_positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
-    parser.add_argument("--source-length", "--source_length", type=_positive, help="encoder tokens, default: length")
-    parser.add_argument("--bytes-per-number", "--bytes_per_number", type=_positive, default=2, help="of the KV cache")
+    parser.add_argument("--hidden-size", "--hidden_size", type=positive, default=1024)
+    parser.add_argument("--intermediate-size", "--intermediate_size", type=positive, help="default: 4 * hidden")
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
+    parser.add_argument("--source-length", "--source_length", type=positive, help="encoder tokens, default: length")
+    parser.add_argument("--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of the KV cache")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)
@@ -60,12 +61,6 @@ def main(argv: list[str] | None = None) -> None:
     for cost in costs.values():
         _draw(cost["order"], console)
     console.print(_table(costs))
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number
 
 
 def _read(given: str) -> str:

@@ -30,7 +30,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sublayers import AUTO_CLASSES
-from sublayers.training.cli import expand_settings_file, parse_flags
+from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
 from sublayers.training.corpus import CorpusArguments, Text, load_corpus
 from sublayers.training.language_modeling import (
     Windows,
@@ -40,7 +40,7 @@ from sublayers.training.language_modeling import (
     token_losses,
     token_stream,
 )
-from sublayers.training.tokenizer import TokenizerModel, refuse_to_overwrite, sample, train_tokenizer
+from sublayers.training.tokenizer import TokenizerModel, sample, train_tokenizer
 
 FAMILIES = {config.model_type: config for config, heads in AUTO_CLASSES.items() if AutoModelForCausalLM in heads}
 

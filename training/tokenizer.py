@@ -3,13 +3,12 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sublayers.training.cli import parse_flags
+from sublayers.training.cli import parse_flags, refuse_to_overwrite
 from sublayers.training.corpus import CorpusArguments, Text, load_corpus
 
 TokenizerModel = Literal["bpe", "wordpiece", "byte", "char"]
@@ -89,16 +88,6 @@ def sample(text: Text) -> Iterator[str]:
         characters += len(piece)
         if characters > SAMPLE_CHARACTERS:
             return
-
-
-def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
-    """Check that a folder is new or empty.
-
-    Raises:
-        FileExistsError: it holds files.
-    """
-    if Path(folder).exists() and any(Path(folder).iterdir()):
-        raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
 
 
 def _bpe(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:
