@@ -40,11 +40,17 @@ class SublayersConfig(PreTrainedConfig):
     num_attention_heads: int = 8
     max_position_embeddings: int = 3072
     hidden_act: str = "relu"
+    # of feed-forward sublayers right before self-attention; None: hidden_act
+    pre_attention_act: str | None = None
     dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
     attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
     activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
     norm_position: Literal["pre", "post"] = "pre"
+    # without gain and bias, norms have no parameters
+    norm_affine: bool = True
     final_norm: bool = False
+    # what the residual of a feed-forward sublayer is multiplied by: 0.5 are Macaron's half steps
+    feed_forward_scale: float | int = 1.0
     position_embedding_type: Literal["learned", "sinusoidal"] = "sinusoidal"
     # the number of the first position: fairseq's sinusoids start at its padding index + 1
     position_offset: int = 0

@@ -6,6 +6,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sublayers.modeling.linear import Linear, OutputLinear
+from sublayers.modeling.packing import Packing
 
 
 def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -29,11 +30,11 @@ class Attention(nn.Module):
     `layer_idx` is the cache slot: attention sublayers are numbered on their own, whatever stands between them.
     """
 
-    def __init__(self, config, layer_idx: int):
+    def __init__(self, config, layer_idx: int, is_causal: bool):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.is_causal = True
+        self.is_causal = is_causal
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
         self.q_proj = Linear(config.hidden_size, config.hidden_size)
@@ -47,21 +48,30 @@ class Attention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         read_positions: torch.Tensor | None = None,
+        packing: Packing | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows."""
-        queries = hidden_states
+        """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows.
+
+        With a packing, hidden states and positions are those of the packed tokens, (1, tokens, hidden) and (1, kept),
+        and rows exist between the projections only.
+        """
+        queries, query_packing = hidden_states, packing
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
+            length = hidden_states.shape[1]
+            if packing is not None:
+                query_packing, read_positions = packing.only(read_positions)
+                length = packing.length
             if attention_mask is not None:
                 attention_mask = torch.take_along_dim(attention_mask, read_positions[:, None, :, None], dim=2)
             elif kwargs.get("is_causal", self.is_causal):
                 # the kernel would line the few queries up with the first keys
-                attention_mask = self.causal_rows(read_positions, hidden_states.shape[1], past_key_values)
+                attention_mask = self.causal_rows(read_positions, length, past_key_values)
 
-        query = self.q_proj(queries).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        key = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        value = self.v_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        query = self.split_heads(self.q_proj(queries), query_packing)
+        key = self.split_heads(self.k_proj(hidden_states), packing)
+        value = self.split_heads(self.v_proj(hidden_states), packing)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
 
@@ -70,7 +80,13 @@ class Attention(nn.Module):
         output, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
-        return self.o_proj(output.flatten(2)), weights
+        output = output.flatten(2)
+        return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
+
+    def split_heads(self, states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+        """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim)."""
+        states = states if packing is None else packing.pad(states)
+        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def causal_rows(self, positions: torch.Tensor, length: int, past_key_values: Cache | None) -> torch.Tensor:
         """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""

@@ -29,6 +29,30 @@ class SinusoidalPositions(nn.Module):
         return nn.functional.embedding(position_ids, self.table)
 
 
+def position_embeddings(config) -> nn.Module:
+    """Make the learned or the fixed table of positions that a configuration asks for."""
+    kind = nn.Embedding if config.position_embedding_type == "learned" else SinusoidalPositions
+    return kind(config.max_position_embeddings + config.position_offset, config.hidden_size)
+
+
+def number_positions(
+    length: int, limit: int, attention_mask: torch.Tensor | None, device, past_length: int | torch.Tensor = 0
+) -> torch.Tensor:
+    """Number tokens from 0, behind those of the past and without counting padding: (batch or 1, length).
+
+    Raises:
+        ValueError: past and present are longer than `limit`.
+    """
+    if isinstance(past_length, int) and past_length + length > limit:
+        raise ValueError(
+            f"a sequence of {past_length + length} tokens does not fit into max_position_embeddings={limit}; "
+            "shorten it or build the model with more positions"
+        )
+    if attention_mask is not None and attention_mask.ndim == 2:
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    return torch.arange(length, device=device)[None] + past_length
+
+
 def given(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
     """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
 

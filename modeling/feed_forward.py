@@ -10,10 +10,10 @@ from sublayers.modeling.linear import Linear, OutputLinear
 class FeedForward(nn.Module):
     """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden)."""
 
-    def __init__(self, config):
+    def __init__(self, config, hidden_act: str):
         super().__init__()
         self.fc1 = Linear(config.hidden_size, config.intermediate_size)
-        self.act = ACT2FN[config.hidden_act]
+        self.act = ACT2FN[hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
         self.fc2 = OutputLinear(config.intermediate_size, config.hidden_size)
 

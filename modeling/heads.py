@@ -1,6 +1,7 @@
 """What the task heads of all families share: reading the body's output where it is wanted."""
 
 import torch
+from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.attention import select_positions
 from sublayers.modeling.embeddings import given
@@ -10,36 +11,40 @@ def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -
     """Turn transformers' `logits_to_keep` into positions (batch or 1, kept), or None where all of them are needed.
 
     An integer keeps the last positions (0: all), a 1-D tensor the same ones in each row, a 2-D tensor of integers each
-    row its own. A 2-D boolean mask may keep a different number in each row and needs all.
+    row its own. A 2-D boolean mask, which may keep a different number in each row, stays as it is.
     """
     if isinstance(logits_to_keep, int):
         if not 0 < logits_to_keep < length:
             return None
         return torch.arange(length - logits_to_keep, length, device=device)[None]
     if logits_to_keep.dtype == torch.bool:
-        return None if logits_to_keep.ndim == 2 else logits_to_keep.nonzero().T.to(device)
+        return (logits_to_keep if logits_to_keep.ndim == 2 else logits_to_keep.nonzero().T).to(device)
     return torch.atleast_2d(logits_to_keep).to(device, torch.long) % length
 
 
 def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
-    """Run `model.model` and return its hidden states (batch, kept, hidden) at `logits_to_keep`, and all its outputs.
+    """Run `model.model` and return its hidden states at `logits_to_keep`, and all its outputs.
 
-    Positions that are not kept skip the sublayers that only they would read, unless the caller asks for all hidden
-    states or attention weights.
+    The states are (batch, kept, hidden), or (kept in all, hidden) for a 2-D boolean mask. Positions that are not kept
+    skip the sublayers that only they would read, unless the caller asks for all hidden states or attention weights.
     """
     tokens = given(inputs["input_ids"], inputs["inputs_embeds"])
     positions = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
-    config = model.config
-    everything = inputs.get("output_hidden_states", config.output_hidden_states) not in (None, False) or inputs.get(
-        "output_attentions", config.output_attentions
-    )
+    ragged = positions is not None and positions.dtype == torch.bool
+    # a graph has fixed shapes
+    everything = model.records(**inputs) or (ragged and is_tracing(tokens))
     outputs = model.model(read_positions=None if everything else positions, **inputs)
     hidden_states = outputs.last_hidden_state
     if everything and positions is not None:
-        hidden_states = select_positions(hidden_states, positions)
-    elif isinstance(logits_to_keep, torch.Tensor) and positions is None:
-        hidden_states = hidden_states[logits_to_keep]
+        hidden_states = hidden_states[positions] if ragged else select_positions(hidden_states, positions)
     return hidden_states, outputs
+
+
+def first_tokens(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Find each row's first token that is not padding: (batch or 1, 1)."""
+    if attention_mask is None or attention_mask.ndim != 2:
+        return torch.zeros(1, 1, dtype=torch.long, device=tokens.device)
+    return attention_mask.int().argmax(dim=1, keepdim=True)
 
 
 def last_tokens(

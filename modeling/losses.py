@@ -3,6 +3,22 @@
 import torch
 from torch import nn
 
+# labels with this number count nowhere, in transformers as in torch
+IGNORED = -100
+
+
+def mean_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """Mean cross-entropy over the labels that are not -100: (items, classes), (items,) -> (); 0 where there are none.
+
+    With `num_items_in_batch`, this batch's share of the mean over all batches whose gradients are accumulated.
+    """
+    total = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
+    return total / num_items_in_batch
+
 
 def classification_loss(
     logits: torch.Tensor, labels: torch.Tensor, config, num_items_in_batch: torch.Tensor | int | None = None
@@ -17,11 +33,11 @@ def classification_loss(
         integers = labels.dtype in (torch.int, torch.long)
         kinds = {True: "single_label_classification", False: "multi_label_classification"}
         config.problem_type = "regression" if config.num_labels == 1 else kinds[integers]
-    reduction = "mean" if num_items_in_batch is None else "sum"
     if config.problem_type == "single_label_classification":
-        loss = nn.functional.cross_entropy(logits, labels.view(-1), reduction=reduction)
-    elif config.problem_type == "multi_label_classification":
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
+        return mean_cross_entropy(logits, labels.view(-1), num_items_in_batch)
+    labels = labels.to(logits.dtype).view_as(logits)
+    if config.problem_type == "multi_label_classification":
+        total = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     else:
-        loss = nn.functional.mse_loss(logits, labels.to(logits.dtype).view_as(logits), reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch
+        total = nn.functional.mse_loss(logits, labels, reduction="sum")
+    return total / (labels.numel() if num_items_in_batch is None else num_items_in_batch)

@@ -16,12 +16,12 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.modeling.embeddings import SinusoidalPositions, given, look_up
+from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
 from sublayers.modeling.heads import last_tokens, read_body
 from sublayers.modeling.linear import Linear
 from sublayers.modeling.losses import classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
-from sublayers.modeling.stack import SublayerStack
+from sublayers.modeling.stack import SublayerStack, final_norm
 
 
 class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
@@ -35,14 +35,12 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
 
     def __init__(self, config: SandwichLMConfig):
         super().__init__(config)
-        num_positions = config.max_position_embeddings + config.position_offset
-        positions = nn.Embedding if config.position_embedding_type == "learned" else SinusoidalPositions
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.embed_positions = positions(num_positions, config.hidden_size)
+        self.embed_positions = position_embeddings(config)
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, config.sublayer_order)
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if config.final_norm else nn.Identity()
+        self.layers = SublayerStack(config, config.sublayer_order, is_causal=True)
+        self.norm = final_norm(config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -73,7 +71,9 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
         # position_ids that restart mark packed sequences, but only for a mask that is built without a cache
         causal_mask = create_causal_mask(self.config, inputs_embeds, attention_mask, past_key_values, position_ids)
         if position_ids is None:
-            position_ids = self.number_positions(inputs_embeds, attention_mask, past_key_values)
+            past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+            length, limit = inputs_embeds.shape[1], self.config.max_position_embeddings
+            position_ids = number_positions(length, limit, attention_mask, inputs_embeds.device, past_length)
         if use_cache and past_key_values is None and not self.training:
             # without the config, which compilers cannot read an order from, it grows as it is filled
             past_key_values = DynamicCache()
@@ -85,6 +85,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
         hidden_states = self.layers(
             hidden_states,
             read_positions=read_positions,
+            padding_mask=None if self.records(**kwargs) else attention_mask,
             attention_mask=causal_mask,
             past_key_values=past_key_values,
             position_ids=position_ids,
@@ -93,19 +94,6 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
         )
-
-    def number_positions(self, inputs_embeds, attention_mask, past_key_values) -> torch.Tensor:
-        """Number the tokens from 0, behind what the cache holds and without counting padding: (batch or 1, length)."""
-        length = inputs_embeds.shape[1]
-        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
-        if isinstance(past_length, int) and past_length + length > self.config.max_position_embeddings:
-            raise ValueError(
-                f"a sequence of {past_length + length} tokens does not fit into max_position_embeddings="
-                f"{self.config.max_position_embeddings}; shorten it or build the model with more positions"
-            )
-        if attention_mask is not None and attention_mask.ndim == 2:
-            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
-        return torch.arange(length, device=inputs_embeds.device)[None] + past_length
 
 
 class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
@@ -118,9 +106,6 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = SandwichLMModel(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
-            # the Trainer, when it resumes, takes for missing what is saved under its other name
-            self._keys_to_ignore_on_save = {"lm_head.weight"}
         self.post_init()
 
     @can_return_tuple

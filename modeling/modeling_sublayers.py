@@ -36,6 +36,15 @@ class SublayersPreTrainedModel(PreTrainedModel):
         # overrides given to from_pretrained are set on the config without a check
         config.validate()
         super().__init__(config, *inputs, **kwargs)
+        if config.tie_word_embeddings and self._tied_weights_keys:
+            # the Trainer, when it resumes, takes for missing what is saved under its other name
+            self._keys_to_ignore_on_save = set(self._tied_weights_keys)
+
+    def records(self, **inputs) -> bool:
+        """Say whether a caller asks for hidden states or attention weights, which need every position as it is."""
+        asked = (inputs.get(name, getattr(self.config, name)) for name in ("output_hidden_states", "output_attentions"))
+        # 0 is the number of a hidden state
+        return any(value is not None and value is not False for value in asked)
 
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -45,6 +54,8 @@ class SublayersPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Embedding) and self.config.scale_embedding:
             # multiplied by sqrt(hidden) it is as large as the sinusoids
             init.normal_(module.weight, std=self.config.hidden_size**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, OutputLinear) and self.config.norm_position == "pre":
             # so that the sum of all sublayers starts as large as one of them (GPT-2, section 2.3)
             init.normal_(module.weight, std=self.config.initializer_range * self.config.num_sublayers**-0.5)

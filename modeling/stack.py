@@ -4,8 +4,17 @@ import torch
 from torch import nn
 
 from sublayers.configuration.sublayer_order import expand, tail_start
-from sublayers.modeling.attention import select_positions
+from sublayers.modeling.attention import Attention, select_positions
+from sublayers.modeling.feed_forward import FeedForward
+from sublayers.modeling.packing import packing_of
 from sublayers.modeling.sublayer import Sublayer
+
+
+def final_norm(config) -> nn.Module:
+    """Make the norm behind a stack, if the configuration has one."""
+    if not config.final_norm:
+        return nn.Identity()
+    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
 
 
 class SublayerStack(nn.ModuleList):
@@ -14,24 +23,53 @@ class SublayerStack(nn.ModuleList):
     What follows the last attention sublayer is position-wise, so positions that nobody reads leave the stack there.
     """
 
-    def __init__(self, config, order: str):
+    def __init__(self, config, order: str, is_causal: bool):
         order = expand(order)
-        # attention sublayers take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
-        super().__init__(Sublayer(config, letter, order[:i].count("s")) for i, letter in enumerate(order))
+        super().__init__()
+        for i, letter in enumerate(order):
+            if letter == "s":
+                # they take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
+                self.append(Sublayer(config, Attention(config, order[:i].count("s"), is_causal)))
+            else:
+                before_attention = order[i + 1 : i + 2] == "s"
+                act = config.pre_attention_act if before_attention else None
+                mixer = FeedForward(config, act or config.hidden_act)
+                self.append(Sublayer(config, mixer, config.feed_forward_scale))
         self.config = config
         self.last_attention = tail_start(order) - 1
 
     def forward(
-        self, hidden_states: torch.Tensor, read_positions: torch.Tensor | None = None, **kwargs
+        self,
+        hidden_states: torch.Tensor,
+        read_positions: torch.Tensor | None = None,
+        padding_mask: torch.Tensor | None = None,
+        **kwargs,
     ) -> torch.Tensor:
-        """Run every sublayer; `read_positions` (batch or 1, kept) are the positions whose final states are wanted."""
+        """Run every sublayer, and return all final states or those that are wanted.
+
+        `read_positions` (batch or 1, kept) are the wanted positions; true ones of a boolean mask (batch, length) come
+        back as (kept in all, hidden). With a `padding_mask` (batch, past and present length) padding is left out, and
+        comes back as zeros.
+        """
+        packing = packing_of(hidden_states, padding_mask, read_positions)
+        kept = read_positions
+        if packing is not None:
+            hidden_states = packing.pack(hidden_states)
+            kept = None if read_positions is None else packing.locate(read_positions)
         # flash and flex attention cannot be asked for single queries: there the last attention runs in full
         by_query = self.config._attn_implementation in ("eager", "sdpa")
-        if read_positions is not None and self.last_attention < 0:
-            hidden_states = select_positions(hidden_states, read_positions)
+        if kept is not None and self.last_attention < 0:
+            hidden_states = select_positions(hidden_states, kept)
         for i, layer in enumerate(self):
-            leaving = read_positions if i == self.last_attention else None
-            hidden_states = layer(hidden_states, read_positions=leaving if by_query else None, **kwargs)
+            leaving = kept if i == self.last_attention else None
+            asked = leaving if by_query else None
+            hidden_states = layer(hidden_states, read_positions=asked, packing=packing, **kwargs)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
-        return hidden_states
+        if packing is None:
+            return hidden_states
+        if read_positions is None:
+            return packing.pad(hidden_states)
+        if read_positions.dtype == torch.bool:
+            return hidden_states[0]
+        return hidden_states.unflatten(1, (packing.batch, -1))[0]

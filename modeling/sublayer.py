@@ -4,22 +4,22 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sublayers.modeling.attention import Attention, select_positions
-from sublayers.modeling.feed_forward import FeedForward
+from sublayers.modeling.attention import select_positions
 
 
 class Sublayer(GradientCheckpointingLayer):
     """One letter of an order: (batch, length, hidden) -> (batch, length or kept, hidden).
 
-    Pre-norm: x + mixer(norm(x)); post-norm: norm(x + mixer(x)).
+    Pre-norm: x + scale * mixer(norm(x)); post-norm: norm(x + scale * mixer(x)).
     """
 
-    def __init__(self, config, letter: str, layer_idx: int):
+    def __init__(self, config, mixer: nn.Module, scale: float = 1.0):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.mixer = Attention(config, layer_idx) if letter == "s" else FeedForward(config)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+        self.mixer = mixer
         self.dropout = nn.Dropout(config.dropout)
+        self.scale = scale
 
     def forward(
         self, hidden_states: torch.Tensor, read_positions: torch.Tensor | None = None, **kwargs
@@ -29,5 +29,5 @@ class Sublayer(GradientCheckpointingLayer):
         if self.pre_norm:
             hidden_states = self.norm(hidden_states)
         hidden_states, _ = self.mixer(hidden_states, read_positions=read_positions, **kwargs)
-        hidden_states = residual + self.dropout(hidden_states)
+        hidden_states = torch.add(residual, self.dropout(hidden_states), alpha=self.scale)
         return hidden_states if self.pre_norm else self.norm(hidden_states)

@@ -2,10 +2,26 @@
 
 __version__ = "0.1.0"
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
+from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_order import (
     compact,
     expand,
@@ -16,17 +32,57 @@ from sublayers.configuration.sublayer_order import (
     random_unbalanced,
     sandwich,
 )
+from sublayers.modeling.modeling_macaron_bert import (
+    MacaronBertForMaskedLM,
+    MacaronBertForMultipleChoice,
+    MacaronBertForNextSentencePrediction,
+    MacaronBertForPreTraining,
+    MacaronBertForQuestionAnswering,
+    MacaronBertForSequenceClassification,
+    MacaronBertForTokenClassification,
+    MacaronBertModel,
+)
+from sublayers.modeling.modeling_par_bert import (
+    PARBertForMaskedLM,
+    PARBertForMultipleChoice,
+    PARBertForNextSentencePrediction,
+    PARBertForPreTraining,
+    PARBertForQuestionAnswering,
+    PARBertForSequenceClassification,
+    PARBertForTokenClassification,
+    PARBertModel,
+)
 from sublayers.modeling.modeling_sandwich_lm import (
     SandwichLMForCausalLM,
     SandwichLMForSequenceClassification,
     SandwichLMModel,
 )
 
-AUTO_CLASSES = {
+AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
     SandwichLMConfig: {
         AutoModel: SandwichLMModel,
         AutoModelForCausalLM: SandwichLMForCausalLM,
         AutoModelForSequenceClassification: SandwichLMForSequenceClassification,
+    },
+    PARBertConfig: {
+        AutoModel: PARBertModel,
+        AutoModelForPreTraining: PARBertForPreTraining,
+        AutoModelForMaskedLM: PARBertForMaskedLM,
+        AutoModelForNextSentencePrediction: PARBertForNextSentencePrediction,
+        AutoModelForSequenceClassification: PARBertForSequenceClassification,
+        AutoModelForTokenClassification: PARBertForTokenClassification,
+        AutoModelForQuestionAnswering: PARBertForQuestionAnswering,
+        AutoModelForMultipleChoice: PARBertForMultipleChoice,
+    },
+    MacaronBertConfig: {
+        AutoModel: MacaronBertModel,
+        AutoModelForPreTraining: MacaronBertForPreTraining,
+        AutoModelForMaskedLM: MacaronBertForMaskedLM,
+        AutoModelForNextSentencePrediction: MacaronBertForNextSentencePrediction,
+        AutoModelForSequenceClassification: MacaronBertForSequenceClassification,
+        AutoModelForTokenClassification: MacaronBertForTokenClassification,
+        AutoModelForQuestionAnswering: MacaronBertForQuestionAnswering,
+        AutoModelForMultipleChoice: MacaronBertForMultipleChoice,
     },
 }
 
@@ -39,6 +95,24 @@ for config_class, heads in AUTO_CLASSES.items():
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = causal_lm.__name__
 
 __all__ = [
+    "MacaronBertConfig",
+    "MacaronBertForMaskedLM",
+    "MacaronBertForMultipleChoice",
+    "MacaronBertForNextSentencePrediction",
+    "MacaronBertForPreTraining",
+    "MacaronBertForQuestionAnswering",
+    "MacaronBertForSequenceClassification",
+    "MacaronBertForTokenClassification",
+    "MacaronBertModel",
+    "PARBertConfig",
+    "PARBertForMaskedLM",
+    "PARBertForMultipleChoice",
+    "PARBertForNextSentencePrediction",
+    "PARBertForPreTraining",
+    "PARBertForQuestionAnswering",
+    "PARBertForSequenceClassification",
+    "PARBertForTokenClassification",
+    "PARBertModel",
     "SandwichLMConfig",
     "SandwichLMForCausalLM",
     "SandwichLMForSequenceClassification",

@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.configuration.sublayer_order import expand
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-from sublayers.training.convert import from_gpt2
+from sublayers.training.convert_lm import from_gpt2
 from sublayers.training.measure import Call, Comparison, Task
 
 # a model's name -> its order and itself

@@ -22,7 +22,7 @@ from sublayers import (
     expand,
     sandwich,
 )
-from sublayers.training.convert import from_fairseq_lm, from_gpt2
+from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
 
 
 class TestSandwichLM(CausalLMContract):

@@ -5,7 +5,8 @@ import torch
 from common import randomize, tokens
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from sublayers.training.convert import from_fairseq_lm, main
+from sublayers.training.convert import main
+from sublayers.training.convert_lm import from_fairseq_lm
 
 
 @pytest.fixture

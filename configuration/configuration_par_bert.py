@@ -1,0 +1,17 @@
+"""Configuration of PAR BERT."""
+
+from huggingface_hub.dataclasses import strict
+
+from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
+
+
+@strict
+class PARBertConfig(ReorderedBertConfig):
+    """BERT with fewer attention and more feed-forward sublayers; with the order `(sf)12` it is BERT.
+
+    The defaults are PAR BERT base of Mandava et al. (2020), section 3.2: 5 self-attention, 19 feed-forward sublayers.
+    """
+
+    model_type = "par_bert"
+
+    sublayer_order: str = "(sff)5f9"

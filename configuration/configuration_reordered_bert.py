@@ -1,0 +1,39 @@
+"""What the configurations of the BERT-like families share."""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.utils.type_validators import interval
+
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+
+
+@strict
+class ReorderedBertConfig(SublayersConfig):
+    """A bidirectional encoder with BERT's heads over self-attention and feed-forward sublayers in any order.
+
+    The defaults are BERT base (Devlin et al., 2019) up to the order: post-norm, GELU, learned positions.
+    """
+
+    vocab_size: int = 30522
+    sublayer_order: str = "(sf)12"
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_attention_heads: int = 12
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    # the vector of the first segment stays zero
+    untrained_first_segment: bool = False
+    hidden_act: str = "gelu"
+    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    # None: dropout
+    classifier_dropout: float | int | None = None
+    norm_position: Literal["pre", "post"] = "post"
+    embedding_norm: bool = True
+    position_embedding_type: Literal["learned", "sinusoidal"] = "learned"
+    scale_embedding: bool = False
+    # bert: a pooler, a bias for each word and two next-sentence logits; macaron: none of them, and a single logit
+    head_type: Literal["bert", "macaron"] = "bert"
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    use_cache: bool = False

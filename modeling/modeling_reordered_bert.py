@@ -1,0 +1,332 @@
+"""The encoder of the BERT-like families and its pre-training heads, over any order of sublayers.
+
+Devlin et al. (2019), "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding".
+"""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput, NextSentencePredictorOutput
+from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import capture_outputs
+
+from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
+from sublayers.modeling.attention import select_positions
+from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
+from sublayers.modeling.heads import first_tokens, read_body
+from sublayers.modeling.linear import Linear
+from sublayers.modeling.losses import IGNORED, mean_cross_entropy
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.stack import SublayerStack, final_norm
+
+
+class ReorderedBertPreTrainedModel(SublayersPreTrainedModel):
+    """Base of the BERT-like models."""
+
+    config: ReorderedBertConfig
+
+
+class Pooler(nn.Module):
+    """BERT's summary of a text, from its first token's state: (..., hidden) -> (..., hidden)."""
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Map and squash."""
+        return self.dense(hidden_states).tanh()
+
+
+class ReorderedBertModel(ReorderedBertPreTrainedModel):
+    """Token ids to hidden states that know both sides: (batch, length) -> (batch, length, hidden)."""
+
+    def __init__(self, config: ReorderedBertConfig, add_pooling_layer: bool = True):
+        super().__init__(config)
+        segments, hidden_size = config.type_vocab_size, config.hidden_size
+        untrained = 0 if config.untrained_first_segment else None
+        self.embed_tokens = nn.Embedding(config.vocab_size, hidden_size)
+        self.embed_positions = position_embeddings(config)
+        self.embed_token_types = nn.Embedding(segments, hidden_size, padding_idx=untrained)
+        self.embed_scale = hidden_size**0.5 if config.scale_embedding else 1.0
+        self.embed_norm = nn.LayerNorm(hidden_size, config.layer_norm_eps) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = SublayerStack(config, config.sublayer_order, is_causal=False)
+        self.norm = final_norm(config)
+        self.pooler: nn.Module | None = None
+        if add_pooling_layer:
+            # what heads call the pooled state is the raw one where there is no pooler
+            self.pooler = Pooler(config) if config.head_type == "bert" else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        read_positions: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPooling:
+        """Run the stack; `read_positions` restricts the output to the positions that are read, see `SublayerStack`.
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside their tables, or a sequence
+                longer than `max_position_embeddings`.
+        """
+        config = self.config
+        tokens = given(input_ids, inputs_embeds)
+        if inputs_embeds is None:
+            remedy = "is this the model's own tokenizer?"
+            inputs_embeds = look_up(self.embed_tokens, tokens, "input_ids", config.vocab_size, remedy)
+        mask = create_bidirectional_mask(config, inputs_embeds, attention_mask)
+        limit = config.max_position_embeddings
+        if position_ids is None:
+            position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
+        remedy = "shorten the input or raise max_position_embeddings"
+        table_ids = position_ids + config.position_offset
+        positions = look_up(self.embed_positions, table_ids, "position_ids", limit, remedy)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
+        remedy = "a text has as many segments as type_vocab_size says"
+        segments = look_up(self.embed_token_types, token_type_ids, "token_type_ids", config.type_vocab_size, remedy)
+
+        hidden_states = self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions + segments))
+        hidden_states = self.layers(
+            hidden_states,
+            read_positions=read_positions,
+            padding_mask=None if self.records(**kwargs) else attention_mask,
+            attention_mask=mask,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        hidden_states = self.norm(hidden_states)
+        pooled = None
+        if self.pooler is not None and read_positions is None:
+            pooled = self.pooler(select_positions(hidden_states, first_tokens(tokens, attention_mask))[:, 0])
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+
+class MaskedLMTransform(nn.Module):
+    """What stands between the encoder and the word scores: (..., hidden) -> (..., hidden)."""
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.act = ACT2FN[config.hidden_act]
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Map, activate, normalise."""
+        return self.norm(self.act(self.dense(hidden_states)))
+
+
+class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
+    """Masked words and whether the second segment follows the first, BERT's two objectives."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
+        self.model = ReorderedBertModel(config)
+        self.lm_transform = MaskedLMTransform(config)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
+        self.seq_relationship = NextSentenceHead(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> BertForPreTrainingOutput:
+        """Score words as `ReorderedBertForMaskedLM` does, and sentence pairs: (batch, 2), class 0 where B follows A.
+
+        The loss is the mean over labelled words plus the mean over pairs. Given `num_items_in_batch`, the number of
+        labelled words in all accumulated batches, each pair counts as often as it has such words: the sum over
+        batches is then the same however the rows are divided, which only the number of pairs would allow for a mean.
+        """
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        labelled, first = labelled_positions(labels), first_tokens(given(input_ids, inputs_embeds), attention_mask)
+        if labelled is None:
+            hidden_states, outputs = read_body(self, 0, **inputs, **kwargs)
+            pooled = select_positions(hidden_states, first)[:, 0]
+        else:
+            is_first = torch.zeros_like(labelled).scatter(1, first.expand(len(labelled), 1), True)
+            read = labelled | is_first
+            hidden_states, outputs = read_body(self, read, **inputs, **kwargs)
+            pooled, hidden_states = hidden_states[is_first[read]], hidden_states[labelled[read]]
+        logits = self.lm_head(self.lm_transform(hidden_states))
+        next_sentence_logits = self.seq_relationship(self.model.pooler(pooled))
+
+        loss = None if labels is None else masked_lm_loss(logits, labels, labelled, num_items_in_batch)
+        if next_sentence_label is not None:
+            losses = nn.functional.cross_entropy(next_sentence_logits, next_sentence_label.view(-1), reduction="none")
+            if labels is not None and num_items_in_batch is not None:
+                next_sentence_loss = (losses * (labels != IGNORED).sum(1)).sum() / num_items_in_batch
+            else:
+                next_sentence_loss = losses.mean()
+            loss = next_sentence_loss if loss is None else loss + next_sentence_loss
+        return BertForPreTrainingOutput(
+            loss=loss,
+            prediction_logits=logits if self.training else spread(logits, labelled),
+            seq_relationship_logits=next_sentence_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
+    """Masked words: (batch, length) -> (batch, length, vocabulary)."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
+        self.model = ReorderedBertModel(config, add_pooling_layer=False)
+        self.lm_transform = MaskedLMTransform(config)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> MaskedLMOutput:
+        """Score every word or, given labels (batch, length), those whose label is not -100.
+
+        Other positions are not computed then (compiled graphs, whose shapes are fixed, compute all): their logits are
+        NaN, and in training only the labelled ones are returned, (labelled, vocabulary).
+        """
+        labelled = labelled_positions(labels)
+        hidden_states, outputs = read_body(
+            self,
+            0 if labelled is None else labelled,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        logits = self.lm_head(self.lm_transform(hidden_states))
+        return MaskedLMOutput(
+            loss=None if labels is None else masked_lm_loss(logits, labels, labelled, num_items_in_batch),
+            logits=logits if self.training else spread(logits, labelled),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class NextSentenceHead(nn.Module):
+    """Whether one text follows another: (batch, hidden) -> (batch, 2), class 0 where it does."""
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__()
+        self.scores = Linear(config.hidden_size, 2 if config.head_type == "bert" else 1)
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Score both classes; a single logit is that of class 0, against 0 for class 1."""
+        scores = self.scores(pooled)
+        return scores if scores.shape[-1] == 2 else nn.functional.pad(scores, (0, 1))
+
+
+class ReorderedBertForNextSentencePrediction(ReorderedBertPreTrainedModel):
+    """Whether the second segment follows the first: (batch, length) -> (batch, 2)."""
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
+        self.model = ReorderedBertModel(config)
+        self.seq_relationship = NextSentenceHead(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> NextSentencePredictorOutput:
+        """Score class 0, the second segment follows, and class 1, it does not; labels (batch) are these classes."""
+        pooled, outputs = read_pooled(
+            self,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        logits = self.seq_relationship(pooled)
+        return NextSentencePredictorOutput(
+            loss=None if labels is None else mean_cross_entropy(logits, labels.view(-1), num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def read_pooled(model: ReorderedBertPreTrainedModel, **inputs):
+    """Run `model.model` for the first token of each row and pool it: (batch, hidden), and the body's outputs."""
+    first = first_tokens(given(inputs["input_ids"], inputs["inputs_embeds"]), inputs["attention_mask"])
+    hidden_states, outputs = read_body(model, first, **inputs)
+    return model.model.pooler(hidden_states[:, 0]), outputs
+
+
+def labelled_positions(labels: torch.Tensor | None) -> torch.Tensor | None:
+    """Find which of the labels (batch, length) count, or return None where every position has to be scored."""
+    return None if labels is None or is_tracing(labels) else labels != IGNORED
+
+
+def masked_lm_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    labelled: torch.Tensor | None,
+    num_items_in_batch: torch.Tensor | int | None,
+) -> torch.Tensor:
+    """Mean over the labels (batch, length) that count, from their logits (labelled, vocabulary) or from all."""
+    targets = labels if labelled is None else labels[labelled]
+    return mean_cross_entropy(logits.flatten(0, -2), targets.flatten(), num_items_in_batch)
+
+
+def spread(logits: torch.Tensor, labelled: torch.Tensor | None) -> torch.Tensor:
+    """Put logits (labelled, vocabulary) where they belong, NaN elsewhere: (batch, length, vocabulary)."""
+    if labelled is None:
+        return logits
+    spread = logits.new_full((*labelled.shape, logits.shape[-1]), float("nan"))
+    spread[labelled] = logits
+    return spread

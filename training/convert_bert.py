@@ -1,0 +1,134 @@
+"""Conversions into the BERT-like families: transformers' BERT and the release of Macaron BERT."""
+
+from collections.abc import Mapping
+
+import torch
+from transformers import BertPreTrainedModel
+
+from sublayers import AUTO_CLASSES
+from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
+from sublayers.configuration.configuration_par_bert import PARBertConfig
+from sublayers.configuration.sublayer_order import interleaved, macaron
+from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining
+from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
+from sublayers.training.checkpoint import Coverage, State, Weights, assemble, assemble_whole
+
+ATTENTION = {
+    "attention.self.query": "mixer.q_proj",
+    "attention.self.key": "mixer.k_proj",
+    "attention.self.value": "mixer.v_proj",
+    "attention.output.dense": "mixer.o_proj",
+    "attention.output.LayerNorm": "norm",
+}
+FEED_FORWARD = {"intermediate.dense": "mixer.fc1", "output.dense": "mixer.fc2", "output.LayerNorm": "norm"}
+HEADS = {
+    "bert.pooler.dense": "model.pooler.dense",
+    "cls.predictions.transform.dense": "lm_transform.dense",
+    "cls.predictions.transform.LayerNorm": "lm_transform.norm",
+    "cls.predictions.decoder": "lm_head",
+    "cls.seq_relationship": "seq_relationship.scores",
+    "classifier": "classifier",
+    "qa_outputs": "qa_outputs",
+}
+
+
+def from_bert(
+    source: BertPreTrainedModel, sublayer_order: str | None = None
+) -> tuple[ReorderedBertPreTrainedModel, Coverage]:
+    """Convert transformers' BERT with any of its heads to PAR BERT; in BERT's own order the outputs are equal.
+
+    Another order takes over the sublayers that both have, in their order; the others keep their random weights.
+
+    Returns:
+        The model, and which of its sublayers are new.
+
+    Raises:
+        ValueError: a BERT that decodes, or that has parts which are not BERT's.
+    """
+    old = source.config
+    if old.is_decoder or old.add_cross_attention:
+        raise ValueError("only BERT as an encoder can be converted")
+    config = PARBertConfig(
+        vocab_size=old.vocab_size,
+        sublayer_order=sublayer_order or interleaved(old.num_hidden_layers),
+        hidden_size=old.hidden_size,
+        intermediate_size=old.intermediate_size,
+        num_attention_heads=old.num_attention_heads,
+        max_position_embeddings=old.max_position_embeddings,
+        type_vocab_size=old.type_vocab_size,
+        hidden_act=old.hidden_act,
+        dropout=old.hidden_dropout_prob,
+        attention_dropout=old.attention_probs_dropout_prob,
+        classifier_dropout=old.classifier_dropout,
+        layer_norm_eps=old.layer_norm_eps,
+        initializer_range=old.initializer_range,
+        tie_word_embeddings=old.tie_word_embeddings,
+        pad_token_id=old.pad_token_id,
+        bos_token_id=old.bos_token_id,
+        eos_token_id=old.eos_token_id,
+        id2label=old.id2label,
+        label2id=old.label2id,
+        problem_type=old.problem_type,
+    )
+    name = f"PARBert{type(source).__name__.removeprefix('Bert')}"
+    model_class = next((c for c in AUTO_CLASSES[PARBertConfig].values() if c.__name__ == name), None)
+    if model_class is None:
+        raise ValueError(f"{type(source).__name__} cannot be converted; PAR BERT has no such head")
+    weights = source.state_dict()
+    # the head's bias lies in two places
+    weights.pop("cls.predictions.bias", None)
+    if type(source).__name__ == "BertModel":
+        weights = {f"bert.{key}": tensor for key, tensor in weights.items()}
+    state = State(weights)
+    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
+    for i in range(old.num_hidden_layers):
+        for letter, names in (("s", ATTENTION), ("f", FEED_FORWARD)):
+            names = {f"bert.encoder.layer.{i}.{old}": new for old, new in names.items()}
+            sublayers[letter].append(state.take_all(names))
+    embeddings = {"word_embeddings": "embed_tokens", "position_embeddings": "embed_positions"}
+    embeddings["token_type_embeddings"] = "embed_token_types"
+    others = {f"model.{new}.weight": state.pop(f"bert.embeddings.{old}.weight") for old, new in embeddings.items()}
+    others |= state.take("bert.embeddings.LayerNorm", "model.embed_norm")
+    others |= state.take_all({old: new for old, new in HEADS.items() if f"{old}.weight" in state})
+    state.refuse_rest("PAR BERT")
+    return assemble(model_class(config), sublayers, others)
+
+
+def from_macaron_bert(
+    weights: Mapping[str, torch.Tensor], num_attention_heads: int, max_position_embeddings: int = 384
+) -> MacaronBertForPreTraining:
+    """Convert Macaron BERT as its authors released it (a fork of fairseq 0.6).
+
+    Raises:
+        ValueError: a key that is missing or that this model has no place for.
+    """
+    state = State(weights)
+    # tied to the embeddings
+    state.pop("embed_out", None)
+    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
+    while any(k.startswith(prefix := f"encoder.layers.{len(sublayers['s'])}.") for k in state):
+        projections = ((f"mixer.{name}_proj.{kind}", kind) for kind in ("weight", "bias") for name in "qkv")
+        joint = {kind: iter(state.pop(f"{prefix}self_attn.in_proj_{kind}").chunk(3)) for kind in ("weight", "bias")}
+        attention = {name: next(joint[kind]) for name, kind in projections}
+        sublayers["s"].append(attention | state.take(f"{prefix}self_attn.out_proj", "mixer.o_proj"))
+        for half in ("macaron_fc", "fc"):
+            names = {f"{prefix}{half}{number}": f"mixer.fc{number}" for number in (1, 2)}
+            sublayers["f"].append(state.take_all(names))
+    embeddings = state.pop("encoder.embed_tokens.weight")
+    others = {
+        "model.embed_tokens.weight": embeddings,
+        # the release gives the first sentence the number 1
+        "model.embed_token_types.weight": state.pop("encoder.embed_segment.weight").flip(0),
+    }
+    names = {"mid_layer.0": "lm_transform.dense", "mid_layer.2": "lm_transform.norm"}
+    others |= state.take_all(names | {"classifier": "seq_relationship.scores"})
+    state.refuse_rest("Macaron BERT")
+    config = MacaronBertConfig(
+        vocab_size=embeddings.shape[0],
+        sublayer_order=macaron(len(sublayers["s"])),
+        hidden_size=embeddings.shape[1],
+        intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
+        num_attention_heads=num_attention_heads,
+        max_position_embeddings=max_position_embeddings,
+    )
+    return assemble_whole(MacaronBertForPreTraining(config), sublayers, others)

@@ -1,0 +1,110 @@
+"""Conversions into SandwichLM: transformers' GPT-2 and fairseq's language model."""
+
+from collections.abc import Mapping
+
+import torch
+from transformers import GPT2LMHeadModel
+
+from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.sublayer_order import interleaved
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
+from sublayers.training.checkpoint import State, Weights, assemble_whole
+
+
+def language_model(
+    config: SandwichLMConfig, sublayers: dict[str, list[Weights]], others: Weights
+) -> SandwichLMForCausalLM:
+    """Build a language model from the weights of its sublayers and those of its body's other parts."""
+    state = {f"model.{name}": tensor for name, tensor in others.items()}
+    return assemble_whole(SandwichLMForCausalLM(config), sublayers, state)
+
+
+def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> SandwichLMForCausalLM:
+    """Convert transformers' GPT-2; in the interleaved order, the default, the outputs are equal.
+
+    Raises:
+        ValueError: an order with other numbers of sublayers than the checkpoint, or a variant of GPT-2 that scales its
+            attention differently.
+    """
+    old = source.config
+    if not old.scale_attn_weights or old.scale_attn_by_inverse_layer_idx or old.add_cross_attention:
+        raise ValueError("only GPT-2 with plain scaled self-attention can be converted")
+    config = SandwichLMConfig(
+        vocab_size=old.vocab_size,
+        sublayer_order=sublayer_order or interleaved(old.n_layer),
+        hidden_size=old.n_embd,
+        intermediate_size=old.n_inner or 4 * old.n_embd,
+        num_attention_heads=old.n_head,
+        max_position_embeddings=old.n_positions,
+        # the same function, computed in one kernel
+        hidden_act="gelu_pytorch_tanh" if old.activation_function == "gelu_new" else old.activation_function,
+        dropout=old.resid_pdrop,
+        attention_dropout=old.attn_pdrop,
+        activation_dropout=0.0,
+        final_norm=True,
+        position_embedding_type="learned",
+        scale_embedding=False,
+        layer_norm_eps=old.layer_norm_epsilon,
+        initializer_range=old.initializer_range,
+        pad_token_id=old.pad_token_id,
+        bos_token_id=old.bos_token_id,
+        eos_token_id=old.eos_token_id,
+    )
+    state = source.transformer.state_dict()
+
+    def take(old: str, new: str) -> Weights:
+        # GPT-2 keeps its matrices transposed
+        return {f"{new}.weight": state[f"{old}.weight"].transpose(0, -1), f"{new}.bias": state[f"{old}.bias"]}
+
+    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
+    for i in range(old.n_layer):
+        # the three projections lie side by side
+        weights, biases = (state[f"h.{i}.attn.c_attn.{kind}"].chunk(3, dim=-1) for kind in ("weight", "bias"))
+        attention = take(f"h.{i}.ln_1", "norm") | take(f"h.{i}.attn.c_proj", "mixer.o_proj")
+        for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), weights, biases, strict=True):
+            attention |= {f"mixer.{name}.weight": weight.T, f"mixer.{name}.bias": bias}
+        sublayers["s"].append(attention)
+        feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
+        sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
+    others = {"embed_tokens.weight": state["wte.weight"], "embed_positions.weight": state["wpe.weight"]}
+    return language_model(config, sublayers, others | take("ln_f", "norm"))
+
+
+def from_fairseq_lm(
+    state: Mapping[str, torch.Tensor],
+    num_attention_heads: int,
+    max_position_embeddings: int = 3072,
+    sublayer_order: str | None = None,
+) -> SandwichLMForCausalLM:
+    """Convert fairseq's transformer language model with tied embeddings (0.9 key layout), which is pre-norm with ReLU.
+
+    Raises:
+        ValueError: a key that is missing or that this model has no place for, or an order that does not fit.
+    """
+    old = State(state)
+    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
+    embeddings = old.pop("decoder.embed_tokens.weight")
+    while any(k.startswith(prefix := f"decoder.layers.{len(sublayers['s'])}.") for k in old):
+        attention = {f"{prefix}self_attn.{name}": f"mixer.{name}" for name in ("q_proj", "k_proj", "v_proj")}
+        attention |= {f"{prefix}self_attn_layer_norm": "norm", f"{prefix}self_attn.out_proj": "mixer.o_proj"}
+        sublayers["s"].append(old.take_all(attention))
+        feed_forward = {f"{prefix}{name}": f"mixer.{name}" for name in ("fc1", "fc2")}
+        sublayers["f"].append(old.take_all({f"{prefix}final_layer_norm": "norm"} | feed_forward))
+    final_norm = "decoder.layer_norm.weight" in old
+    others = {"embed_tokens.weight": embeddings} | (old.take("decoder.layer_norm", "norm") if final_norm else {})
+    old.refuse_rest("a language model with tied embeddings")
+    config = SandwichLMConfig(
+        vocab_size=embeddings.shape[0],
+        sublayer_order=sublayer_order or interleaved(len(sublayers["s"])),
+        hidden_size=embeddings.shape[1],
+        intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
+        num_attention_heads=num_attention_heads,
+        max_position_embeddings=max_position_embeddings,
+        final_norm=final_norm,
+        # fairseq's dictionaries begin with bos, pad, eos, and its positions behind the padding index
+        position_offset=2,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+    )
+    return language_model(config, sublayers, others)
