@@ -1,8 +1,14 @@
 """The linear map of every sublayer and head, at the speed that the processor has."""
 
+from pathlib import Path
+
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+
+# there MKL, by which torch multiplies, is at least as fast as oneDNN
+CPUINFO = Path("/proc/cpuinfo")
+ON_INTEL = CPUINFO.exists() and "GenuineIntel" in CPUINFO.read_text(encoding="utf-8")
 
 
 def multiply(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -34,17 +40,18 @@ class OneDNNLinear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """nn.Linear that runs in oneDNN on a CPU: (..., in) -> (..., out).
+    """nn.Linear that runs in oneDNN on a CPU that is not Intel's: (..., in) -> (..., out).
 
-    torch multiplies by MKL there, which reads the weights of a single row, the case of decoding, with one core, and
-    leaves the wide vectors of other makers' processors unused. `torch.backends.mkldnn.set_flags(False)` turns
-    this class back into nn.Linear.
+    torch multiplies by MKL there, which leaves the wide vectors of other makers' processors unused, and reads the
+    weights of a single row, the case of decoding, with one core. `torch.backends.mkldnn.set_flags(False)` turns this
+    class back into nn.Linear.
     """
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Multiply and add the bias."""
         onednn = (
-            hidden_states.device.type == "cpu"
+            not ON_INTEL
+            and hidden_states.device.type == "cpu"
             and hidden_states.dtype == self.weight.dtype == torch.float32
             and hidden_states.ndim > 1
             and hidden_states.numel() > 0
@@ -56,7 +63,12 @@ class Linear(nn.Linear):
             and torch.backends.mkldnn.is_available()
             and torch.backends.mkldnn.enabled
         )
-        return OneDNNLinear.apply(hidden_states, self.weight, self.bias) if onednn else super().forward(hidden_states)
+        if not onednn:
+            return super().forward(hidden_states)
+        if not torch.is_grad_enabled():
+            # an autograd function costs as much as the product of a small matrix
+            return multiply(hidden_states, self.weight, self.bias)
+        return OneDNNLinear.apply(hidden_states, self.weight, self.bias)
 
 
 class OutputLinear(Linear):

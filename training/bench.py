@@ -7,23 +7,69 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from sublayers.configuration.sublayer_order import compact, interleaved, sandwich
+from sublayers.configuration.sublayer_order import compact
+from sublayers.training import bench_bert, bench_lm
+from sublayers.training.bench_bert import compare_berts
 from sublayers.training.bench_lm import compare_language_models
 from sublayers.training.cli import positive
 from sublayers.training.measure import machine, measure, report
 
+# names, defaults and purposes of the sizes that belong to a family
 SIZES = {
-    "layers": (8, "self-attention sublayers, and as many feed-forward ones"),
-    "hidden_size": (512, "width; feed-forward sublayers are four times as wide"),
-    "heads": (8, "attention heads"),
-    "vocab_size": (50257, "tokens in the vocabulary"),
-    "batch_size": (1, "sequences in train step, forward and prefill"),
-    "length": (256, "tokens of these sequences"),
-    "prompt_length": (32, "tokens before decoding"),
-    "new_tokens": (64, "tokens that are decoded"),
-    "repeats": (7, "rounds, after one to warm up"),
+    "lm": {
+        "layers": (8, "self-attention sublayers, and as many feed-forward ones"),
+        "hidden_size": (512, "width; feed-forward sublayers are four times as wide"),
+        "heads": (8, "attention heads"),
+        "vocab_size": (50257, "tokens in the vocabulary"),
+        "batch_size": (1, "sequences in train step, forward and prefill"),
+        "length": (256, "tokens of these sequences"),
+        "prompt_length": (32, "tokens before decoding"),
+        "new_tokens": (64, "tokens that are decoded"),
+        "repeats": (7, "rounds, after one to warm up"),
+    },
+    "bert": {
+        "layers": (12, "layers of BERT; DistilBERT has half of them"),
+        "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
+        "heads": (12, "attention heads"),
+        "vocab_size": (30522, "tokens in the vocabulary"),
+        "repeats": (5, "rounds, after one to warm up"),
+    },
 }
-FAMILIES = {"lm": compare_language_models}
+FAMILIES = {
+    "lm": (compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
+    "bert": (compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with their attention first"),
+}
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Read the flags; those that all families have can be given to each.
+
+    Raises:
+        ValueError: an order or a shape that cannot be read.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers bench", description=__doc__)
+    families = parser.add_subparsers(dest="family", required=True)
+    for family, (_, default_orders, what_they_are) in FAMILIES.items():
+        own = families.add_parser(family)
+        own.add_argument("--orders", nargs="+", help=f"default: {what_they_are}")
+        for name, (default, purpose) in SIZES[family].items():
+            flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+            own.add_argument(*flags, type=positive, default=default, help=f"{purpose} (default: {default})")
+        own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+        own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+        own.add_argument("--threads", type=positive, help="default: torch's choice")
+        own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
+        own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
+        own.set_defaults(default_orders=default_orders)
+    lm, bert = families.choices["lm"], families.choices["bert"]
+    lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
+    shapes = ["1x128", "1x384", "8x128", "mixed"]
+    bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
+    bert.add_argument("--tasks", nargs="+", choices=bench_bert.HEADS, default=list(bench_bert.HEADS))
+    args = parser.parse_args(argv)
+    args.orders = [compact(order) for order in args.orders or args.default_orders(args)]
+    del args.default_orders
+    return args
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -31,30 +77,16 @@ def main(argv: list[str] | None = None) -> None:
 
     Raises:
         FileExistsError: the JSON file exists.
-        ValueError: an order that cannot be read, or heads that do not divide the width.
+        ValueError: an order or a shape that cannot be read, or heads that do not divide the width.
     """
-    parser = argparse.ArgumentParser(prog="sublayers bench", description=__doc__)
-    parser.add_argument("family", choices=FAMILIES)
-    parser.add_argument("--orders", nargs="+", help="default: interleaved and half sandwiched")
-    for name, (default, purpose) in SIZES.items():
-        flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
-        parser.add_argument(*flags, type=positive, default=default, help=f"{purpose} (default: {default})")
-    parser.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
-    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--threads", type=positive, help="default: torch's choice")
-    parser.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
-    parser.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
-    args = parser.parse_args(argv)
+    args = parse(argv)
     if args.json and args.json.exists():
         raise FileExistsError(f"{args.json} exists; choose another file")
     if args.threads:
         torch.set_num_threads(args.threads)
-    orders = args.orders or [interleaved(args.layers), sandwich(args.layers, args.layers // 2)]
-    args.orders = [compact(order) for order in orders]
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
-    comparison = FAMILIES[args.family](args)
+    comparison = FAMILIES[args.family][0](args)
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
     settings = {name: value for name, value in vars(args).items() if name not in ("json", "threads")}

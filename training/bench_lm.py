@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from sublayers.configuration.sublayer_cost import flops
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.convert_lm import from_gpt2
-from sublayers.training.measure import Call, Comparison, Task
+from sublayers.training.measure import Call, Comparison, Task, train_step
 
 # a model's name -> its order and itself
 Models = dict[str, tuple[str, nn.Module]]
@@ -28,6 +28,11 @@ REMARK = (
     "Ratios are to GPT-2 and to x-transformers in the same order, which has no biases in attention and norms, and the "
     "exact GELU where GPT-2 and SandwichLM have its approximation by tanh."
 )
+
+
+def default_orders(args: argparse.Namespace) -> list[str]:
+    """The interleaved order, and half of it sandwiched."""
+    return [interleaved(args.layers), sandwich(args.layers, args.layers // 2)]
 
 
 def language_models(args: argparse.Namespace) -> Models:
@@ -120,18 +125,6 @@ def x_transformers_calls(model: Any, ids: Tensor, prompts: dict[str, Tensor], ne
     }
 
 
-def train_step(model: nn.Module, loss: Call) -> Call:
-    """Make a training step with an optimizer of its own."""
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-
-    def step() -> None:
-        loss().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
 def compare_language_models(args: argparse.Namespace) -> Comparison:
     """Compare SandwichLM in each order with GPT-2 and, where it is installed, x-transformers."""
     models = language_models(args)
@@ -167,7 +160,7 @@ def compare_language_models(args: argparse.Namespace) -> Comparison:
         yield Task(
             "train step",
             "GFLOP",
-            {name: train_step(model, calls[name]["loss"]) for name, (_, model) in models.items()},
+            {name: partial(train_step(model), calls[name]["loss"]) for name, (_, model) in models.items()},
             {name: gigaflops(name, "train step") for name in models},
         )
         for _, model in models.values():

@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import nn
 
 Call = Callable[[], Any]
 
@@ -32,12 +33,13 @@ CAPTION = (
 
 
 class Task(NamedTuple):
-    """What each model has to call, and how much work (in units such as GFLOP) the call does."""
+    """What each model has to call, how much work (in units such as GFLOP) the call does, and its least part."""
 
     name: str
     unit: str
     calls: dict[str, Call]
     work: dict[str, float]
+    floors: dict[str, Call] = {}
 
 
 class Comparison(NamedTuple):
@@ -54,7 +56,7 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
 
     Returns:
         For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, the work
-        done per second, and the peak of memory in bytes.
+        done per second, the peak of memory in bytes and, where the task has floors, the median of the floor in ms.
     """
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     console = Console(stderr=True)
@@ -62,15 +64,16 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
     bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
     results = {}
     for task in comparison.tasks:
-        times: dict[str, list[float]] = {name: [] for name in task.calls}
+        timed = {**task.calls, **{(name, "floor"): call for name, call in task.floors.items()}}
+        times: dict[Any, list[float]] = {key: [] for key in timed}
         for _ in bar(range(repeats + 1), task.name):
-            for name, call in task.calls.items():
+            for key, call in timed.items():
                 synchronize()
                 start = time.perf_counter()
                 call()
                 synchronize()
-                times[name].append((time.perf_counter() - start) * 1e3)
-        samples = {name: measured[1:] for name, measured in times.items()}
+                times[key].append((time.perf_counter() - start) * 1e3)
+        samples = {key: measured[1:] for key, measured in times.items()}
         results[task.name] = {
             "unit": task.unit,
             "models": {
@@ -80,11 +83,26 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
                     "ratios": {peer: ratio(samples[name], samples[peer]) for peer in comparison.peers[name]},
                     "rate": task.work[name] / middle * 1e3,
                     "peak_bytes": peak_memory(call, device),
+                    **({"floor_ms": median(samples[name, "floor"])} if task.floors else {}),
                 }
                 for name, call in task.calls.items()
             },
         }
     return results
+
+
+def train_step(model: nn.Module) -> Callable[[Call], None]:
+    """Make a training step with an optimizer of its own, which takes the call that computes the loss or has it."""
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(call: Call) -> None:
+        output = call()
+        # a language model's call may return the loss by itself
+        (output if isinstance(output, torch.Tensor) else output.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def peak_memory(call: Call, device: torch.device) -> int:
@@ -119,8 +137,10 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
     for name in next(iter(totals.values())):
         table.add_column(name, justify="right", overflow="fold")
 
-    def add(unit: str, cell: Callable[[dict[str, Any]], str]) -> None:
+    def add(unit: str, cell: Callable[[dict[str, Any]], str], needs: str = "median_ms") -> None:
         for name, task in results.items():
+            if any(needs not in result for result in task["models"].values()):
+                continue
             table.add_row(f"{name}, {unit or task['unit'] + '/s'}", *map(cell, task["models"].values()))
         table.add_section()
 
@@ -130,6 +150,7 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
 
     add("ms", times)
     add("", lambda result: f"{result['rate']:,.1f}")
+    add("floor, ms", lambda result: f"{result['floor_ms']:,.1f}", "floor_ms")
     add("peak MiB", lambda result: f"{result['peak_bytes'] / 2**20:,.1f}")
     for label, values in totals.items():
         table.add_row(label, *(f"{value:,}" for value in values.values()))

@@ -4,10 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+from sublayers.modeling import linear
 from sublayers.modeling.linear import Linear
 
 # where torch is built without oneDNN, Linear is nn.Linear
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+
+
+@pytest.fixture(autouse=True)
+def not_intel(monkeypatch):
+    monkeypatch.setattr(linear, "ON_INTEL", False)
 
 
 def products(layer: nn.Linear, states: torch.Tensor) -> list[str]:
@@ -49,9 +55,15 @@ def test_takes_views_and_frozen_weights():
 
 
 @needs_onednn
-def test_runs_in_onednn_only_where_that_is_right():
+def test_runs_in_onednn_only_where_that_is_right(monkeypatch):
     layer, states = Linear(8, 8), torch.randn(2, 8)
     assert products(layer, states) == ["mkldnn::_linear_pointwise"]
+    with torch.no_grad():
+        assert products(layer, states) == ["mkldnn::_linear_pointwise"]
+        torch.testing.assert_close(layer(states), nn.functional.linear(states, layer.weight, layer.bias))
+    monkeypatch.setattr(linear, "ON_INTEL", True)
+    assert "mkldnn::_linear_pointwise" not in products(layer, states)
+    monkeypatch.setattr(linear, "ON_INTEL", False)
     assert "mkldnn::_linear_pointwise" not in products(copy.deepcopy(layer).double(), states.double())
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(states).dtype == torch.bfloat16
