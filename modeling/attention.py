@@ -10,8 +10,10 @@ from sublayers.modeling.packing import Packing
 
 
 def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Take some positions: (batch, length, hidden), (batch or 1, kept) -> (batch, kept, hidden)."""
-    return torch.take_along_dim(states, positions[..., None], dim=1)
+    """Take some positions: (batch, length, ...), (batch or 1, kept) -> (batch, kept, ...)."""
+    # take_along_dim would fix batch and length in an exported graph
+    rows = torch.arange(states.shape[0], device=states.device)[:, None]
+    return states[rows, positions]
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
@@ -64,7 +66,7 @@ class Attention(nn.Module):
                 query_packing, read_positions = packing.only(read_positions)
                 length = packing.length
             if attention_mask is not None:
-                attention_mask = torch.take_along_dim(attention_mask, read_positions[:, None, :, None], dim=2)
+                attention_mask = select_positions(attention_mask.transpose(1, 2), read_positions).transpose(1, 2)
             elif kwargs.get("is_causal", self.is_causal):
                 # the kernel would line the few queries up with the first keys
                 attention_mask = self.causal_rows(read_positions, length, past_key_values)

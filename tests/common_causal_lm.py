@@ -15,7 +15,6 @@ from common import (
     tokens,
     train_gradients,
 )
-from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -25,6 +24,8 @@ from transformers import (
     QuantizedCache,
     cache_utils,
 )
+
+from sublayers import expand
 
 
 class CausalLMContract(ModelContract):
@@ -161,6 +162,35 @@ class CausalLMContract(ModelContract):
                 torch.testing.assert_close(everything.logits, expected, atol=1e-5, rtol=1e-5)
                 assert all(state.shape[:2] == (3, 9) for state in everything.hidden_states)
 
+    @pytest.mark.parametrize("padded", [True, False])
+    def test_feed_forward_sublayers_run_only_on_tokens_that_count(self, padded):
+        real = torch.ones(3, 9, dtype=torch.long)
+        if padded:
+            real[1, :4] = real[2, -3:] = 0
+        kept = torch.rand(3, 9, generator=torch.Generator().manual_seed(1)) < 0.3
+        kept &= real.bool()
+        for order in (*ORDERS, ALL_FEED_FORWARD):
+            model = self.language_model(order)
+            rows = []
+            for layer in model.model.layers:
+                layer.mixer.register_forward_hook(lambda _, args, out, rows=rows: rows.append(out[0][..., 0].numel()))
+            letters = expand(order)
+            full = model(tokens(3, 9), attention_mask=real).logits
+            assert rows == [real.sum()] * len(letters)
+            rows.clear()
+            logits = model(tokens(3, 9), attention_mask=real, logits_to_keep=kept).logits
+            torch.testing.assert_close(logits, full[kept], atol=1e-5, rtol=1e-5)
+            before = max(letters.rfind("s"), 0)
+            assert rows == [real.sum()] * before + [kept.sum()] * (len(letters) - before)
+
+    def test_reads_positions_of_a_model_that_looks_both_ways(self):
+        for order in ORDERS:
+            model = self.model(sublayer_order=order)
+            full = model(tokens(2, 9), is_causal=False).last_hidden_state
+            assert not torch.allclose(full, model(tokens(2, 9)).last_hidden_state)
+            read = model(tokens(2, 9), is_causal=False, read_positions=torch.tensor([[3]])).last_hidden_state
+            torch.testing.assert_close(read, full[:, 3:4], atol=1e-5, rtol=1e-5)
+
     def test_continues_from_a_cache_at_any_split(self):
         for order in ORDERS:
             model = self.language_model(order)
@@ -169,17 +199,6 @@ class CausalLMContract(ModelContract):
                 cache = model(tokens(2, 12)[:, :split], use_cache=True, logits_to_keep=1).past_key_values
                 rest = model(tokens(2, 12)[:, split:], past_key_values=cache, use_cache=True, logits_to_keep=2).logits
                 torch.testing.assert_close(rest, full[:, max(split, 10) :], atol=1e-5, rtol=1e-5)
-
-    @pytest.mark.parametrize("tied", [True, False])
-    def test_ties_the_output_to_the_embeddings_only_when_told(self, tied, tmp_path):
-        model = self.model(AutoModelForCausalLM, tie_word_embeddings=tied)
-        model.save_pretrained(tmp_path)
-        with safe_open(tmp_path / "model.safetensors", "pt") as file:
-            assert ("lm_head.weight" in file.keys()) != tied  # noqa: SIM118
-        loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-        loaded.resize_token_embeddings(VOCAB + 3, mean_resizing=False)
-        assert (loaded.lm_head.weight is loaded.get_input_embeddings().weight) == tied
-        assert loaded(tokens(1, 4)).logits.shape[-1] == VOCAB + 3
 
     def ragged_rows(self, number: int = 8) -> list[dict]:
         rows = []

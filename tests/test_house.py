@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {
     "configuration": {"configuration"},
     "modeling": {"configuration", "modeling"},
-    "training": {"configuration", "modeling", "training", ""},
+    "training": {"configuration", "modeling", "pipelines", "training", ""},
     "sublayers": {"configuration", "modeling"},
 }
 SOURCES = [path for folder in MAY_IMPORT for path in sorted((ROOT / folder).glob("*.py"))]
@@ -39,6 +39,10 @@ def test_model_code_imports_from_modules_so_that_it_can_be_flattened_for_the_hub
     for path in sorted((ROOT / folder).glob("*.py")):
         for module in own_imports(path):
             assert module.count(".") == 2, f"{path.name}: write `from sublayers.folder.module import name`"
+
+
+def test_pipelines_stand_alone_so_that_the_hub_can_take_them():
+    assert not own_imports(ROOT / "sublayers" / "pipelines.py")
 
 
 def test_module_names_are_unique():

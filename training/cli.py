@@ -16,6 +16,8 @@ COMMANDS = {
     "order": ("sublayers.training.order", "draw sublayer orders and compare their costs"),
     "tokenizer": ("sublayers.training.tokenizer", "train a tokenizer"),
     "pretrain": ("sublayers.training.pretrain", "train or evaluate a language model"),
+    "glue": ("sublayers.training.glue", "fine-tune and evaluate on the GLUE tasks"),
+    "squad": ("sublayers.training.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "bench": ("sublayers.training.bench", "measure speed and memory against peers"),
     "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
@@ -69,15 +71,22 @@ def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tupl
 
 
 def expand_settings_file(argv: list[str]) -> list[str]:
-    """Replace a leading .yaml, .yml or .json file by the flags that its keys stand for; later flags override them.
+    """Replace a leading .yaml, .yml or .json file, or the name of a recipe, by the flags that its keys stand for.
+
+    Later flags override them.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no mapping of options to values.
+        ValueError: there is no such recipe, or the file is no mapping of options to values.
     """
-    if not argv or not argv[0].endswith((".yaml", ".yml", ".json")):
+    if not argv or argv[0].startswith("-"):
         return argv
     path, *flags = argv
+    if not path.endswith((".yaml", ".yml", ".json")):
+        recipes = {recipe.stem: str(recipe) for recipe in sorted(Path(__file__).with_name("recipes").glob("*.yaml"))}
+        if path not in recipes:
+            raise ValueError(f"unknown recipe {path!r}; choose from {', '.join(recipes)} or give a .yaml file")
+        path = recipes[path]
     try:
         # yaml reads json, too
         settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

@@ -1,21 +1,18 @@
 """`sublayers pretrain`: train a language model from scratch or from a checkpoint, and evaluate it exactly."""
 
-import argparse
 import json
 import sys
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_origin
+from typing import Any, get_args, get_origin
 
 import numpy as np
-import torch
 from accelerate import PartialState
 from datasets import IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from matplotlib.figure import Figure
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -29,84 +26,38 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from sublayers import AUTO_CLASSES
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
 from sublayers.training.corpus import CorpusArguments, Text, load_corpus
 from sublayers.training.language_modeling import (
     Windows,
-    check_windows,
     language_modeling_metrics,
     stream_windows,
     token_losses,
     token_stream,
 )
-from sublayers.training.tokenizer import TokenizerModel, sample, train_tokenizer
+from sublayers.training.masked_language_modeling import masked_trainer_arguments
+from sublayers.training.pretrain_arguments import (
+    FAMILIES,
+    OBJECTIVES,
+    PretrainingArguments,
+    RunArguments,
+    check_head,
+    check_objective,
+    choose_family,
+)
+from sublayers.training.tokenizer import sample, train_tokenizer
 
-FAMILIES = {config.model_type: config for config, heads in AUTO_CLASSES.items() if AutoModelForCausalLM in heads}
-
-
-@dataclass
-class RunArguments:
-    """Flags for what is trained on how much."""
-
-    _argument_group_name: ClassVar[str] = "model, tokenizer and windows"
-
-    model_type: str = field(default="sandwich_lm", metadata={"help": "family of a new model"})
-    model_name_or_path: str | None = field(default=None, metadata={"help": "model to start from instead of a new one"})
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "default: the model's, or for a new model one trained on its corpus"}
-    )
-    tokenizer_model: TokenizerModel = field(default="bpe", metadata={"help": "kind of tokenizer to train"})
-    vocab_size: int = field(default=8192, metadata={"help": "largest size of a tokenizer to train"})
-    objective: Literal["clm"] = field(default="clm", metadata={"help": "causal language modelling"})
-    block_size: int = field(default=512, metadata={"help": "tokens in a window"})
-    context_window: int = field(
-        default=0, metadata={"help": "least context of a token in evaluation; Baevski and Auli: 2560 in blocks of 3072"}
-    )
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "use the first documents only (lines of a .txt)"}
-    )
-    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
-
-
-def _default(name: str, value: Any, **metadata: Any) -> Any:
-    return field(default=value, metadata={**TrainingArguments.__dataclass_fields__[name].metadata, **metadata})
-
-
-@dataclass
-class PretrainingArguments(TrainingArguments):
-    """The Trainer's arguments with defaults for training a small model from scratch; train and evaluate by default."""
-
-    _argument_group_name: ClassVar[str] = "Trainer"
-
-    output_dir: str = _default("output_dir", "runs/pretrain")
-    num_train_epochs: float = _default("num_train_epochs", 1.0)
-    learning_rate: float = _default("learning_rate", 5e-4)
-    lr_scheduler_type: str = _default("lr_scheduler_type", "cosine")
-    # a number less than 1 is a share of all steps, which suits runs of any length
-    warmup_steps: float = _default("warmup_steps", 0.05)
-    logging_steps: float = _default("logging_steps", 0.01)
-    eval_strategy: str = _default("eval_strategy", "steps")
-    eval_steps: float | None = _default("eval_steps", 0.1)
-    save_steps: float = _default("save_steps", 0.1)
-    save_total_limit: int | None = _default("save_total_limit", 2)
-    weight_decay: float = _default("weight_decay", 0.1)
-    resume_from_checkpoint: str | None = _default(
-        "resume_from_checkpoint",
-        None,
-        help="a checkpoint, or without a value the last complete one in --output_dir",
-        nargs="?",
-        const="true",
-    )
-
-    def __post_init__(self):
-        if not (self.do_train or self.do_eval):
-            self.do_train = self.do_eval = True
-        if not (self.do_train and self.do_eval):
-            self.eval_strategy = "no"
-        # torch warns where there is nothing to copy to
-        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
-        super().__post_init__()
+# printed at the end, as far as the objective has them
+METRICS = (
+    "train_loss",
+    "eval_loss",
+    "eval_perplexity",
+    "eval_bits_per_byte",
+    "eval_bits_per_character",
+    "eval_masked_accuracy",
+    "eval_next_sentence_loss",
+    "eval_next_sentence_accuracy",
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -115,14 +66,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def pretrain(argv: list[str]) -> dict[str, float]:
-    """Train and evaluate a causal language model, and leave model, tokenizer, metrics and loss curve in a folder.
+    """Train and evaluate a language model, and leave model, tokenizer, metrics and loss curve in a folder.
 
     Args:
-        argv: flags, after an optional .yaml or .json file with the same names; see `sublayers pretrain --help`.
+        argv: flags, after an optional recipe, .yaml or .json file with the same names; see `--help`.
 
     Returns:
-        The metrics of the last evaluation, `eval_loss`, `eval_perplexity`, `eval_bits_per_byte` and
-        `eval_bits_per_character`, and those of training, such as `train_loss`.
+        The metrics of the last evaluation (those of `language_modeling_metrics` or `masked_metrics` with `eval_` before
+        their names) and of training, such as `train_loss`.
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
@@ -139,25 +90,18 @@ def pretrain(argv: list[str]) -> dict[str, float]:
         if args.do_train and "train" not in corpus:
             raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
         tokenizer = _load_tokenizer(run, args, checkpoint, corpus)
-        validation = corpus["validation"].take(run.max_eval_samples)
-        eval_windows, train_windows = None, None
-        if args.do_eval:
-            tokens = np.concatenate(list(token_stream(validation, tokenizer)))
-            eval_windows = Windows(tokens, run.block_size, run.context_window)
-        if args.do_train:
-            train = corpus["train"].take(run.max_train_samples)
-            train_windows = _train_windows(train, tokenizer, run.block_size, corpus_args.streaming)
+        train = corpus["train"].take(run.max_train_samples) if args.do_train else None
+        validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
+        data = _load_data(run, args, tokenizer, train, validation, corpus_args.streaming)
     set_seed(args.seed)
     model = _load_model(run, config, tokenizer)
+    use_cache = model.config.use_cache
     trainer = Trainer(
         model=model,
         args=args,
-        train_dataset=train_windows,
-        eval_dataset=eval_windows,
         processing_class=tokenizer,
-        data_collator=default_data_collator,
-        compute_metrics=language_modeling_metrics(validation),
-        preprocess_logits_for_metrics=token_losses,
+        optimizer_cls_and_kwargs=_optimizer(run, args),
+        **data,
     )
     metrics: dict[str, float] = {}
     if args.do_train:
@@ -165,7 +109,7 @@ def pretrain(argv: list[str]) -> dict[str, float]:
             _adopt_counts(args, checkpoint)
         trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
         # the Trainer switches the cache off, and would save the model that way
-        model.config.use_cache = True
+        model.config.use_cache = use_cache
         trainer.save_model()
         model.config.use_cache = False
         trainer.save_metrics("train", trained)
@@ -177,29 +121,29 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     if trainer.is_world_process_zero():
         if args.do_train:
             _save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-        names = ("train_loss", "eval_loss", "eval_perplexity", "eval_bits_per_byte", "eval_bits_per_character")
-        print(", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics) + f" in {args.output_dir}")
+        print(
+            ", ".join(f"{name} {metrics[name]:.4f}" for name in METRICS if name in metrics) + f" in {args.output_dir}"
+        )
     return metrics
 
 
 def _parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:
     argv = expand_settings_file(argv)
-    # the family decides which flags there are
-    family = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    family.add_argument("--model_type", "--model-type", default=RunArguments.model_type)
-    model_type = family.parse_known_args(argv)[0].model_type
-    if model_type not in FAMILIES:
-        raise ValueError(f"unknown model_type {model_type!r}; choose from {', '.join(FAMILIES)}")
+    model_type, defaults = choose_family(argv)
     run, config, corpus, args = parse_flags(
-        argv,
+        defaults + argv,
         [RunArguments, _config_flags(FAMILIES[model_type]), CorpusArguments, PretrainingArguments],
-        "sublayers pretrain [SETTINGS.yaml] [--name value ...]",
+        "sublayers pretrain [RECIPE | SETTINGS.yaml] [--name value ...]",
     )
+    check_objective(run, corpus.streaming)
     if corpus.streaming and args.do_train and args.max_steps < 1:
         raise ValueError("a stream has no length; give --max_steps with --streaming")
-    check_windows(run.block_size, run.context_window)
     if not args.do_train and not run.model_name_or_path:
         raise ValueError("there is no model to evaluate; give --model_name_or_path")
+    start = run.model_name_or_path or ""
+    # the Hub would be asked for it, in vain and for long
+    if start.startswith((".", "/")) and not Path(start).is_dir():
+        raise FileNotFoundError(f"there is no folder {start}; give another --model_name_or_path")
     return run, {name: value for name, value in vars(config).items() if value is not None}, corpus, args
 
 
@@ -210,7 +154,7 @@ def _config_flags(config_class: type[PreTrainedConfig]) -> type:
         # the tokenizer decides on the special tokens as well as on vocab_size
         if f.name not in taken and not f.name.endswith("_token_id") and get_origin(f.type) is not dict:
             # argparse turns text into one type only
-            kind: Any = float if f.type == float | int else f.type
+            kind: Any = float if {float, int} <= {*get_args(f.type)} else f.type
             bare = {"nargs": "?", "const": True} if kind is bool else {}
             help_text = f"{f.default!r} when not given"
             flags.append((f.name, kind | None, field(default=None, metadata={"help": help_text, **bare})))
@@ -267,6 +211,8 @@ def _load_config(run: RunArguments, flags: dict[str, Any], checkpoint: str | Non
         if run.model_name_or_path:
             config = AutoConfig.from_pretrained(run.model_name_or_path, **flags)
             config.validate()
+            if config.model_type in FAMILIES:
+                check_head(config.model_type, run.objective)
         else:
             config = FAMILIES[run.model_type](**{"max_position_embeddings": run.block_size} | flags)
     except StrictDataclassError as error:
@@ -289,17 +235,38 @@ def _load_config(run: RunArguments, flags: dict[str, Any], checkpoint: str | Non
 
 
 def _load_model(run: RunArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    auto_class = OBJECTIVES[run.objective].auto_class
     if run.model_name_or_path is None:
         config.vocab_size = len(tokenizer)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             setattr(config, name, getattr(tokenizer, name))
-        return AutoModelForCausalLM.from_config(config)
+        return auto_class.from_config(config)
     if len(tokenizer) > config.vocab_size:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} tokens, more than the model's vocab_size={config.vocab_size}; "
             "give the model's own as --tokenizer_name_or_path"
         )
-    return AutoModelForCausalLM.from_pretrained(run.model_name_or_path, config=config)
+    return auto_class.from_pretrained(run.model_name_or_path, config=config)
+
+
+def _load_data(
+    run: RunArguments,
+    args: PretrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    train: Text | None,
+    validation: Text | None,
+    streaming: bool,
+) -> dict[str, Any]:
+    if run.objective != "clm":
+        settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
+        return masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
+    return {
+        "train_dataset": train and _train_windows(train, tokenizer, run.block_size, streaming),
+        "eval_dataset": validation and _windows(validation, tokenizer, run.block_size, run.context_window),
+        "data_collator": default_data_collator,
+        "compute_metrics": validation and language_modeling_metrics(validation),
+        "preprocess_logits_for_metrics": token_losses,
+    }
 
 
 def _train_windows(
@@ -308,7 +275,20 @@ def _train_windows(
     if streaming:
         source = {"text": text, "tokenizer": tokenizer, "block_size": block_size}
         return IterableDataset.from_generator(stream_windows, gen_kwargs=source)
-    return Windows(np.concatenate(list(token_stream(text, tokenizer))), block_size)
+    return _windows(text, tokenizer, block_size)
+
+
+def _windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int, context_window: int = 0) -> Windows:
+    return Windows(np.concatenate(list(token_stream(text, tokenizer))), block_size, context_window)
+
+
+def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dict[str, Any]] | None:
+    if run.optimizer is None:
+        return None
+    # takes a second to import
+    from sublayers.training.optimizers import NVLamb
+
+    return NVLamb, {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
 
 
 def _save_loss_curve(history: list[dict[str, float]], folder: Path) -> None:

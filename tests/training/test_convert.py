@@ -3,10 +3,24 @@ import argparse
 import pytest
 import torch
 from common import randomize, tokens
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from safetensors.torch import save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+)
 
 from sublayers.training.convert import main
+from sublayers.training.convert_bert import from_macaron_bert
 from sublayers.training.convert_lm import from_fairseq_lm
+from sublayers.training.tokenizer import train_tokenizer
 
 
 @pytest.fixture
@@ -50,6 +64,89 @@ def test_a_fairseq_checkpoint_needs_its_heads_and_nothing_else(tmp_path):
         main([str(path), str(tmp_path / "ours")])
     main([str(path), str(tmp_path / "ours"), "--num-attention-heads=2"])
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "ours").config.num_sublayers == 4
+
+
+SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
+
+
+@pytest.fixture
+def bert(tmp_path):
+    config = BertConfig(num_hidden_layers=3, max_position_embeddings=64, pad_token_id=1, **SIZES)
+    model = randomize(BertForMaskedLM(config))
+    model.save_pretrained(tmp_path / "bert")
+    return model
+
+
+def test_a_bert_folder_becomes_a_folder_of_ours_with_its_tokenizer(bert, tmp_path, capsys):
+    tokenizer = train_tokenizer(["a few words of a text"], "wordpiece", 61)
+    tokenizer.save_pretrained(tmp_path / "bert")
+    main([str(tmp_path / "bert"), str(tmp_path / "ours")])
+    printed = capsys.readouterr().out
+    assert "(sf)3" in printed
+    assert "random" not in printed
+    assert "not taken over" not in printed
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "ours")
+    assert type(model).__name__ == "PARBertForMaskedLM"
+    torch.testing.assert_close(model(tokens(2, 9)).logits, bert(tokens(2, 9)).logits, atol=1e-5, rtol=0)
+    text = "a text of words"
+    assert AutoTokenizer.from_pretrained(tmp_path / "ours")(text).data == tokenizer(text).data
+
+
+def test_a_bert_in_another_order_says_what_is_new_and_what_was_left(bert, tmp_path, capsys):
+    main([str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer-order", "sf5"])
+    printed = capsys.readouterr().out
+    assert "new, with random weights: layers.4 (f), layers.5 (f)\n" in printed
+    assert "not taken over: the last 2 s of the source\n" in printed
+    assert "the last 0" not in printed
+    layers = AutoModelForMaskedLM.from_pretrained(tmp_path / "ours").model.layers
+    for i, block in enumerate(bert.bert.encoder.layer, start=1):
+        assert torch.equal(layers[i].mixer.fc2.weight, block.output.dense.weight)
+    assert torch.equal(layers[0].mixer.q_proj.weight, bert.bert.encoder.layer[0].attention.self.query.weight)
+
+
+def test_folders_that_hold_no_encoder_are_refused(tmp_path):
+    BertModel(BertConfig(num_hidden_layers=1, is_decoder=True, **SIZES)).save_pretrained(tmp_path / "decoder")
+    with pytest.raises(ValueError, match="only BERT as an encoder can be converted"):
+        main([str(tmp_path / "decoder"), str(tmp_path / "ours")])
+    T5Config().save_pretrained(tmp_path / "t5")
+    with pytest.raises(ValueError, match="holds 't5'; GPT-2 and BERT can be converted"):
+        main([str(tmp_path / "t5"), str(tmp_path / "ours")])
+    assert not (tmp_path / "ours").exists()
+
+
+def macaron_state(layers=2, size=8):
+    shapes = {"self_attn.out_proj": (size, size)}
+    shapes |= {f"{half}{i}": ((12, size), (size, 12))[i - 1] for half in ("fc", "macaron_fc") for i in (1, 2)}
+    shapes = {f"encoder.layers.{i}.{name}": shape for i in range(layers) for name, shape in shapes.items()}
+    shapes |= {"mid_layer.0": (size, size), "mid_layer.2": (size,), "classifier": (1, size)}
+    state = {f"{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    state |= {f"{name}.bias": torch.randn(shape[0]) for name, shape in shapes.items()}
+    for i in range(layers):
+        state[f"encoder.layers.{i}.self_attn.in_proj_weight"] = torch.randn(3 * size, size)
+        state[f"encoder.layers.{i}.self_attn.in_proj_bias"] = torch.randn(3 * size)
+    state |= {
+        "encoder.embed_tokens.weight": torch.randn(61, size),
+        "encoder.embed_segment.weight": torch.randn(2, size),
+    }
+    return state | {"embed_out": state["encoder.embed_tokens.weight"].clone(), "encoder.version": torch.ones(1)}
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_a_macaron_file_becomes_a_folder_in_its_own_order(suffix, tmp_path):
+    state, path = macaron_state(), tmp_path / f"checkpoint.{suffix}"
+    if suffix == "pt":
+        torch.save({"model": state, "args": argparse.Namespace(arch="transformer_bert_base_macaron")}, path)
+    else:
+        save_file(state, path)
+    flags = [str(path), str(tmp_path / "ours"), "--num-attention-heads", "4"]
+    with pytest.raises(ValueError, match="leave out --sublayer-order"):
+        main([*flags, "--sublayer-order", "fsf"])
+    main(flags)
+    model = AutoModelForPreTraining.from_pretrained(tmp_path / "ours")
+    assert (model.config.model_type, model.config.sublayer_order) == ("macaron_bert", "(fsf)2")
+    expected = from_macaron_bert(state, 4)(tokens(2, 9))
+    assert torch.equal(model(tokens(2, 9)).prediction_logits, expected.prediction_logits)
+    assert torch.equal(model.model.layers[3].mixer.fc1.weight, state["encoder.layers.1.macaron_fc1.weight"])
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path):
