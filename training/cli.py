@@ -19,6 +19,7 @@ COMMANDS = {
     "glue": ("sublayers.training.glue", "fine-tune and evaluate on the GLUE tasks"),
     "squad": ("sublayers.training.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "bench": ("sublayers.training.bench", "measure speed and memory against peers"),
+    "study": ("sublayers.training.study", "pre-train and fine-tune several orders, draw quality against cost"),
     "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
 }

@@ -32,19 +32,19 @@ def documentation_pairs(seed: int = 0) -> dict[str, Dataset]:
     """Ask whether a documentation string belongs to a function, in the format of a GLUE task such as MRPC.
 
     Of each function there are two rows: with its own documentation (label 1) and with that of a function in another
-    file (label 0). The files of the splits `train` and `validation` are those of `standard_library`.
+    file (label 0). Every tenth function is in the split `validation`, the others are in `train`.
     """
     draw = random.Random(seed)
-    splits = {}
-    for split, files in standard_library().items():
-        functions = [[*documented_functions(text)] for text in files["text"]]
-        functions = [found for found in functions if found]
-        rows = []
-        for i, found in enumerate(functions):
-            for documentation, code in found:
-                elsewhere = draw.choice(functions[(i + draw.randrange(1, len(functions))) % len(functions)])[0]
-                rows += [(documentation, code, 1), (elsewhere, code, 0)]
-        names = ("sentence1", "sentence2", "label")
-        columns = {name: [row[k] for row in rows] for k, name in enumerate(names)}
-        splits[split] = Dataset.from_dict({**columns, "idx": list(range(len(rows)))})
-    return splits
+    files = [[*documented_functions(text)] for text in standard_library()["train"]["text"]]
+    files = [functions for functions in files if functions]
+    rows: dict[str, list[tuple[str, str, int]]] = {"train": [], "validation": []}
+    for i, functions in enumerate(files):
+        for documentation, code in functions:
+            elsewhere = draw.choice(files[(i + draw.randrange(1, len(files))) % len(files)])[0]
+            split = "train" if draw.randrange(10) else "validation"
+            rows[split] += [(documentation, code, 1), (elsewhere, code, 0)]
+    names = ("sentence1", "sentence2", "label")
+    return {
+        split: Dataset.from_dict({name: [row[k] for row in found] for k, name in enumerate(names)})
+        for split, found in rows.items()
+    }

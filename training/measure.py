@@ -64,7 +64,8 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
     bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
     results = {}
     for task in comparison.tasks:
-        timed = {**task.calls, **{(name, "floor"): call for name, call in task.floors.items()}}
+        timed: dict[Any, Call] = {**task.calls}
+        timed |= {(name, "floor"): call for name, call in task.floors.items()}
         times: dict[Any, list[float]] = {key: [] for key in timed}
         for _ in bar(range(repeats + 1), task.name):
             for key, call in timed.items():

@@ -4,10 +4,10 @@ import argparse
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
 from sublayers import AUTO_CLASSES
+from sublayers.training.arguments import TrainerArguments, default
 from sublayers.training.language_modeling import check_windows
 from sublayers.training.tokenizer import TokenizerModel
 
@@ -63,29 +63,23 @@ class RunArguments:
     max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
 
 
-def _default(name: str, value: Any, **metadata: Any) -> Any:
-    return field(default=value, metadata={**TrainingArguments.__dataclass_fields__[name].metadata, **metadata})
-
-
 @dataclass
-class PretrainingArguments(TrainingArguments):
+class PretrainingArguments(TrainerArguments):
     """The Trainer's arguments with defaults for training a small model from scratch; train and evaluate by default."""
 
-    _argument_group_name: ClassVar[str] = "Trainer"
-
-    output_dir: str = _default("output_dir", "runs/pretrain")
-    num_train_epochs: float = _default("num_train_epochs", 1.0)
-    learning_rate: float = _default("learning_rate", 5e-4)
-    lr_scheduler_type: str = _default("lr_scheduler_type", "cosine")
+    output_dir: str = default("output_dir", "runs/pretrain")
+    num_train_epochs: float = default("num_train_epochs", 1.0)
+    learning_rate: float = default("learning_rate", 5e-4)
+    lr_scheduler_type: str = default("lr_scheduler_type", "cosine")
     # a number less than 1 is a share of all steps, which suits runs of any length
-    warmup_steps: float = _default("warmup_steps", 0.05)
-    logging_steps: float = _default("logging_steps", 0.01)
-    eval_strategy: str = _default("eval_strategy", "steps")
-    eval_steps: float | None = _default("eval_steps", 0.1)
-    save_steps: float = _default("save_steps", 0.1)
-    save_total_limit: int | None = _default("save_total_limit", 2)
-    weight_decay: float = _default("weight_decay", 0.1)
-    resume_from_checkpoint: str | None = _default(
+    warmup_steps: float = default("warmup_steps", 0.05)
+    logging_steps: float = default("logging_steps", 0.01)
+    eval_strategy: str = default("eval_strategy", "steps")
+    eval_steps: float | None = default("eval_steps", 0.1)
+    save_steps: float = default("save_steps", 0.1)
+    save_total_limit: int | None = default("save_total_limit", 2)
+    weight_decay: float = default("weight_decay", 0.1)
+    resume_from_checkpoint: str | None = default(
         "resume_from_checkpoint",
         None,
         help="a checkpoint, or without a value the last complete one in --output_dir",
@@ -98,8 +92,6 @@ class PretrainingArguments(TrainingArguments):
             self.do_train = self.do_eval = True
         if not (self.do_train and self.do_eval):
             self.eval_strategy = "no"
-        # torch warns where there is nothing to copy to
-        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         super().__post_init__()
 
 

@@ -21,11 +21,11 @@ from transformers import (
     DataCollatorWithPadding,
     EvalPrediction,
     Trainer,
-    TrainingArguments,
     set_seed,
 )
 
 from sublayers.pipelines import best_answers, longest_input
+from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
 from sublayers.training.squad_data import PLACE, SquadDataArguments, answer_windows, load_questions, read_json
 from sublayers.training.squad_metrics import squad_metrics
@@ -48,33 +48,19 @@ class SquadArguments:
     )
 
 
-def _default(name: str, value: Any) -> Any:
-    return field(default=value, metadata=TrainingArguments.__dataclass_fields__[name].metadata)
-
-
 @dataclass
-class SquadTrainingArguments(TrainingArguments):
-    """The Trainer's arguments with BERT's defaults for SQuAD; train and evaluate by default."""
+class SquadTrainingArguments(FineTuningArguments):
+    """Arguments with BERT's defaults for SQuAD; train and evaluate by default."""
 
-    _argument_group_name: ClassVar[str] = "Trainer"
-
-    output_dir: str = _default("output_dir", "runs/squad")
-    num_train_epochs: float = _default("num_train_epochs", 2.0)
-    learning_rate: float = _default("learning_rate", 5e-5)
-    per_device_train_batch_size: int = _default("per_device_train_batch_size", 16)
-    per_device_eval_batch_size: int = _default("per_device_eval_batch_size", 32)
-    # a number less than 1 is a share of all steps
-    warmup_steps: float = _default("warmup_steps", 0.1)
-    logging_steps: float = _default("logging_steps", 0.01)
-    weight_decay: float = _default("weight_decay", 0.01)
-    save_strategy: str = _default("save_strategy", "no")
-    metric_for_best_model: str | None = _default("metric_for_best_model", "f1")
+    output_dir: str = default("output_dir", "runs/squad")
+    num_train_epochs: float = default("num_train_epochs", 2.0)
+    per_device_train_batch_size: int = default("per_device_train_batch_size", 16)
+    logging_steps: float = default("logging_steps", 0.01)
+    metric_for_best_model: str | None = default("metric_for_best_model", "f1")
 
     def __post_init__(self):
         if not (self.do_train or self.do_eval):
             self.do_train = self.do_eval = True
-        # torch warns where there is nothing to copy to
-        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         super().__post_init__()
 
 

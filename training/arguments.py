@@ -1,0 +1,36 @@
+"""The Trainer's arguments with other defaults."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from transformers import TrainingArguments
+
+
+def default(name: str, value: Any, **metadata: Any) -> Any:
+    """Give a field of TrainingArguments another default, and whatever else of its flag should differ."""
+    return field(default=value, metadata={**TrainingArguments.__dataclass_fields__[name].metadata, **metadata})
+
+
+@dataclass
+class TrainerArguments(TrainingArguments):
+    """The Trainer's arguments without the warnings that its defaults cause."""
+
+    _argument_group_name: ClassVar[str] = "Trainer"
+
+    def __post_init__(self):
+        # torch warns where there is nothing to copy to
+        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
+        super().__post_init__()
+
+
+@dataclass
+class FineTuningArguments(TrainerArguments):
+    """The Trainer's arguments with defaults for fine-tuning a BERT."""
+
+    per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
+    # a number less than 1 is a share of all steps
+    warmup_steps: float = default("warmup_steps", 0.1)
+    weight_decay: float = default("weight_decay", 0.01)
+    logging_steps: float = default("logging_steps", 0.1)
+    save_strategy: str = default("save_strategy", "no")

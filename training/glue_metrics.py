@@ -1,0 +1,268 @@
+"""The tasks of GLUE (Wang et al., 2019): their data, their metrics, and the files of a submission."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import evaluate
+import numpy as np
+from datasets import Dataset, Features, Value, load_dataset
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from sublayers.training.corpus import COMPRESSIONS, UNREADABLE
+
+Splits: TypeAlias = dict[str, Dataset]
+
+HUB_NAME = "nyu-mll/glue"
+# "None" and "NA" are words here
+CSV = {"keep_default_na": False}
+BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".json": ("json", {}),
+    ".jsonl": ("json", {}),
+    ".parquet": ("parquet", {}),
+    ".csv": ("csv", CSV),
+    ".tsv": ("csv", CSV | {"sep": "\t"}),
+}
+MAX_SIMILARITY = 5
+
+
+@dataclass
+class GlueDataArguments:
+    """Flags that name the data; without any they are those of the Hub."""
+
+    _argument_group_name: ClassVar[str] = f"data (default: {HUB_NAME} on the Hub)"
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "data set on the Hub that has the tasks as configurations"}
+    )
+    data_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "folder that has one for each task (cola or glue_cola), with files that start with the name of "
+            f"their split and end in {', '.join(BUILDERS)}, also compressed (.gz)"
+        },
+    )
+    train_file: str | None = field(default=None, metadata={"help": "file of one task, with the columns of the Hub"})
+    validation_file: str | None = field(default=None, metadata={"help": "as --train_file"})
+    test_file: str | None = field(default=None, metadata={"help": "as --train_file; labels are not read"})
+    max_train_samples: int | None = field(default=None, metadata={"help": "use the first rows only"})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples; not for test data"})
+
+    def __post_init__(self):
+        if sum(map(bool, (self.dataset_name, self.data_dir, self.files))) > 1:
+            raise ValueError("--dataset_name, --data_dir and files exclude each other; give one of them")
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that are named one by one."""
+        files = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
+        return {split: Path(path) for split, path in files.items() if path}
+
+    def folder(self, name: str) -> Path | None:
+        """The folder of a task in `data_dir`."""
+        paths = (Path(str(self.data_dir), prefix + name) for prefix in ("", "glue_"))
+        return next((path for path in paths if path.is_dir()), None)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task, with the columns and label ids of the data set on the Hub.
+
+    Args:
+        columns: what holds the one text or the two.
+        labels: names in the order of their ids; a single one names a score from 0 to 5.
+        metrics: names as in `evaluate`; the first decides between runs.
+        names: whether a submission holds names of labels rather than ids.
+        files: file of a submission, without its ending, for each ending of a split's name.
+    """
+
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    files: dict[str, str]
+    names: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether a label is a score rather than a class."""
+        return len(self.labels) == 1
+
+    @property
+    def validation(self) -> list[str]:
+        """Names of the validation splits; the first decides between runs."""
+        return [f"validation{part}" for part in self.files]
+
+    def accepts(self, label: Any) -> bool:
+        """Whether a label of the data is one of this task."""
+        if self.scored:
+            return isinstance(label, int | float) and 0 <= label <= MAX_SIMILARITY
+        return label in range(len(self.labels))
+
+
+SENTENCES = ("sentence1", "sentence2")
+ACCURACY = ("accuracy",)
+# as in BERT (Devlin et al., 2019, section 4.1), F1 decides on paraphrases and Spearman's correlation on similarity
+PARAPHRASE = ("f1", "accuracy")
+ENTAILMENT = ("entailment", "not_entailment")
+TASKS = {
+    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"": "CoLA"}),
+    "sst2": Task(("sentence",), ("negative", "positive"), ACCURACY, {"": "SST-2"}),
+    "mrpc": Task(SENTENCES, ("not_equivalent", "equivalent"), PARAPHRASE, {"": "MRPC"}),
+    "stsb": Task(SENTENCES, ("similarity",), ("spearmanr", "pearson"), {"": "STS-B"}),
+    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), PARAPHRASE, {"": "QQP"}),
+    "mnli": Task(
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        ACCURACY,
+        {"_matched": "MNLI-m", "_mismatched": "MNLI-mm"},
+        names=True,
+    ),
+    "qnli": Task(("question", "sentence"), ENTAILMENT, ACCURACY, {"": "QNLI"}, names=True),
+    "rte": Task(SENTENCES, ENTAILMENT, ACCURACY, {"": "RTE"}, names=True),
+    "wnli": Task(SENTENCES, ENTAILMENT[::-1], ACCURACY, {"": "WNLI"}),
+}
+
+
+def _correlation(function: Callable[..., Any]) -> Callable[..., float]:
+    def correlate(references: list[float], predictions: list[float]) -> float:
+        # scipy warns of constant values and answers nan; a run that has diverged should not be nan in a median either
+        varies = all(0 < np.ptp(values) < math.inf for values in (references, predictions))
+        return function(references, predictions).statistic if varies else 0.0
+
+    return correlate
+
+
+METRICS: dict[str, Callable[..., float]] = {
+    "accuracy": accuracy_score,
+    "f1": lambda references, predictions: f1_score(references, predictions, zero_division=0),
+    "matthews_correlation": matthews_corrcoef,
+    "pearson": _correlation(pearsonr),
+    "spearmanr": _correlation(spearmanr),
+}
+
+
+class GlueMetric(evaluate.Metric):
+    """The metrics of one task, computed by scikit-learn and scipy, so that nothing is downloaded.
+
+    Called like the metric "glue" of `evaluate`: `GlueMetric("mrpc").compute(predictions=..., references=...)` with ids
+    or scores, (number of rows,), gives a dict with the same names and values. Values that do not vary correlate with 0.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        kind = Value("float64" if TASKS[self.config_name].scored else "int64")
+        return evaluate.MetricInfo(
+            description=str(self.__doc__),
+            citation="",
+            features=Features({"predictions": kind, "references": kind}),
+        )
+
+    def _compute(self, predictions: list, references: list) -> dict[str, float]:  # type: ignore[override]
+        return {name: float(METRICS[name](references, predictions)) for name in TASKS[self.config_name].metrics}
+
+
+def load_task(name: str, args: GlueDataArguments, train: bool = True) -> Splits:
+    """Load the splits of a task that there are, with its columns and, but for test data, `label`.
+
+    Args:
+        name: one of `TASKS`.
+        args: where the data are.
+        train: whether there is to be a split `train`; otherwise it is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file, folder or data set, or no split to train or to evaluate on.
+        ValueError: data that cannot be read, lack a column, or hold a label or text that is none.
+    """
+    try:
+        splits = _read(name, args)
+    except UNREADABLE as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ValueError(f"the data of {name} cannot be read: {reason}") from error
+    if not train:
+        splits.pop("train", None)
+    for split in (["train"] if train else []) + TASKS[name].validation[:1]:
+        if split not in splits:
+            raise FileNotFoundError(f"there are no {split} data for {name}, only {', '.join(splits) or 'none at all'}")
+    return {split: _check(rows, split, name, args) for split, rows in splits.items()}
+
+
+def _read(name: str, args: GlueDataArguments) -> Splits:
+    parts = TASKS[name].files
+    if args.files:
+        # with several parts, a file is the first one
+        part = next(iter(parts))
+        return {split if split == "train" else split + part: _rows([path]) for split, path in args.files.items()}
+    wanted = ["train", *(split + part for split in ("validation", "test") for part in parts)]
+    if args.data_dir:
+        folder = args.folder(name)
+        if folder is None:
+            raise FileNotFoundError(f"there is neither a folder {name} nor glue_{name} in {args.data_dir}")
+        found = {split: sorted(p for p in folder.glob(f"{split}*") if _suffix(p) in BUILDERS) for split in wanted}
+        return {split: _rows(paths) for split, paths in found.items() if paths}
+    loaded = load_dataset(args.dataset_name or HUB_NAME, name)
+    return {split: loaded[split] for split in wanted if split in loaded}
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+
+
+def _rows(paths: list[Path]) -> Dataset:
+    for path in paths:
+        if _suffix(path) not in BUILDERS:
+            raise ValueError(f"{path} has none of the known endings {', '.join(BUILDERS)} (compressed or not)")
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    builder, options = BUILDERS[_suffix(paths[0])]
+    try:
+        return load_dataset(builder, data_files=[str(path) for path in paths], split="train", **options)
+    except StopIteration as error:
+        # the builder does not expect an empty file
+        raise ValueError(f"{' and '.join(map(str, paths))} is empty") from error
+
+
+def _check(rows: Dataset, split: str, name: str, args: GlueDataArguments) -> Dataset:
+    task, source = TASKS[name], f"the {split} data of {name}"
+    # labels of test data are secret, and -1 on the Hub
+    labelled = not split.startswith("test")
+    limit = args.max_train_samples if split == "train" else args.max_eval_samples
+    if labelled and limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    if not len(rows):
+        raise ValueError(f"{source} are empty")
+    columns = [*task.columns, "label"] if labelled else list(task.columns)
+    for column in columns:
+        if column not in rows.column_names:
+            raise ValueError(f"{source} have no column {column!r}, only {', '.join(rows.column_names)}")
+    for column in task.columns:
+        for number, text in enumerate(rows[column], 1):
+            if not isinstance(text, str):
+                raise ValueError(f"row {number} of {source} has {text!r} in column {column!r}, not text")
+    rows = rows.select_columns(columns)
+    if not labelled:
+        return rows
+    for number, label in enumerate(rows["label"], 1):
+        if not task.accepts(label):
+            most = MAX_SIMILARITY if task.scored else len(task.labels) - 1
+            raise ValueError(f"row {number} of {source} has label {label!r}, not a number from 0 to {most}")
+    return rows.cast_column("label", Value("float32" if task.scored else "int64"))
+
+
+def write_submission(task: Task, predictions: np.ndarray, path: Path) -> None:
+    """Write the predictions for a test split as gluebenchmark.com reads them.
+
+    Args:
+        task: where the predictions are from.
+        predictions: ids or scores, (number of rows,).
+        path: a new .tsv file, in a folder that is made where there is none.
+    """
+    if task.scored:
+        answers = [f"{score:.3f}" for score in predictions.clip(0, MAX_SIMILARITY)]
+    else:
+        answers = [task.labels[label] if task.names else str(label) for label in predictions]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write("index\tprediction\n")
+        file.writelines(f"{index}\t{answer}\n" for index, answer in enumerate(answers))
