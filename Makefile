@@ -18,7 +18,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 install: $(VENV)/.installed  ## make the environment in .venv
 
 .PHONY: demo
-demo: $(VENV)/.installed  ## train a sandwich and its interleaved twin, compare them, complete a text
+demo: $(VENV)/.installed  ## train two small language models and two small BERTs, compare them, try them
 	$(BIN)/sublayers demo
 
 .PHONY: test

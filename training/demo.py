@@ -1,4 +1,4 @@
-"""`sublayers demo`: train a sandwich and its interleaved twin on the standard library, compare and try them."""
+"""`sublayers demo`: train small models of each kind on the standard library, compare and try them."""
 
 import argparse
 import subprocess
@@ -12,7 +12,9 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sublayers.configuration.sublayer_order import interleaved, sandwich
+from sublayers.training.cli import positive, refuse_to_overwrite
 from sublayers.training.corpus import Text, standard_library
+from sublayers.training.demo_bert import show_berts
 from sublayers.training.language_modeling import token_stream
 from sublayers.training.pretrain import pretrain
 
@@ -65,21 +67,30 @@ def bigram_perplexity(train: np.ndarray, validation: np.ndarray, vocab_size: int
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train both models with the same flags, print what they reach beside a bigram model, and complete a text.
+    """Show language models, and then BERTs.
 
     Raises:
         FileExistsError: the output folder holds files.
     """
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
-    parser.add_argument("--max-steps", "--max_steps", type=int, default=2000, help="training steps of each model")
+    steps_help = "training steps of each language model; BERTs have a quarter of them, and half to be fine-tuned"
+    parser.add_argument("--max-steps", "--max_steps", type=positive, default=2000, help=steps_help)
     parser.add_argument("--output-dir", "--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)
     folder = args.output_dir or Path(f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
+    refuse_to_overwrite(folder)
     console = Console()
+    show_language_models(folder, args.max_steps, console)
+    show_berts(folder / "bert", max(1, args.max_steps // 4), console)
+    console.print(f"\nModels and loss curves are in {folder}")
+
+
+def show_language_models(folder: Path, steps: int, console: Console) -> None:
+    """Train a sandwich and its interleaved twin, print what they reach beside a bigram model, and complete a text."""
     table = Table("model", "order", "parameters", "perplexity", "bits per byte", "training time")
     for name, order in {"sandwich": sandwich(LAYERS, 1), "interleaved": interleaved(LAYERS)}.items():
         console.rule(f"training: {name}, {order}")
-        flags = [f"--sublayer_order={order}", f"--output_dir={folder / name}", f"--max_steps={args.max_steps}"]
+        flags = [f"--sublayer_order={order}", f"--output_dir={folder / name}", f"--max_steps={steps}"]
         metrics = pretrain([*FLAGS.split(), *flags])
         model = AutoModelForCausalLM.from_pretrained(folder / name)
         results = (f"{metrics[f'eval_{result}']:.2f}" for result in ("perplexity", "bits_per_byte"))
@@ -94,4 +105,3 @@ def main(argv: list[str] | None = None) -> None:
     console.print(table)
     console.rule("a new process completes a text with the saved sandwich")
     subprocess.run([sys.executable, "-c", COMPLETE, str(folder / "sandwich"), PROMPT], check=True)
-    console.print(f"\nModels and loss curves are in {folder}")

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sublayers.training import corpus, demo
+from sublayers.training import corpus, demo, documentation
 
 
 def test_bigram_perplexity_equals_a_naive_count():
@@ -26,19 +26,24 @@ def test_bigram_perplexity_equals_a_naive_count():
     assert demo.bigram_perplexity(train, validation, 7) == pytest.approx(math.exp(nats / 79))
 
 
-def test_trains_both_models_and_completes_a_text_in_a_new_process(tmp_path, monkeypatch, capfd):
+def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch, capfd):
     library = corpus.standard_library()
     small = {split: rows.select(range(min(20, len(rows)))) for split, rows in library.items()}
     monkeypatch.setattr(corpus, "standard_library", lambda: small)
     monkeypatch.setattr(demo, "standard_library", lambda: small)
+    monkeypatch.setattr(documentation, "standard_library", lambda: small)
     monkeypatch.setattr(demo, "EVALUATION_FILES", 2)
     monkeypatch.setattr(demo, "FLAGS", demo.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
     monkeypatch.setenv("COLUMNS", "120")
     demo.main(["--max-steps", "2", "--output-dir", str(tmp_path / "demo")])
     out = capfd.readouterr().out
-    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo.PROMPT):
+    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
         assert expected in out
+    # both answers, each with what is right
+    assert [line[-4:] for line in out.splitlines() if "equivalent" in line] == ["is 1", "is 0"]
     for name in ("sandwich", "interleaved"):
         assert {"model.safetensors", "tokenizer.json", "loss_curve.png", "loss_curve.json"} <= {
             path.name for path in (tmp_path / "demo" / name).iterdir()
         }
+    for name in ("par_bert", "macaron_bert"):
+        assert (tmp_path / "demo" / "bert" / name / "mrpc" / "model.safetensors").exists()
