@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sublayers import MacaronBertConfig, MacaronBertForPreTraining, PARBertConfig, PARBertForPreTraining
-from sublayers.training import study
+from sublayers.training import glue, pretrain, squad, study
 
 CONFIGS = {
     "par_bert": (PARBertConfig, PARBertForPreTraining),
@@ -129,3 +129,11 @@ def test_cost_is_relative_to_bert_of_the_same_width(commands, flags):
 def test_an_unknown_model_is_one_sentence(flags):
     with pytest.raises(ValueError, match="unknown model 'gpt'; choose from bert, par_bert"):
         study.study([*flags, "--models", "gpt"])
+
+
+def test_the_recipe_has_flags_that_the_other_commands_know(commands, flags, monkeypatch):
+    for name, module in {"pretrain": pretrain, "glue": glue, "squad": squad}.items():
+        command = getattr(study, name)
+        monkeypatch.setattr(study, name, lambda argv, m=module, c=command: (m._parse(argv), c(argv)))
+    study.study(["bert_study", *flags[: flags.index("--hidden_size")]])
+    assert [given["hidden_size"] for name, given in commands if name == "pretrain"] == ["128"] * 2
