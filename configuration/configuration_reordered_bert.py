@@ -15,6 +15,9 @@ class ReorderedBertConfig(SublayersConfig):
     The defaults are BERT base (Devlin et al., 2019) up to the order: post-norm, GELU, learned positions.
     """
 
+    # names that BERT's configuration has for them
+    attribute_map = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+
     vocab_size: int = 30522
     sublayer_order: str = "(sf)12"
     hidden_size: int = 768

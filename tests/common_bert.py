@@ -254,7 +254,7 @@ class BertContract(ModelContract):
             model(**batch).loss.backward()
             expected = gradients(model)
             model.zero_grad()
-            model.activation_checkpointing_enable()
+            model.gradient_checkpointing_enable()
             runs = []
             model.model.layers[-1].mixer.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
             model(**batch).loss.backward()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sublayers.training import cli, order
-from sublayers.training.pretrain import _parse
+from sublayers.training import bench, cli, glue, order, pretrain, squad
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -39,10 +38,10 @@ def test_make_targets_exist():
 @pytest.mark.parametrize("words", [w for w in commands() if w[0] == "sublayers"], ids=lambda words: " ".join(words[:3]))
 def test_commands_are_understood(words):
     _, command, *flags = words
-    if command == "order":
-        order.main(flags)
-    elif command == "pretrain":
-        _parse(flags)
+    parse = {"order": order.main, "bench": bench.parse}
+    parse |= {"pretrain": pretrain._parse, "glue": glue._parse, "squad": squad._parse}
+    if command in parse:
+        parse[command](flags)
     else:
         assert command in cli.COMMANDS
 

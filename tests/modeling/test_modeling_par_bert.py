@@ -117,3 +117,9 @@ def test_defaults_are_base_models_of_the_papers():
         assert PARBertModel(PARBertConfig()).num_parameters() == 126_002_688
         # BERT base
         assert PARBertModel(PARBertConfig(sublayer_order="(sf)12")).num_parameters() == 109_482_240
+
+
+def test_knows_berts_names_for_dropouts(tmp_path):
+    PARBertConfig(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2).save_pretrained(tmp_path)
+    loaded = PARBertConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.4)
+    assert (loaded.dropout, loaded.attention_dropout, loaded.hidden_dropout_prob) == (0.4, 0.2, 0.4)
