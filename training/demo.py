@@ -73,8 +73,8 @@ def main(argv: list[str] | None = None) -> None:
         FileExistsError: the output folder holds files.
     """
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
-    steps_help = "training steps of each language model; BERTs have a quarter of them, and half to be fine-tuned"
-    parser.add_argument("--max-steps", "--max_steps", type=positive, default=2000, help=steps_help)
+    steps_help = "training steps of each language model; BERTs have a quarter of them, then three quarters"
+    parser.add_argument("--max-steps", "--max_steps", type=positive, default=1000, help=steps_help)
     parser.add_argument("--output-dir", "--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)
     folder = args.output_dir or Path(f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")

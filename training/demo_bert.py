@@ -27,6 +27,7 @@ PRETRAINING = """
     --eval_strategy no --save_strategy no --logging_steps 0.2
 """
 FINE_TUNING = "--task_name mrpc --learning_rate 2e-3 --max_length 80 --logging_steps 0.2"
+ASKED = 6
 # what a user types who has just been given the folder
 JUDGE = """
 import json
@@ -51,13 +52,15 @@ def show_berts(folder: Path, steps: int, console: Console) -> None:
     table = Table("model", "order", "parameters", "masked words right", "pairs right", "majority class")
     labels = pairs["validation"]["label"]
     majority = max(labels.count(0), labels.count(1)) / len(labels)
+    same_tokenizer: list[str] = []
     for name, flags in MODELS.items():
         console.rule(f"pre-training: {name}")
         pretrained, tuned = folder / f"{name}-pretrained", folder / name
-        own = [f"--model_type={name}", f"--max_steps={steps}", f"--output_dir={pretrained}"]
+        own = [f"--model_type={name}", f"--max_steps={steps}", f"--output_dir={pretrained}", *same_tokenizer]
         words = pretrain([*PRETRAINING.split(), *flags.split(), *own])["eval_masked_accuracy"]
+        same_tokenizer = [f"--tokenizer_name_or_path={pretrained}"]
         console.rule(f"does this documentation belong to this function? {name}")
-        own = [f"--model_name_or_path={pretrained}", f"--max_steps={2 * steps}", f"--output_dir={tuned}"]
+        own = [f"--model_name_or_path={pretrained}", f"--max_steps={3 * steps}", f"--output_dir={tuned}"]
         found = glue([*FINE_TUNING.split(), *files, *own])["mrpc"]
         accuracy = found["best"]["runs"][0]["validation"]["accuracy"]
         model = AutoModelForSequenceClassification.from_pretrained(tuned / "mrpc")
@@ -65,7 +68,7 @@ def show_berts(folder: Path, steps: int, console: Console) -> None:
         table.add_row(name, *size, *(f"{100 * share:.1f} %" for share in (words, accuracy, majority)))
     console.rule("held-out functions of the standard library")
     console.print(table)
-    console.rule("a new process judges two of them with the saved par_bert")
-    asked = [(row["sentence1"], row["sentence2"], row["label"]) for row in pairs["validation"].select(range(2))]
+    console.rule("a new process judges some of them with the saved par_bert")
+    asked = [(row["sentence1"], row["sentence2"], row["label"]) for row in pairs["validation"].take(ASKED)]
     folders = [str(folder / "par_bert" / "mrpc"), json.dumps(asked)]
     subprocess.run([sys.executable, "-c", JUDGE, *folders], check=True)

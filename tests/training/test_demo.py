@@ -39,8 +39,8 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
     out = capfd.readouterr().out
     for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
         assert expected in out
-    # both answers, each with what is right
-    assert [line[-4:] for line in out.splitlines() if "equivalent" in line] == ["is 1", "is 0"]
+    # each answer with what is right
+    assert [line[-4:] for line in out.splitlines() if "equivalent" in line] == ["is 1", "is 0"] * 3
     for name in ("sandwich", "interleaved"):
         assert {"model.safetensors", "tokenizer.json", "loss_curve.png", "loss_curve.json"} <= {
             path.name for path in (tmp_path / "demo" / name).iterdir()
