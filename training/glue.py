@@ -25,6 +25,7 @@ from transformers import (
     set_seed,
 )
 
+from sublayers.pipelines import longest_input
 from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
 from sublayers.training.glue_metrics import TASKS, GlueDataArguments, GlueMetric, Splits, load_task, write_submission
@@ -158,8 +159,7 @@ def _check_model(
 ) -> None:
     config = AutoConfig.from_pretrained(run.model_name_or_path)
     shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2
-    # not every model has a limit
-    longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or sys.maxsize)
+    longest = longest_input(config, tokenizer)
     if not shortest <= run.max_length <= longest:
         raise ValueError(
             f"max_length={run.max_length} is not between {shortest} and the model's {longest}; give another"

@@ -11,10 +11,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from sublayers.modeling.losses import IGNORED
 from sublayers.training.corpus import Text, join_lines
-
-# the loss leaves out targets with this number, in transformers as in torch
-IGNORED = -100
 
 
 class Windows(Dataset):

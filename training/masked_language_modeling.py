@@ -23,8 +23,8 @@ from transformers import (
     TrainingArguments,
 )
 
+from sublayers.modeling.losses import IGNORED
 from sublayers.training.corpus import Text
-from sublayers.training.language_modeling import IGNORED
 
 MASKED_SHARE = 0.15
 # opening (Ps, Pi) and closing (Pe, Pf) punctuation belongs to the sentence that it surrounds
