@@ -162,6 +162,12 @@ class CausalLMContract(ModelContract):
                 torch.testing.assert_close(everything.logits, expected, atol=1e-5, rtol=1e-5)
                 assert all(state.shape[:2] == (3, 9) for state in everything.hidden_states)
 
+    def test_a_compiled_model_keeps_logits_by_a_mask(self):
+        model, keep = self.language_model("sff"), torch.arange(18).view(2, 9) % 4 == 1
+        compiled = torch.compile(model, backend="aot_eager")
+        torch.testing.assert_close(compiled(tokens(2, 9), logits_to_keep=keep).logits, model(tokens(2, 9)).logits[keep])
+        torch.compiler.reset()
+
     @pytest.mark.parametrize("padded", [True, False])
     def test_feed_forward_sublayers_run_only_on_tokens_that_count(self, padded):
         real = torch.ones(3, 9, dtype=torch.long)

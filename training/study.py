@@ -192,7 +192,7 @@ def report(found: dict[str, Any], hidden_size: int, folder: Path) -> None:
         axes.errorbar(cost, mean(scores), yerr=stdev(scores) if len(scores) > 1 else None, fmt="o", capsize=3)
         axes.annotate(name, (cost, mean(scores)), textcoords="offset points", xytext=(6, 6))
     axes.set(xlabel=f"FLOPs of classifying {LENGTH} tokens, relative to BERT", ylabel="mean score over the tasks")
-    axes.margins(0.15)
+    axes.margins(0.3)
     figure.savefig(folder / "quality_against_cost.svg")
     Console().print("\n".join(lines), soft_wrap=True)
     Console().print(f"all numbers and a picture of quality against cost are in {folder}")
