@@ -9,8 +9,6 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
 from sublayers.training import bench_bert, bench_lm
-from sublayers.training.bench_bert import compare_berts
-from sublayers.training.bench_lm import compare_language_models
 from sublayers.training.cli import positive
 from sublayers.training.measure import machine, measure, report
 
@@ -36,8 +34,8 @@ SIZES = {
     },
 }
 FAMILIES = {
-    "lm": (compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
-    "bert": (compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with their attention first"),
+    "lm": (bench_lm.compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
+    "bert": (bench_bert.compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with attention first"),
 }
 
 

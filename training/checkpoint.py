@@ -29,6 +29,16 @@ class State(dict[str, torch.Tensor]):
         # buffers without information
         super().__init__((k, v) for k, v in weights.items() if not k.endswith(("version", "_float_tensor")))
 
+    def take_tensor(self, name: str) -> torch.Tensor:
+        """Take a single tensor.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if name not in self:
+            raise ValueError(f"the checkpoint has no {name}; is it of another kind or version?")
+        return self.pop(name)
+
     def take(self, old: str, new: str) -> Weights:
         """Take the weight and bias of a linear map or norm under its new name.
 

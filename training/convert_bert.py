@@ -83,13 +83,15 @@ def from_bert(
     sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
     for i in range(old.num_hidden_layers):
         for letter, names in (("s", ATTENTION), ("f", FEED_FORWARD)):
-            names = {f"bert.encoder.layer.{i}.{old}": new for old, new in names.items()}
+            names = {f"bert.encoder.layer.{i}.{theirs}": ours for theirs, ours in names.items()}
             sublayers[letter].append(state.take_all(names))
-    embeddings = {"word_embeddings": "embed_tokens", "position_embeddings": "embed_positions"}
-    embeddings["token_type_embeddings"] = "embed_token_types"
-    others = {f"model.{new}.weight": state.pop(f"bert.embeddings.{old}.weight") for old, new in embeddings.items()}
+    others = {
+        "model.embed_tokens.weight": state.take_tensor("bert.embeddings.word_embeddings.weight"),
+        "model.embed_positions.weight": state.take_tensor("bert.embeddings.position_embeddings.weight"),
+        "model.embed_token_types.weight": state.take_tensor("bert.embeddings.token_type_embeddings.weight"),
+    }
     others |= state.take("bert.embeddings.LayerNorm", "model.embed_norm")
-    others |= state.take_all({old: new for old, new in HEADS.items() if f"{old}.weight" in state})
+    others |= state.take_all({theirs: ours for theirs, ours in HEADS.items() if f"{theirs}.weight" in state})
     state.refuse_rest("PAR BERT")
     return assemble(model_class(config), sublayers, others)
 
@@ -107,18 +109,19 @@ def from_macaron_bert(
     state.pop("embed_out", None)
     sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
     while any(k.startswith(prefix := f"encoder.layers.{len(sublayers['s'])}.") for k in state):
-        projections = ((f"mixer.{name}_proj.{kind}", kind) for kind in ("weight", "bias") for name in "qkv")
-        joint = {kind: iter(state.pop(f"{prefix}self_attn.in_proj_{kind}").chunk(3)) for kind in ("weight", "bias")}
-        attention = {name: next(joint[kind]) for name, kind in projections}
-        sublayers["s"].append(attention | state.take(f"{prefix}self_attn.out_proj", "mixer.o_proj"))
+        attention = state.take(f"{prefix}self_attn.out_proj", "mixer.o_proj")
+        for kind in ("weight", "bias"):
+            joint = state.take_tensor(f"{prefix}self_attn.in_proj_{kind}")
+            attention |= {f"mixer.{name}_proj.{kind}": part for name, part in zip("qkv", joint.chunk(3), strict=True)}
+        sublayers["s"].append(attention)
         for half in ("macaron_fc", "fc"):
             names = {f"{prefix}{half}{number}": f"mixer.fc{number}" for number in (1, 2)}
             sublayers["f"].append(state.take_all(names))
-    embeddings = state.pop("encoder.embed_tokens.weight")
+    embeddings = state.take_tensor("encoder.embed_tokens.weight")
     others = {
         "model.embed_tokens.weight": embeddings,
         # the release gives the first sentence the number 1
-        "model.embed_token_types.weight": state.pop("encoder.embed_segment.weight").flip(0),
+        "model.embed_token_types.weight": state.take_tensor("encoder.embed_segment.weight").flip(0),
     }
     names = {"mid_layer.0": "lm_transform.dense", "mid_layer.2": "lm_transform.norm"}
     others |= state.take_all(names | {"classifier": "seq_relationship.scores"})

@@ -83,7 +83,7 @@ def from_fairseq_lm(
     """
     old = State(state)
     sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
-    embeddings = old.pop("decoder.embed_tokens.weight")
+    embeddings = old.take_tensor("decoder.embed_tokens.weight")
     while any(k.startswith(prefix := f"decoder.layers.{len(sublayers['s'])}.") for k in old):
         attention = {f"{prefix}self_attn.{name}": f"mixer.{name}" for name in ("q_proj", "k_proj", "v_proj")}
         attention |= {f"{prefix}self_attn_layer_norm": "norm", f"{prefix}self_attn.out_proj": "mixer.o_proj"}

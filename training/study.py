@@ -108,7 +108,7 @@ def study(argv: list[str]) -> dict[str, Any]:
         runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
         if runs:
             found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
-    report(found, args.hidden_size, folder)
+    report(found, folder)
     return found
 
 
@@ -170,11 +170,11 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
     }
 
 
-def report(found: dict[str, Any], hidden_size: int, folder: Path) -> None:
+def report(found: dict[str, Any], folder: Path) -> None:
     """Write the scores as `results.json`, as the table `results.md` and as a picture of quality against cost."""
-    tasks = [*next(iter(next(iter(found.values())).values()))["tasks"]]
-    first = next(iter(next(iter(found.values())).values()))["tasks"]
-    head = ["model", "order", "parameters", "cost", *(f"{task} ({first[task]['metric']})" for task in tasks), "mean"]
+    tasks = next(iter(next(iter(found.values())).values()))["tasks"]
+    scored = [f"{task} ({result['metric']})" for task, result in tasks.items()]
+    head = ["model", "order", "parameters", "cost", *scored, "mean"]
     rows, points = [], []
     for name, by_seed in found.items():
         runs = list(by_seed.values())

@@ -175,3 +175,14 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
     (tmp_path / "full" / "note").touch()
     with pytest.raises(FileExistsError, match="full is not empty; choose another folder"):
         main([str(tmp_path / "gpt2"), str(tmp_path / "full")])
+
+
+def test_a_tensor_that_is_missing_is_one_sentence():
+    state = macaron_state()
+    del state["encoder.layers.1.self_attn.in_proj_weight"]
+    with pytest.raises(ValueError, match=r"has no encoder.layers.1.self_attn.in_proj_weight; is it of another kind"):
+        from_macaron_bert(state, 4)
+    state = fairseq_state()
+    del state["decoder.embed_tokens.weight"]
+    with pytest.raises(ValueError, match=r"has no decoder.embed_tokens.weight; is it of another kind"):
+        from_fairseq_lm(state, 2)
