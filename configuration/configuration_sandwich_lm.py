@@ -18,4 +18,5 @@ class SandwichLMConfig(SublayersConfig):
     model_type = "sandwich_lm"
     keys_to_ignore_at_inference = ["past_key_values"]
 
+    sublayer_order: str = "s6(sf)10f6"
     dropout: float | int = interval(min=0.0, max=1.0)(default=0.3)

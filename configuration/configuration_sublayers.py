@@ -8,17 +8,27 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.utils.type_validators import interval
 
-from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.configuration.sublayer_order import compact, counts, expand
 
+ATTENTION_PLAN = {
+    "layers.*.mixer.q_proj": "colwise",
+    "layers.*.mixer.k_proj": "colwise",
+    "layers.*.mixer.v_proj": "colwise",
+    "layers.*.mixer.o_proj": "rowwise",
+}
 TENSOR_PARALLEL_PLANS = {
-    "s": {
-        "layers.*.mixer.q_proj": "colwise",
-        "layers.*.mixer.k_proj": "colwise",
-        "layers.*.mixer.v_proj": "colwise",
-        "layers.*.mixer.o_proj": "rowwise",
-    },
+    "s": ATTENTION_PLAN,
+    "c": ATTENTION_PLAN,
     "f": {"layers.*.mixer.fc1": "colwise", "layers.*.mixer.fc2": "rowwise"},
 }
+
+
+def tensor_parallel_plan(order: str) -> dict[str, str]:
+    """Say how embeddings and a stack are split; an order without a letter has no modules for that letter's rules."""
+    plan = {"embed_tokens": "embedding_rowwise"}
+    for letter in sorted(set(expand(order))):
+        plan |= TENSOR_PARALLEL_PLANS[letter]
+    return plan
 
 
 @strict
@@ -30,11 +40,10 @@ class SublayersConfig(PreTrainedConfig):
             is nearly, but not quite, the name of a field.
     """
 
-    # the letters that an order of this family may hold
-    order_letters: ClassVar[str] = "sf"
+    # the fields that hold orders, and the letters that each may have; the last one is that of the stack with a cache
+    order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "sf"}
 
     vocab_size: int = 28996
-    sublayer_order: str = "s6(sf)10f6"
     hidden_size: int = 1024
     intermediate_size: int = 4096
     num_attention_heads: int = 8
@@ -70,34 +79,38 @@ class SublayersConfig(PreTrainedConfig):
         for name in kwargs:
             if close := difflib.get_close_matches(name, names, n=1, cutoff=0.9):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}; did you mean {close[0]!r}?")
-        self.sublayer_order = compact(self.sublayer_order)
+        for name, order in self.orders.items():
+            setattr(self, name, compact(order))
         super().__post_init__(**kwargs)
+
+    @property
+    def orders(self) -> dict[str, str]:
+        """The order of every stack, by the name of its field."""
+        return {name: getattr(self, name) for name in self.order_fields}
 
     @property
     def num_sublayers(self) -> int:
         """The number of residual sublayers."""
-        return len(expand(self.sublayer_order))
+        return sum(len(expand(order)) for order in self.orders.values())
 
     @property
     def num_hidden_layers(self) -> int:
-        """The number of attention sublayers, which is the number of cache slots."""
-        return expand(self.sublayer_order).count("s")
+        """The number of cache slots: attention sublayers, or in a decoder the more numerous kind of attention."""
+        number = counts([*self.orders.values()][-1])
+        return max(number["s"], number["c"])
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, value: int | None):
         if value is not None and value != self.num_hidden_layers:
             raise ValueError(
-                f"num_hidden_layers={value} contradicts the order {self.sublayer_order!r}, which has "
-                f"{self.num_hidden_layers} attention sublayers; change sublayer_order instead"
+                f"num_hidden_layers={value} contradicts the order {[*self.orders.values()][-1]!r}, which has "
+                f"{self.num_hidden_layers} attention sublayers; change {[*self.orders][-1]} instead"
             )
 
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
-        """The tensor-parallel plan; an order without a letter has no modules for that letter's rules."""
-        plan = {"embed_tokens": "embedding_rowwise"}
-        for letter in sorted(set(expand(self.sublayer_order))):
-            plan |= TENSOR_PARALLEL_PLANS[letter]
-        return plan
+        """The tensor-parallel plan of a model with one stack."""
+        return tensor_parallel_plan(self.sublayer_order)
 
     @base_model_tp_plan.setter
     def base_model_tp_plan(self, plan):
@@ -109,13 +122,14 @@ class SublayersConfig(PreTrainedConfig):
         return {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}
 
     def validate_architecture(self):
-        """Check the order's letters and the heads; runs after construction, before saving and when a model is built."""
-        order = expand(self.sublayer_order)
-        if foreign := set(order) - set(self.order_letters):
-            raise ValueError(
-                f"{self.sublayer_order!r} holds {sorted(foreign)}, but {self.model_type} runs only the sublayers "
-                f"{list(self.order_letters)}"
-            )
+        """Check the orders' letters and the heads; runs after construction, before saving and when a model is built."""
+        for name, order in self.orders.items():
+            letters = self.order_fields[name]
+            if foreign := set(expand(order)) - set(letters):
+                raise ValueError(
+                    f"{name}={order!r} holds {sorted(foreign)}, but there {self.model_type} runs only the sublayers "
+                    f"{list(letters)}"
+                )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"

@@ -1,8 +1,10 @@
-"""Multi-head attention, a mixer of the stack."""
+"""Multi-head attention, two mixers of the stack."""
+
+from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sublayers.modeling.linear import Linear, OutputLinear
@@ -27,12 +29,12 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: (batch, length, hidden) -> (batch, length or kept, hidden).
+    """What self- and cross-attention share: projections, and attention's core between them.
 
-    `layer_idx` is the cache slot: attention sublayers are numbered on their own, whatever stands between them.
+    `layer_idx` is the cache slot: sublayers of each kind are numbered on their own, whatever stands between them.
     """
 
-    def __init__(self, config, layer_idx: int, is_causal: bool):
+    def __init__(self, config, layer_idx: int, is_causal: bool = False):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -43,6 +45,28 @@ class Attention(nn.Module):
         self.k_proj = Linear(config.hidden_size, config.hidden_size)
         self.v_proj = Linear(config.hidden_size, config.hidden_size)
         self.o_proj = OutputLinear(config.hidden_size, config.hidden_size)
+
+    def split_heads(self, states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+        """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim)."""
+        states = states if packing is None else packing.pad(states)
+        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def attend(self, query, key, value, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix values by the backend that the configuration names: (batch, heads, length, head_dim) each.
+
+        Returns:
+            The mix (batch, length, hidden), and the weights (batch, heads, length, keys) if the backend has them.
+        """
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        output, weights = attention(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+        return output.flatten(2), weights
+
+
+class SelfAttention(Attention):
+    """Multi-head self-attention: (batch, length, hidden) -> (batch, length or kept, hidden)."""
 
     def forward(
         self,
@@ -76,19 +100,8 @@ class Attention(nn.Module):
         value = self.split_heads(self.v_proj(hidden_states), packing)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        dropout = self.config.attention_dropout if self.training else 0.0
-        output, weights = attention(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
-        )
-        output = output.flatten(2)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
-
-    def split_heads(self, states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-        """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim)."""
-        states = states if packing is None else packing.pad(states)
-        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def causal_rows(self, positions: torch.Tensor, length: int, past_key_values: Cache | None) -> torch.Tensor:
         """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""
@@ -98,3 +111,48 @@ class Attention(nn.Module):
             num_keys, _ = past_key_values.get_mask_sizes(length, self.layer_idx)
         visible = torch.arange(num_keys, device=positions.device) <= (positions + past_length)[..., None]
         return visible[:, None]
+
+
+class CrossAttention(Attention):
+    """Multi-head attention to the source: (batch, length, hidden) -> (batch, length or kept, hidden).
+
+    Several target rows, such as beams, may share a source; they are then queries of one row, and the source's keys and
+    values exist once.
+    """
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        read_positions: torch.Tensor | None = None,
+        packing: Packing | None = None,
+        source_packing: Packing | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from every position, or only from `read_positions`, to the source (sources, source length, hidden).
+
+        The mask says the same for each query, (sources, 1, 1, source length), unless the backend wants another. With a
+        source packing, encoder states are those of packed tokens, (1, source tokens, hidden).
+        """
+        if read_positions is not None:
+            hidden_states = select_positions(hidden_states, read_positions)
+            packing = packing and packing.only(read_positions)[0]
+        query = self.split_heads(self.q_proj(hidden_states), packing)
+        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            filled: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            key, value = filled.keys, filled.values
+        else:
+            key = self.split_heads(self.k_proj(encoder_hidden_states), source_packing)
+            value = self.split_heads(self.v_proj(encoder_hidden_states), source_packing)
+            if past_key_values is not None:
+                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+                past_key_values.is_updated[self.layer_idx] = True
+        length, rows_per_source = query.shape[2], query.shape[0] // key.shape[0]
+        if rows_per_source > 1:
+            query = query.unflatten(0, (-1, rows_per_source)).transpose(1, 2).flatten(2, 3)
+        output, weights = self.attend(query, key, value, attention_mask)
+        if rows_per_source > 1:
+            output = output.unflatten(1, (-1, length)).flatten(0, 1)
+            weights = weights if weights is None else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return self.o_proj(output if packing is None else packing.pack(output)), weights

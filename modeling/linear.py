@@ -72,4 +72,7 @@ class Linear(nn.Linear):
 
 
 class OutputLinear(Linear):
-    """The last linear map of a mixer, whose result is added to the residual stream."""
+    """The last linear map of a mixer, whose result is added to the residual stream of so many sublayers."""
+
+    # the stack says
+    num_sublayers = 1

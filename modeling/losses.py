@@ -8,13 +8,19 @@ IGNORED = -100
 
 
 def mean_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Mean cross-entropy over the labels that are not -100: (items, classes), (items,) -> (); 0 where there are none.
 
-    With `num_items_in_batch`, this batch's share of the mean over all batches whose gradients are accumulated.
+    With `num_items_in_batch`, this batch's share of the mean over all batches whose gradients are accumulated. Label
+    smoothing spreads its share of each label's weight over all classes, the right one included.
     """
-    total = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    total = nn.functional.cross_entropy(
+        logits, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
+    )
     if num_items_in_batch is None:
         num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
     return total / num_items_in_batch

@@ -5,14 +5,18 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.output_capturing import OutputRecorder
 
-from sublayers.modeling.attention import Attention
+from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.linear import OutputLinear
 from sublayers.modeling.sublayer import Sublayer
 
-HIDDEN_STATES = OutputRecorder(Sublayer)
-# negative numbers of hidden states count back from here; set like this, older transformers ignore it
-HIDDEN_STATES.num_hidden_layers_key = "num_sublayers"
+
+def hidden_state_recorder(number: str) -> OutputRecorder:
+    """Record a hidden state for each sublayer; `number` is the configuration's name for how many there are."""
+    recorder = OutputRecorder(Sublayer)
+    # negative numbers of hidden states count back from here; set like this, older transformers ignore it
+    recorder.num_hidden_layers_key = number
+    return recorder
 
 
 class SublayersPreTrainedModel(PreTrainedModel):
@@ -28,17 +32,20 @@ class SublayersPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {
-        "hidden_states": HIDDEN_STATES,
-        "attentions": OutputRecorder(Attention, index=1),
+        "hidden_states": hidden_state_recorder("num_sublayers"),
+        "attentions": OutputRecorder(SelfAttention, index=1),
     }
 
     def __init__(self, config, *inputs, **kwargs):
         # overrides given to from_pretrained are set on the config without a check
         config.validate()
         super().__init__(config, *inputs, **kwargs)
-        if config.tie_word_embeddings and self._tied_weights_keys:
-            # the Trainer, when it resumes, takes for missing what is saved under its other name
-            self._keys_to_ignore_on_save = set(self._tied_weights_keys)
+
+    def post_init(self):
+        """Initialise and tie weights."""
+        super().post_init()
+        # the Trainer, when it resumes, takes for missing what is saved under its other name
+        self._keys_to_ignore_on_save = set(self.all_tied_weights_keys)
 
     def records(self, **inputs) -> bool:
         """Say whether a caller asks for hidden states or attention weights, which need every position as it is."""
@@ -58,4 +65,4 @@ class SublayersPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, OutputLinear) and self.config.norm_position == "pre":
             # so that the sum of all sublayers starts as large as one of them (GPT-2, section 2.3)
-            init.normal_(module.weight, std=self.config.initializer_range * self.config.num_sublayers**-0.5)
+            init.normal_(module.weight, std=self.config.initializer_range * module.num_sublayers**-0.5)

@@ -1,11 +1,14 @@
 """A stack that runs sublayers in any order."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from sublayers.configuration.sublayer_order import expand, tail_start
-from sublayers.modeling.attention import Attention, select_positions
+from sublayers.modeling.attention import CrossAttention, SelfAttention, select_positions
 from sublayers.modeling.feed_forward import FeedForward
+from sublayers.modeling.linear import OutputLinear
 from sublayers.modeling.packing import packing_of
 from sublayers.modeling.sublayer import Sublayer
 
@@ -29,12 +32,17 @@ class SublayerStack(nn.ModuleList):
         for i, letter in enumerate(order):
             if letter == "s":
                 # they take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
-                self.append(Sublayer(config, Attention(config, order[:i].count("s"), is_causal)))
+                self.append(Sublayer(config, SelfAttention(config, order[:i].count("s"), is_causal)))
+            elif letter == "c":
+                self.append(Sublayer(config, CrossAttention(config, order[:i].count("c"))))
             else:
                 before_attention = order[i + 1 : i + 2] == "s"
                 act = config.pre_attention_act if before_attention else None
                 mixer = FeedForward(config, act or config.hidden_act)
                 self.append(Sublayer(config, mixer, config.feed_forward_scale))
+        for module in self.modules():
+            if isinstance(module, OutputLinear):
+                module.num_sublayers = len(self)
         self.config = config
         self.last_attention = tail_start(order) - 1
 
@@ -43,9 +51,13 @@ class SublayerStack(nn.ModuleList):
         hidden_states: torch.Tensor,
         read_positions: torch.Tensor | None = None,
         padding_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        cross_inputs: dict[str, Any] | None = None,
         **kwargs,
     ) -> torch.Tensor:
         """Run every sublayer, and return all final states or those that are wanted.
+
+        Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers.
 
         `read_positions` (batch or 1, kept) are the wanted positions; true ones of a boolean mask (batch, length) come
         back as (kept in all, hidden). With a `padding_mask` (batch, past and present length) padding is left out, and
@@ -63,7 +75,11 @@ class SublayerStack(nn.ModuleList):
         for i, layer in enumerate(self):
             leaving = kept if i == self.last_attention else None
             asked = leaving if by_query else None
-            hidden_states = layer(hidden_states, read_positions=asked, packing=packing, **kwargs)
+            crosses = isinstance(layer.mixer, CrossAttention)
+            # by position, so that every kind of checkpointing finds the encoder's gradient
+            sources = (encoder_hidden_states,) if crosses else ()
+            inputs = cross_inputs or {} if crosses else kwargs
+            hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=packing, **inputs)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
         if packing is None:

@@ -22,12 +22,15 @@ class Sublayer(GradientCheckpointingLayer):
         self.scale = scale
 
     def forward(
-        self, hidden_states: torch.Tensor, read_positions: torch.Tensor | None = None, **kwargs
+        self, hidden_states: torch.Tensor, *sources: torch.Tensor, read_positions: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Run the sublayer, with queries and residual only at `read_positions` (batch or 1, kept) if they are given."""
+        """Run the sublayer, with queries and residual only at `read_positions` (batch or 1, kept) if they are given.
+
+        A mixer that reads a second sequence finds it in `sources`.
+        """
         residual = hidden_states if read_positions is None else select_positions(hidden_states, read_positions)
         if self.pre_norm:
             hidden_states = self.norm(hidden_states)
-        hidden_states, _ = self.mixer(hidden_states, read_positions=read_positions, **kwargs)
+        hidden_states, _ = self.mixer(hidden_states, *sources, read_positions=read_positions, **kwargs)
         hidden_states = torch.add(residual, self.dropout(hidden_states), alpha=self.scale)
         return hidden_states if self.pre_norm else self.norm(hidden_states)

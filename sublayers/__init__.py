@@ -13,14 +13,17 @@ from transformers import (
     AutoModelForNextSentencePrediction,
     AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
+from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_order import (
     compact,
@@ -42,6 +45,7 @@ from sublayers.modeling.modeling_macaron_bert import (
     MacaronBertForTokenClassification,
     MacaronBertModel,
 )
+from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration, MacaronSeq2SeqModel
 from sublayers.modeling.modeling_par_bert import (
     PARBertForMaskedLM,
     PARBertForMultipleChoice,
@@ -57,6 +61,7 @@ from sublayers.modeling.modeling_sandwich_lm import (
     SandwichLMForSequenceClassification,
     SandwichLMModel,
 )
+from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration, SandwichSeq2SeqModel
 
 AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
     SandwichLMConfig: {
@@ -84,6 +89,14 @@ AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
         AutoModelForQuestionAnswering: MacaronBertForQuestionAnswering,
         AutoModelForMultipleChoice: MacaronBertForMultipleChoice,
     },
+    MacaronSeq2SeqConfig: {
+        AutoModel: MacaronSeq2SeqModel,
+        AutoModelForSeq2SeqLM: MacaronSeq2SeqForConditionalGeneration,
+    },
+    SandwichSeq2SeqConfig: {
+        AutoModel: SandwichSeq2SeqModel,
+        AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration,
+    },
 }
 
 for config_class, heads in AUTO_CLASSES.items():
@@ -104,6 +117,9 @@ __all__ = [
     "MacaronBertForSequenceClassification",
     "MacaronBertForTokenClassification",
     "MacaronBertModel",
+    "MacaronSeq2SeqConfig",
+    "MacaronSeq2SeqForConditionalGeneration",
+    "MacaronSeq2SeqModel",
     "PARBertConfig",
     "PARBertForMaskedLM",
     "PARBertForMultipleChoice",
@@ -117,6 +133,9 @@ __all__ = [
     "SandwichLMForCausalLM",
     "SandwichLMForSequenceClassification",
     "SandwichLMModel",
+    "SandwichSeq2SeqConfig",
+    "SandwichSeq2SeqForConditionalGeneration",
+    "SandwichSeq2SeqModel",
     "compact",
     "expand",
     "interleaved",

@@ -1,0 +1,28 @@
+"""Configuration of the Macaron encoder-decoder."""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.utils.type_validators import interval
+
+from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+
+
+@strict
+class MacaronSeq2SeqConfig(ReorderedSeq2SeqConfig):
+    """A Transformer for translation with half a feed-forward step on both sides of its attention.
+
+    The defaults are the base model of Lu et al. (2019), section 4.1, as its authors released it: norms before the
+    sublayers and behind the stacks, which the paper does not mention, and dropout in attention and feed-forward, too.
+    """
+
+    model_type = "macaron_seq2seq"
+
+    encoder_sublayer_order: str = "(fsf)6"
+    decoder_sublayer_order: str = "(fscf)6"
+    intermediate_size: int = 1024
+    attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    norm_position: Literal["pre", "post"] = "pre"
+    final_norm: bool = True
+    feed_forward_scale: float | int = 0.5

@@ -1,0 +1,85 @@
+"""What the configurations of the encoder-decoder families share."""
+
+from typing import ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.utils.type_validators import interval
+
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_order import expand
+
+
+@strict
+class ReorderedSeq2SeqConfig(SublayersConfig):
+    """An encoder over `s` and `f` and a decoder over `s`, `c` and `f`, each in any order.
+
+    The defaults are the base model of Vaswani et al. (2017) as fairseq has it: post-norm, ReLU, sinusoids behind the
+    padding index, one embedding for source, target and output, special tokens `<s> <pad> </s>` = 0, 1, 2.
+    """
+
+    order_fields: ClassVar[dict[str, str]] = {"encoder_sublayer_order": "sf", "decoder_sublayer_order": "scf"}
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
+
+    vocab_size: int = 32768
+    # None: vocab_size
+    encoder_vocab_size: int | None = None
+    encoder_sublayer_order: str = "(sf)6"
+    decoder_sublayer_order: str = "(scf)6"
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    # of source and of target, each
+    max_position_embeddings: int = 1024
+    attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    norm_position: Literal["pre", "post"] = "post"
+    embedding_norm: bool = False
+    position_offset: int = 2
+    # one embedding for source and target; tie_word_embeddings shares the decoder's with the output
+    share_encoder_decoder_embeddings: bool = True
+    output_bias: bool = False
+    # the share of each label's weight that the loss spreads over the vocabulary
+    label_smoothing: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+    # None: the first of eos_token_id, as in fairseq
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self, **kwargs):
+        if self.decoder_start_token_id is None:
+            eos = self.eos_token_id
+            self.decoder_start_token_id = eos[0] if isinstance(eos, list) else eos
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_encoder_sublayers(self) -> int:
+        """The number of residual sublayers of the encoder."""
+        return len(expand(self.encoder_sublayer_order))
+
+    @property
+    def num_decoder_sublayers(self) -> int:
+        """The number of residual sublayers of the decoder."""
+        return len(expand(self.decoder_sublayer_order))
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
+        """Nothing, since encoder and decoder bring plans of their own."""
+        return {}
+
+    @base_model_tp_plan.setter
+    def base_model_tp_plan(self, plan):
+        pass
+
+    def get_text_config(self, decoder=None, encoder=None):
+        """Return this configuration, whose counts are those that a cache needs."""
+        return self
+
+    def validate_architecture(self):
+        """Check also that a shared embedding has one vocabulary."""
+        super().validate_architecture()
+        if self.share_encoder_decoder_embeddings and self.encoder_vocab_size not in (None, self.vocab_size):
+            raise ValueError(
+                f"encoder_vocab_size={self.encoder_vocab_size} differs from vocab_size={self.vocab_size}, so the "
+                "embeddings cannot be shared; set share_encoder_decoder_embeddings=False"
+            )

@@ -1,0 +1,24 @@
+"""Configuration of the sandwich encoder-decoder."""
+
+from huggingface_hub.dataclasses import strict
+from transformers.utils.type_validators import interval
+
+from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+
+
+@strict
+class SandwichSeq2SeqConfig(ReorderedSeq2SeqConfig):
+    """A Transformer for translation whose encoder or decoder is a sandwich.
+
+    The defaults are the large model of Press, Smith and Levy (2020), section 5.3, with the encoder that scored best
+    there, `sandwich(6, 3)`. A sandwiched decoder, `sandwich(6, k, decoder=True)`, keeps self- and cross-attention
+    together.
+    """
+
+    model_type = "sandwich_seq2seq"
+
+    encoder_sublayer_order: str = "s3(sf)3f3"
+    hidden_size: int = 1024
+    intermediate_size: int = 4096
+    num_attention_heads: int = 16
+    dropout: float | int = interval(min=0.0, max=1.0)(default=0.3)

@@ -1,0 +1,22 @@
+"""The Macaron encoder-decoder.
+
+Lu et al. (2019), "Understanding and Improving Transformer From a Multi-Particle Dynamic System Point of View".
+"""
+
+from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
+from sublayers.modeling.modeling_reordered_seq2seq import (
+    ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqModel,
+)
+
+
+class MacaronSeq2SeqModel(ReorderedSeq2SeqModel):
+    """See `ReorderedSeq2SeqModel`."""
+
+    config: MacaronSeq2SeqConfig
+
+
+class MacaronSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneration):
+    """See `ReorderedSeq2SeqForConditionalGeneration`."""
+
+    config: MacaronSeq2SeqConfig

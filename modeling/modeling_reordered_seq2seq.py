@@ -1,0 +1,388 @@
+"""An encoder-decoder whose two stacks run any order of self-attention, cross-attention and feed-forward sublayers.
+
+Vaswani et al. (2017), "Attention Is All You Need".
+"""
+
+import torch
+from torch import nn
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
+from sublayers.modeling.attention import CrossAttention, SelfAttention
+from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
+from sublayers.modeling.linear import Linear
+from sublayers.modeling.losses import IGNORED, mean_cross_entropy
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
+from sublayers.modeling.packing import packing_of
+from sublayers.modeling.stack import SublayerStack, final_norm
+
+
+class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
+    """Base of the encoder-decoder models."""
+
+    config: ReorderedSeq2SeqConfig
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Say which weights are one, by the two fields of the configuration."""
+        if all_submodels or not self._tied_weights_keys:
+            return super().get_expanded_tied_weights_keys(all_submodels)
+        return dict(self._tied_weights_keys)
+
+
+class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel):
+    """What encoder and decoder share: embeddings, the stack of sublayers and the norm behind it."""
+
+    def __init__(self, config: ReorderedSeq2SeqConfig, order: str, vocab_size: int, is_causal: bool):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.hidden_size)
+        self.embed_positions = position_embeddings(config)
+        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.embed_norm = norm if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = SublayerStack(config, order, is_causal)
+        self.norm = final_norm(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+        self._tp_plan = tensor_parallel_plan(order)
+
+    def look_up_tokens(self, input_ids: torch.Tensor, name: str) -> torch.Tensor:
+        """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""
+        remedy = "is this the model's own tokenizer?"
+        return look_up(self.embed_tokens, input_ids, name, self.embed_tokens.num_embeddings, remedy)
+
+    def embed(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, name: str) -> torch.Tensor:
+        """Add positions to tokens: (batch, length, hidden), (batch or 1, length) -> (batch, length, hidden)."""
+        limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
+        positions = look_up(self.embed_positions, position_ids + self.config.position_offset, name, limit, remedy)
+        return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
+
+
+class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
+    """Source tokens to states that know both sides: (batch, length) -> (batch, length, hidden)."""
+
+    _can_record_outputs = {
+        "hidden_states": hidden_state_recorder("num_encoder_sublayers"),
+        "attentions": OutputRecorder(SelfAttention, index=1),
+    }
+
+    def __init__(self, config: ReorderedSeq2SeqConfig):
+        super().__init__(
+            config, config.encoder_sublayer_order, config.encoder_vocab_size or config.vocab_size, is_causal=False
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutput:
+        """Run the encoder.
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a source
+                longer than `max_position_embeddings`.
+        """
+        tokens = given(input_ids, inputs_embeds)
+        if inputs_embeds is None:
+            inputs_embeds = self.look_up_tokens(tokens, "input_ids")
+        mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
+        limit = self.config.max_position_embeddings
+        position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
+        hidden_states = self.layers(
+            self.embed(inputs_embeds, position_ids, "position_ids"),
+            padding_mask=None if self.records(**kwargs) else attention_mask,
+            attention_mask=mask,
+            **kwargs,
+        )
+        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+
+
+class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
+    """Target tokens to states that know what comes before and the source: (batch, length) -> (batch, length, hidden).
+
+    Rows of the batch that follow each other may share a row of the source, as beams do.
+    """
+
+    _can_record_outputs = {
+        "hidden_states": hidden_state_recorder("num_decoder_sublayers"),
+        "attentions": OutputRecorder(SelfAttention, index=1),
+        "cross_attentions": OutputRecorder(CrossAttention, index=1),
+    }
+
+    def __init__(self, config: ReorderedSeq2SeqConfig):
+        super().__init__(config, config.decoder_sublayer_order, config.vocab_size, is_causal=True)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        padding_mask: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Run the decoder; positions that `padding_mask` (batch, length) hides, by default padding, are not computed.
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, a target longer
+                than `max_position_embeddings`, or a batch that is no multiple of the source's.
+        """
+        config = self.config
+        tokens = given(input_ids, inputs_embeds)
+        batch, length = tokens.shape[:2]
+        if inputs_embeds is None:
+            inputs_embeds = self.look_up_tokens(tokens, "decoder_input_ids")
+        sources = len(encoder_hidden_states)
+        if batch % sources:
+            raise ValueError(f"{batch} target rows cannot share {sources} source rows; give as many or a multiple")
+        if use_cache and past_key_values is None and not self.training:
+            # without the config, which compilers cannot read an order from, they grow as they are filled
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        self_cache = past_key_values and past_key_values.self_attention_cache
+
+        causal_mask = create_causal_mask(config, inputs_embeds, attention_mask, self_cache, position_ids)
+        if position_ids is None:
+            past_length = 0 if self_cache is None else self_cache.get_seq_length()
+            limit = config.max_position_embeddings
+            position_ids = number_positions(length, limit, attention_mask, tokens.device, past_length)
+        # rows that share a source are its queries
+        queries = inputs_embeds.reshape(sources, -1, config.hidden_size)
+        cross_mask = create_bidirectional_mask(
+            config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+        )
+        if isinstance(cross_mask, torch.Tensor) and cross_mask.ndim == 4:
+            cross_mask = cross_mask[:, :, :1]
+        source_packing = None
+        if not (self_cache and length == 1):
+            source_packing = packing_of(encoder_hidden_states, encoder_attention_mask, None)
+        if source_packing is not None:
+            encoder_hidden_states = source_packing.pack(encoder_hidden_states)
+        hidden_states = self.layers(
+            self.embed(inputs_embeds, position_ids, "decoder_position_ids"),
+            padding_mask=None if self.records(**kwargs) else attention_mask if padding_mask is None else padding_mask,
+            encoder_hidden_states=encoder_hidden_states,
+            cross_inputs={
+                "attention_mask": cross_mask,
+                "past_key_values": past_key_values,
+                "source_packing": source_packing,
+            },
+            attention_mask=causal_mask,
+            past_key_values=self_cache,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
+        )
+
+
+class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
+    """Encoder and decoder: (batch, source length), (batch, length) -> (batch, length, hidden)."""
+
+    def __init__(self, config: ReorderedSeq2SeqConfig):
+        super().__init__(config)
+        self.encoder = ReorderedSeq2SeqEncoder(config)
+        self.decoder = ReorderedSeq2SeqDecoder(config)
+        if config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the source's embeddings."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
+        """Replace the source's embeddings and, where they are shared, the target's."""
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> Seq2SeqModelOutput:
+        """Run the encoder, unless its outputs are given, and the decoder. Raises what they raise."""
+        padding_mask = kwargs.pop("padding_mask", None)
+        encoded = encoder_outputs
+        if encoded is None:
+            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        elif isinstance(encoded, tuple):
+            encoded = BaseModelOutput(*encoded)  # type: ignore[arg-type]
+        outputs = self.decoder(
+            encoded.last_hidden_state,
+            attention_mask,
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            position_ids=decoder_position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            padding_mask=padding_mask,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
+        )
+
+
+class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
+    """The encoder-decoder with scores for each next token: (batch, source length) -> (batch, length, vocabulary)."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: ReorderedSeq2SeqConfig):
+        super().__init__(config)
+        self.model = ReorderedSeq2SeqModel(config)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
+        if config.tie_word_embeddings:
+            side = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
+            self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
+        self.post_init()
+
+    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
+        """Give source, target and output another number of tokens.
+
+        Raises:
+            ValueError: source and target have vocabularies of their own.
+        """
+        if self.config.encoder_vocab_size is not None:
+            raise ValueError("source and target have vocabularies of their own; build a new model for larger ones")
+        if new_num_tokens is not None and not self.config.share_encoder_decoder_embeddings:
+            decoder = self.model.decoder
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Shift labels (batch, length) one place to the right, behind the token that starts every target.
+
+        Raises:
+            ValueError: the configuration does not name that token or the padding.
+        """
+        start, padding = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None or padding is None:
+            raise ValueError(f"decoder_start_token_id={start} and pad_token_id={padding} must be numbers; set them")
+        ids = torch.full_like(labels, start)
+        ids[:, 1:] = labels[:, :-1]
+        return ids.masked_fill(ids == IGNORED, padding)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> Seq2SeqLMOutput:
+        """Score the next token at each target position; without decoder inputs they are the labels, shifted.
+
+        The loss is label-smoothed as `config.label_smoothing` says. In training with labels, scores are only those of
+        the labelled tokens, (labelled in all, vocabulary), since nothing else is computed.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            labelled = labels != IGNORED
+            if self.training:
+                # what stands behind a row's last label changes no score
+                kwargs["padding_mask"] = labelled.flip(1).cummax(1).values.flip(1)
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            decoder_position_ids=decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        hidden_states, loss = outputs.last_hidden_state, None
+        if labels is not None and self.training and not is_tracing(labels):
+            hidden_states, labels = hidden_states[labelled], labels[labelled]
+        logits = self.lm_head(hidden_states)
+        if labels is not None:
+            smoothing = self.config.label_smoothing
+            loss = mean_cross_entropy(logits.flatten(0, -2), labels.flatten(), num_items_in_batch, smoothing)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def _expand_inputs_for_generation(  # type: ignore[misc]
+        self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs
+    ):
+        # all candidates of a source share its states, and the keys and values made from them
+        shared = {
+            name: model_kwargs.pop(name) for name in ("encoder_outputs", "attention_mask") if name in model_kwargs
+        }
+        expand = super()._expand_inputs_for_generation  # type: ignore[misc]
+        input_ids, model_kwargs = expand(expand_size, False, input_ids, **model_kwargs)
+        if "s" not in self.config.decoder_sublayer_order and "decoder_position_ids" not in model_kwargs:
+            # there is no cache to count the past by
+            model_kwargs["decoder_position_ids"] = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        return input_ids, model_kwargs | shared
+
+    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.LongTensor) -> EncoderDecoderCache:
+        # beams trade places within their source
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values

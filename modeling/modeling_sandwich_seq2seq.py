@@ -1,0 +1,22 @@
+"""The sandwich encoder-decoder.
+
+Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their Sublayers", section 5.3.
+"""
+
+from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
+from sublayers.modeling.modeling_reordered_seq2seq import (
+    ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqModel,
+)
+
+
+class SandwichSeq2SeqModel(ReorderedSeq2SeqModel):
+    """See `ReorderedSeq2SeqModel`."""
+
+    config: SandwichSeq2SeqConfig
+
+
+class SandwichSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneration):
+    """See `ReorderedSeq2SeqForConditionalGeneration`."""
+
+    config: SandwichSeq2SeqConfig
