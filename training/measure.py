@@ -33,7 +33,10 @@ CAPTION = (
 
 
 class Task(NamedTuple):
-    """What each model has to call, how much work (in units such as GFLOP) the call does, and its least part."""
+    """What each model has to call, how much work (in units such as GFLOP) the call does, and its least part.
+
+    Models at the end may be missing.
+    """
 
     name: str
     unit: str
@@ -81,7 +84,9 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
                 name: {
                     "samples_ms": samples[name],
                     "median_ms": (middle := median(samples[name])),
-                    "ratios": {peer: ratio(samples[name], samples[peer]) for peer in comparison.peers[name]},
+                    "ratios": {
+                        peer: ratio(samples[name], samples[peer]) for peer in comparison.peers[name] if peer in samples
+                    },
                     "rate": task.work[name] / middle * 1e3,
                     "peak_bytes": peak_memory(call, device),
                     **({"floor_ms": median(samples[name, "floor"])} if task.floors else {}),
