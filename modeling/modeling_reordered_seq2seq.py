@@ -159,7 +159,8 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         if use_cache and past_key_values is None and not self.training:
             # without the config, which compilers cannot read an order from, they grow as they are filled
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        self_cache = past_key_values and past_key_values.self_attention_cache
+        # an empty cache counts as false
+        self_cache = None if past_key_values is None else past_key_values.self_attention_cache
 
         causal_mask = create_causal_mask(config, inputs_embeds, attention_mask, self_cache, position_ids)
         if position_ids is None:
@@ -174,7 +175,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         if isinstance(cross_mask, torch.Tensor) and cross_mask.ndim == 4:
             cross_mask = cross_mask[:, :, :1]
         source_packing = None
-        if not (self_cache and length == 1):
+        if past_key_values is None or not past_key_values.is_updated.get(0):
             source_packing = packing_of(encoder_hidden_states, encoder_attention_mask, None)
         if source_packing is not None:
             encoder_hidden_states = source_packing.pack(encoder_hidden_states)

@@ -4,7 +4,7 @@ import argparse
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -64,21 +64,38 @@ class State(dict[str, torch.Tensor]):
             raise ValueError(f"no place for {sorted(self)} in {kind}")
 
 
-def assemble(model: Model, sublayers: dict[str, list[Weights]], others: Weights) -> tuple[Model, Coverage]:
-    """Give a model's i-th sublayer of each kind the i-th weights of that kind, and all `others` under their names.
+def place(order: str, sublayers: dict[str, list[Weights]], stack: str = "model.layers") -> tuple[Weights, Coverage]:
+    """Give the i-th sublayer of each kind in an order the i-th weights of that kind, under its name in the stack."""
+    remaining = {letter: iter(weights) for letter, weights in sublayers.items()}
+    state: Weights = {}
+    new = []
+    for i, letter in enumerate(expand(order)):
+        if weights := next(remaining[letter], None):
+            state |= {f"{stack}.{i}.{name}": tensor for name, tensor in weights.items()}
+        else:
+            new.append(i)
+    return state, Coverage(new, {letter: len(list(rest)) for letter, rest in remaining.items()})
 
-    Sublayers without weights keep those that they have.
+
+def place_whole(order: str, sublayers: dict[str, list[Weights]], stack: str = "model.layers") -> Weights:
+    """Place the sublayers of an order that has all those of its source, and no other.
+
+    Raises:
+        ValueError: the order has more or fewer sublayers of a kind than there are weights.
+    """
+    state, coverage = place(order, sublayers, stack)
+    if coverage.new or any(coverage.unused.values()):
+        found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items())
+        raise ValueError(f"the order {order!r} does not fit a checkpoint with {found}")
+    return state
+
+
+def fill(model: Model, state: Weights) -> Model:
+    """Give a model its weights; parameters that are not named keep those that they have.
 
     Raises:
         ValueError: weights that the model has no place for.
     """
-    remaining = {letter: iter(weights) for letter, weights in sublayers.items()}
-    state, new = dict(others), []
-    for i, letter in enumerate(expand(model.config.sublayer_order)):
-        if weights := next(remaining[letter], None):
-            state |= {f"model.layers.{i}.{name}": tensor for name, tensor in weights.items()}
-        else:
-            new.append(i)
     if model.base_model is model:
         # a body by itself has no prefix
         state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
@@ -87,31 +104,57 @@ def assemble(model: Model, sublayers: dict[str, list[Weights]], others: Weights)
         if name not in own or own[name].shape != tensor.shape:
             raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not fit into {type(model).__name__}")
     model.load_state_dict(state, strict=False)
-    return model.eval(), Coverage(new, {letter: len(list(rest)) for letter, rest in remaining.items()})
+    return model.eval()
+
+
+def assemble(model: Model, sublayers: dict[str, list[Weights]], others: Weights) -> tuple[Model, Coverage]:
+    """Place the sublayers that a model with one stack shares with its source, and all `others`.
+
+    Raises what `fill` raises.
+    """
+    state, coverage = place(model.config.sublayer_order, sublayers)
+    return fill(model, others | state), coverage
 
 
 def assemble_whole(model: Model, sublayers: dict[str, list[Weights]], others: Weights) -> Model:
-    """Assemble a model that takes every sublayer of its source, and no other.
+    """Assemble a model with one stack, all of whose sublayers its source has. Raises what its two halves raise."""
+    return fill(model, others | place_whole(model.config.sublayer_order, sublayers))
+
+
+# what fairseq keeps beside the weights: its options and, up to 0.8, its clocks and counters, here without their code
+HARMLESS: list[Any] = [
+    argparse.Namespace,
+    *((argparse.Namespace, f"fairseq.meters.{name}") for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")),
+]
+
+
+def load_fairseq(path: Path) -> tuple[Weights, dict[str, Any]]:
+    """Read the weights of a fairseq checkpoint, and its model's options, without running what else may be in it.
 
     Raises:
-        ValueError: the order has more or fewer sublayers of a kind than there are weights.
-    """
-    model, coverage = assemble(model, sublayers, others)
-    if coverage.new or any(coverage.unused.values()):
-        found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items())
-        raise ValueError(f"the order {model.config.sublayer_order!r} does not fit a checkpoint with {found}")
-    return model
-
-
-def load_fairseq(path: Path) -> Weights:
-    """Read the weights of a fairseq checkpoint without running what else may be in it.
-
-    Raises:
-        ValueError: the file holds objects other than tensors and fairseq's options.
+        ValueError: the file holds other objects, or no weights.
     """
     try:
-        # fairseq keeps its options beside the weights as a Namespace, the one class that is allowed in
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True)["model"]
+        with torch.serialization.safe_globals(HARMLESS):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} holds more than weights and would run code to load it; it is not read") from error
+    if "model" not in checkpoint:
+        raise ValueError(f"{path} has no 'model'; is it a fairseq checkpoint?")
+    # since 0.10, the options of the model are one of several groups
+    options = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model") or {}
+    return checkpoint["model"], vars(options) if isinstance(options, argparse.Namespace) else options
+
+
+def agreed(options: Mapping[str, Any], name: str) -> Any:
+    """Read an option that encoder and decoder have each, or only one of them; None where neither has it.
+
+    Raises:
+        ValueError: they differ.
+    """
+    values = {
+        f"{side}_{name}": options[f"{side}_{name}"] for side in ("encoder", "decoder") if f"{side}_{name}" in options
+    }
+    if len({*values.values()}) > 1:
+        raise ValueError(f"{values} cannot be converted; encoder and decoder must agree")
+    return next(iter(values.values()), None)

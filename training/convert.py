@@ -5,28 +5,46 @@ from pathlib import Path
 
 import transformers
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoTokenizer, GPT2LMHeadModel, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedModel
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.checkpoint import load_fairseq
+from sublayers.training.checkpoint import agreed, load_fairseq
 from sublayers.training.cli import refuse_to_overwrite
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
+from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq
+
+# by whether the source is an encoder-decoder
+ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
 
 
-def from_folder(source: Path, sublayer_order: str | None) -> PreTrainedModel:
+def refuse_other_orders(orders: dict[str, str], known: list[str]) -> None:
+    """Check that only orders of stacks that the source has are given.
+
+    Raises:
+        ValueError: another one is.
+    """
+    if foreign := sorted(f"--{name.replace('_', '-')}" for name in orders.keys() - set(known)):
+        taken = " and ".join(f"--{name.replace('_', '-')}" for name in known) or "no order but its own"
+        raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
+
+
+def from_folder(source: Path, orders: dict[str, str]) -> PreTrainedModel:
     """Convert a transformers folder, and say what could not be taken over.
 
     Raises:
-        ValueError: a model that is neither GPT-2 nor BERT.
+        ValueError: a model that is none of GPT-2, BERT, BART and Marian, or an order of a stack that it lacks.
     """
     config = AutoConfig.from_pretrained(source)
+    if config.model_type not in ("gpt2", "bert", "bart", "marian"):
+        raise ValueError(f"{source} holds {config.model_type!r}; GPT-2, BERT, BART and Marian can be converted")
+    refuse_other_orders(orders, ORDERS[config.is_encoder_decoder])
     if config.model_type == "gpt2":
-        return from_gpt2(GPT2LMHeadModel.from_pretrained(source), sublayer_order)
-    if config.model_type != "bert":
-        raise ValueError(f"{source} holds {config.model_type!r}; GPT-2 and BERT can be converted")
+        return from_gpt2(GPT2LMHeadModel.from_pretrained(source), **orders)
+    if config.model_type in ("bart", "marian"):
+        return from_bart(AutoModelForSeq2SeqLM.from_pretrained(source), **orders)
     model_class = getattr(transformers, (config.architectures or ["BertModel"])[0])
-    model, coverage = from_bert(model_class.from_pretrained(source), sublayer_order)
+    model, coverage = from_bert(model_class.from_pretrained(source), **orders)
     letters = expand(model.config.sublayer_order)
     if coverage.new:
         print("new, with random weights:", ", ".join(f"layers.{i} ({letters[i]})" for i in coverage.new))
@@ -34,6 +52,28 @@ def from_folder(source: Path, sublayer_order: str | None) -> PreTrainedModel:
         if number:
             print(f"not taken over: the last {number} {letter} of the source")
     return model
+
+
+def from_fairseq_file(source: Path, num_attention_heads: int | None, orders: dict[str, str]) -> PreTrainedModel:
+    """Convert a fairseq checkpoint, or the safetensors of its weights.
+
+    Raises:
+        ValueError: what is not in the file is not given either, or an order of a stack that it lacks is.
+    """
+    weights, options = (load_file(source), {}) if source.suffix == ".safetensors" else load_fairseq(source)
+    # read in any case: heads that differ cannot be converted
+    told = agreed(options, "attention_heads")
+    heads = num_attention_heads or told
+    if heads is None:
+        raise ValueError(f"{source} does not tell its number of heads; pass --num-attention-heads")
+    if "encoder.embed_segment.weight" in weights:
+        refuse_other_orders(orders, [])
+        return from_macaron_bert(weights, heads)
+    is_encoder_decoder = "encoder.embed_tokens.weight" in weights
+    refuse_other_orders(orders, ORDERS[is_encoder_decoder])
+    if is_encoder_decoder:
+        return from_fairseq_seq2seq(weights, heads, options=options, **orders)
+    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,27 +84,26 @@ def main(argv: list[str] | None = None) -> None:
         ValueError: a checkpoint that this model has no place for, or a fairseq file without its number of heads.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
-    source_help = "a transformers GPT-2 or BERT folder, or a fairseq LM or Macaron BERT (.pt, .safetensors)"
+    source_help = "a transformers folder (GPT-2, BERT, BART, Marian) or a fairseq file (.pt, .safetensors: language "
+    source_help += "model, Transformer, Macaron, Macaron BERT)"
     parser.add_argument("source", type=Path, help=source_help)
     parser.add_argument("destination", type=Path, help="a new folder")
     parser.add_argument("--sublayer-order", "--sublayer_order", help="default: the source's own")
-    parser.add_argument("--num-attention-heads", "--num_attention_heads", type=int, help="fairseq files do not tell")
+    for side in ("encoder", "decoder"):
+        order_help = f"of an encoder-decoder's {side}; default: the source's own"
+        parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
+    heads_help = "needed where a fairseq file does not tell"
+    parser.add_argument("--num-attention-heads", "--num_attention_heads", type=int, help=heads_help)
     arguments = parser.parse_args(argv)
     refuse_to_overwrite(arguments.destination)
+    names = ORDERS[False] + ORDERS[True]
+    orders = {name: order for name, order in vars(arguments).items() if name in names and order}
     if arguments.source.is_dir():
-        model = from_folder(arguments.source, arguments.sublayer_order)
-    elif arguments.num_attention_heads is None:
-        raise ValueError("a fairseq file does not tell its number of heads; pass --num-attention-heads")
+        model = from_folder(arguments.source, orders)
     else:
-        load = load_file if arguments.source.suffix == ".safetensors" else load_fairseq
-        state = load(arguments.source)
-        if "encoder.embed_segment.weight" in state:
-            if arguments.sublayer_order:
-                raise ValueError("Macaron BERT is converted in its own order; leave out --sublayer-order")
-            model = from_macaron_bert(state, arguments.num_attention_heads)
-        else:
-            model = from_fairseq_lm(state, arguments.num_attention_heads, sublayer_order=arguments.sublayer_order)
+        model = from_fairseq_file(arguments.source, arguments.num_attention_heads, orders)
     model.save_pretrained(arguments.destination)
     if (arguments.source / "tokenizer_config.json").exists():
         AutoTokenizer.from_pretrained(arguments.source).save_pretrained(arguments.destination)
-    print(f"{arguments.destination}: {model.num_parameters():,} parameters in the order {model.config.sublayer_order}")
+    described = ", ".join(f"{name.replace('_', ' ')} {order}" for name, order in model.config.orders.items())
+    print(f"{arguments.destination}: {model.num_parameters():,} parameters, {described}")

@@ -64,6 +64,9 @@ def test_a_fairseq_checkpoint_needs_its_heads_and_nothing_else(tmp_path):
         main([str(path), str(tmp_path / "ours")])
     main([str(path), str(tmp_path / "ours"), "--num-attention-heads=2"])
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "ours").config.num_sublayers == 4
+    torch.save({"model": fairseq_state(), "args": argparse.Namespace(decoder_attention_heads=4)}, path)
+    main([str(path), str(tmp_path / "told")])
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "told").config.num_attention_heads == 4
 
 
 SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
@@ -109,7 +112,7 @@ def test_folders_that_hold_no_encoder_are_refused(tmp_path):
     with pytest.raises(ValueError, match="only BERT as an encoder can be converted"):
         main([str(tmp_path / "decoder"), str(tmp_path / "ours")])
     T5Config().save_pretrained(tmp_path / "t5")
-    with pytest.raises(ValueError, match="holds 't5'; GPT-2 and BERT can be converted"):
+    with pytest.raises(ValueError, match="holds 't5'; GPT-2, BERT, BART and Marian can be converted"):
         main([str(tmp_path / "t5"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
 

@@ -1,0 +1,205 @@
+"""Conversions into the encoder-decoders: fairseq's Transformer and Macaron, transformers' BART and Marian."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import BartForConditionalGeneration, MarianMTModel
+
+from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
+from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
+from sublayers.configuration.sublayer_order import interleaved, macaron
+from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
+from sublayers.training.checkpoint import State, Weights, agreed, fill, place_whole
+
+SIDES = ("encoder", "decoder")
+ATTENTION = {
+    ".q_proj": "mixer.q_proj",
+    ".k_proj": "mixer.k_proj",
+    ".v_proj": "mixer.v_proj",
+    ".out_proj": "mixer.o_proj",
+    "_layer_norm": "norm",
+}
+# the sublayers of a layer in the order in which they run; the first is Macaron's
+LAYER = [
+    ("f", {"macaron_fc1": "mixer.fc1", "macaron_fc2": "mixer.fc2", "macaron_layer_norm": "norm"}),
+    ("s", {f"self_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
+    ("c", {f"encoder_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
+    ("f", {"fc1": "mixer.fc1", "fc2": "mixer.fc2", "final_layer_norm": "norm"}),
+]
+# what changes the function of a fairseq model without a trace among its weights
+UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention")
+
+
+def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
+    """Give fairseq's weights the names that they have since 0.10, which are also those of transformers' BART."""
+    upgraded: Weights = {}
+    for name, tensor in weights.items():
+        if name == "decoder.embed_out":
+            name = "decoder.output_projection.weight"
+        # the encoder's norms had numbers up to 0.6, attention one matrix for three projections
+        for number, norm in enumerate(("self_attn", "final", "macaron")):
+            name = name.replace(f".layer_norms.{number}.", f".{norm}_layer_norm.")
+        if ".in_proj_" in name:
+            parts = zip("qkv", tensor.chunk(3), strict=True)
+            upgraded |= {name.replace("in_proj_", f"{letter}_proj."): part for letter, part in parts}
+        else:
+            upgraded[name] = tensor
+    return State(upgraded)
+
+
+def take_stack(state: State, side: str, is_macaron: bool) -> dict[str, list[Weights]]:
+    """Take the layers of the encoder or the decoder: the weights of their sublayers, by kind."""
+    parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or side == "decoder"]
+    sublayers: dict[str, list[Weights]] = {letter: [] for letter in "scf" if letter in dict(parts)}
+    while any(key.startswith(layer := f"{side}.layers.{len(sublayers['s'])}.") for key in state):
+        for letter, names in parts:
+            sublayers[letter].append(state.take_all({f"{layer}{theirs}": ours for theirs, ours in names.items()}))
+    return sublayers
+
+
+def build(
+    state: State,
+    encoder_sublayer_order: str | None,
+    decoder_sublayer_order: str | None,
+    position_offset: int = 2,
+    **fields: Any,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Build a model from weights by fairseq's names, with `fields` of its configuration that weights do not tell.
+
+    Raises:
+        ValueError: a name that is missing or without a place, feed-forward sublayers of several widths, or an order
+            that does not fit.
+    """
+    is_macaron = any(".macaron_fc1." in name for name in state)
+    encoder, decoder = (take_stack(state, side, is_macaron) for side in SIDES)
+    widths = {len(weights["mixer.fc1.bias"]) for weights in encoder["f"] + decoder["f"]}
+    if len(widths) > 1:
+        raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")
+    source, target = (state.take_tensor(f"{side}.embed_tokens.weight") for side in SIDES)
+    output = state.pop("decoder.output_projection.weight", target)
+    others = {
+        "model.encoder.embed_tokens.weight": source,
+        "model.decoder.embed_tokens.weight": target,
+        "lm_head.weight": output,
+    }
+    if output_bias := "decoder.output_projection.bias" in state:
+        others["lm_head.bias"] = state.pop("decoder.output_projection.bias")
+    if "encoder.embed_positions.weight" in state:
+        for side in SIDES:
+            positions = state.take_tensor(f"{side}.embed_positions.weight")
+            others[f"model.{side}.embed_positions.weight"] = positions
+        fields |= {"position_embedding_type": "learned", "max_position_embeddings": len(positions) - position_offset}
+    if embedding_norm := "encoder.layernorm_embedding.weight" in state:
+        others |= state.take_all({f"{side}.layernorm_embedding": f"model.{side}.embed_norm" for side in SIDES})
+    if final_norm := "encoder.layer_norm.weight" in state:
+        others |= state.take_all({f"{side}.layer_norm": f"model.{side}.norm" for side in SIDES})
+    state.refuse_rest("an encoder-decoder")
+
+    default_order = macaron if is_macaron else interleaved
+    config_class = MacaronSeq2SeqConfig if is_macaron else SandwichSeq2SeqConfig
+    model_class = MacaronSeq2SeqForConditionalGeneration if is_macaron else SandwichSeq2SeqForConditionalGeneration
+    config = config_class(
+        vocab_size=len(target),
+        encoder_vocab_size=None if len(source) == len(target) else len(source),
+        encoder_sublayer_order=encoder_sublayer_order or default_order(len(encoder["s"])),
+        decoder_sublayer_order=decoder_sublayer_order or default_order(len(decoder["s"]), decoder=True),
+        hidden_size=target.shape[1],
+        intermediate_size=widths.pop(),
+        # fairseq and BART norm before sublayers exactly where a norm ends the stack
+        **{"norm_position": "pre" if final_norm else "post"} | fields,
+        final_norm=final_norm,
+        embedding_norm=embedding_norm,
+        position_offset=position_offset,
+        share_encoder_decoder_embeddings=torch.equal(source, target),
+        tie_word_embeddings=torch.equal(target, output),
+        output_bias=output_bias,
+    )
+    others |= place_whole(config.encoder_sublayer_order, encoder, "model.encoder.layers")
+    others |= place_whole(config.decoder_sublayer_order, decoder, "model.decoder.layers")
+    return fill(model_class(config), others)
+
+
+def from_fairseq_seq2seq(
+    weights: Mapping[str, torch.Tensor],
+    num_attention_heads: int,
+    encoder_sublayer_order: str | None = None,
+    decoder_sublayer_order: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Convert fairseq's Transformer or its Macaron (0.6 to 0.12), pre-norm or post-norm, in its own or another order.
+
+    `options` are fairseq's, flat as its command line's; without them the activation is ReLU, embeddings are scaled,
+    and sinusoids reach 1024 tokens.
+
+    Raises:
+        ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
+            in which encoder and decoder differ or that this model does not have.
+    """
+    options = options or {}
+    if found := [name for name in UNKNOWN_HERE if options.get(name)]:
+        raise ValueError(f"fairseq's option {found[0]} cannot be converted")
+    fields: dict[str, Any] = {}
+    normalize_before = agreed(options, "normalize_before")
+    if normalize_before is not None:
+        fields["norm_position"] = "pre" if normalize_before else "post"
+    if "dropout" in options:
+        fields |= {name: options.get(name) or 0.0 for name in ("dropout", "attention_dropout", "activation_dropout")}
+        # its name up to 0.7
+        fields["activation_dropout"] = fields["activation_dropout"] or options.get("relu_dropout", 0.0)
+    return build(
+        upgrade(weights),
+        encoder_sublayer_order,
+        decoder_sublayer_order,
+        num_attention_heads=num_attention_heads,
+        max_position_embeddings=max(options.get(f"max_{side}_positions", 1024) for side in ("source", "target")),
+        hidden_act=options.get("activation_fn", "relu"),
+        scale_embedding=not options.get("no_scale_embedding", False),
+        **fields,
+    )
+
+
+def from_bart(
+    source: BartForConditionalGeneration | MarianMTModel,
+    encoder_sublayer_order: str | None = None,
+    decoder_sublayer_order: str | None = None,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Convert transformers' BART or Marian; in the interleaved order, the default, the outputs are equal.
+
+    Marian's sinusoids have other frequencies than fairseq's, so they become learned positions. Padding is not counted
+    as a position here, so a source that is padded on the left reads differently from theirs, who count it.
+
+    Raises:
+        ValueError: encoder and decoder have other heads or widths, or an order does not fit.
+    """
+    old = source.config
+    weights = {name.removeprefix("model."): tensor for name, tensor in source.state_dict().items()}
+    # encoder and decoder hold what they share
+    weights.pop("shared.weight", None)
+    weights["decoder.output_projection.weight"] = weights.pop("lm_head.weight")
+    bias = weights.pop("final_logits_bias")[0]
+    if bias.any():
+        weights["decoder.output_projection.bias"] = bias
+    model = build(
+        State(weights),
+        encoder_sublayer_order,
+        decoder_sublayer_order,
+        # BART's tables begin with two rows that it never reads
+        position_offset=2 if old.model_type == "bart" else 0,
+        num_attention_heads=agreed(old.to_dict(), "attention_heads"),
+        hidden_act=old.activation_function,
+        dropout=old.dropout,
+        attention_dropout=old.attention_dropout,
+        activation_dropout=old.activation_dropout,
+        scale_embedding=old.scale_embedding,
+        initializer_range=old.init_std,
+        pad_token_id=old.pad_token_id,
+        bos_token_id=old.bos_token_id,
+        eos_token_id=old.eos_token_id,
+        decoder_start_token_id=old.decoder_start_token_id,
+    )
+    model.generation_config = copy.deepcopy(source.generation_config)
+    return model
