@@ -134,7 +134,7 @@ def _read_dataset(name: str, args: CorpusArguments) -> dict[str, Text]:
         used = [split for split in ("train", "validation") if split in splits]
         texts = {split: Text(_text_rows(splits[split], name, args)) for split in used}
     except UNREADABLE as error:
-        raise ValueError(f"data set {name!r} cannot be read: {_sentence(error)}") from error
+        raise ValueError(f"data set {name!r} cannot be read: {sentence(error)}") from error
     if not texts:
         raise ValueError(f"data set {name!r} has neither a split 'train' nor 'validation', only {', '.join(splits)}")
     return texts
@@ -160,7 +160,7 @@ def _read_file(path: str, args: CorpusArguments) -> Text:
             rows = Dataset.from_generator(_lines, gen_kwargs={"path": path}, fingerprint=version)
         return Text(_text_rows(rows, path, args, "text" if suffix == ".txt" else None), documents=suffix != ".txt")
     except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read: {_sentence(error)}") from error
+        raise ValueError(f"{path} cannot be read: {sentence(error)}") from error
 
 
 def _lines(path: str) -> Iterator[dict[str, str]]:
@@ -198,5 +198,6 @@ def _split_off(text: Text, args: CorpusArguments) -> dict[str, Text]:
     return {"train": Text(text.rows.skip(number), text.documents), "validation": text.take(number)}
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """Say in one line why something could not be read."""
     return " ".join(str(error.__cause__ or error).split())

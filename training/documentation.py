@@ -1,13 +1,18 @@
 """Documented functions of the running Python's standard library, and a sentence-pair task made from them."""
 
 import ast
+import hashlib
 import random
 from collections.abc import Iterator
 from inspect import cleandoc
 
 from datasets import Dataset
+from tqdm.auto import tqdm
 
 from sublayers.training.corpus import standard_library
+
+# longer ones are beyond a small model
+LONGEST_FUNCTION = 400
 
 
 def documented_functions(source: str) -> Iterator[tuple[str, str]]:
@@ -48,3 +53,37 @@ def documentation_pairs(seed: int = 0) -> dict[str, Dataset]:
         split: Dataset.from_dict({name: [row[k] for row in found] for k, name in enumerate(names)})
         for split, found in rows.items()
     }
+
+
+def docstring_to_code() -> dict[str, Dataset]:
+    """Pair the first line of a documentation string (`source`) with its function's code without it (`target`).
+
+    Only functions of at most 400 characters that parse by themselves, each pair once. `validation` and `test` have
+    the files that the language models' validation split has, so that no file is in two splits.
+    """
+    texts = standard_library()
+    files: dict[str, list[str]] = {"train": texts["train"]["text"], "validation": [], "test": []}
+    for text in texts["validation"]["text"]:
+        files["test" if hashlib.sha256(text.encode()).digest()[0] % 2 else "validation"].append(text)
+    seen: set[tuple[str, str]] = set()
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for split, found in files.items():
+        progress = tqdm(found, f"finding functions, {split}", delay=2)
+        functions = (pair for text in progress for pair in documented_functions(text))
+        short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and _parses(pair[1]))
+        # in order and once each
+        pairs[split] = [pair for pair in dict.fromkeys(short) if pair not in seen]
+        seen.update(pairs[split])
+    return {
+        split: Dataset.from_dict({"source": [pair[0] for pair in found], "target": [pair[1] for pair in found]})
+        for split, found in pairs.items()
+    }
+
+
+def _parses(code: str) -> bool:
+    # a text that spans lines may hold the indentation that is cut
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True

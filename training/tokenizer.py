@@ -59,18 +59,21 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{len(tokenizer)} tokens in {args.output_dir}")
 
 
-def train_tokenizer(texts: Iterable[str], model: TokenizerModel, vocab_size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], model: TokenizerModel, vocab_size: int, special_tokens: dict[str, str] | None = None
+) -> PreTrainedTokenizerFast:
     """Train a fast tokenizer; bpe, byte and char decode to exactly the text that they encoded.
 
     Args:
         texts: documents; not read for `byte`, whose vocabulary is given.
         model: kind of tokens.
         vocab_size: largest number of tokens, special ones included.
+        special_tokens: texts of the special tokens by role, in the order of their ids; default: as GPT-2 or BERT.
 
     Raises:
         ValueError: a vocabulary too small for the bytes and special tokens of a byte-level BPE.
     """
-    special = BERT_SPECIAL_TOKENS if model == "wordpiece" else SPECIAL_TOKENS
+    special = special_tokens or (BERT_SPECIAL_TOKENS if model == "wordpiece" else SPECIAL_TOKENS)
     # in order and once each, as the same text may play two roles
     settings = {"vocab_size": vocab_size, "special_tokens": list(dict.fromkeys(special.values()))}
     tokenizer = {"bpe": _bpe, "wordpiece": _wordpiece, "byte": _byte, "char": _char}[model](texts, settings)

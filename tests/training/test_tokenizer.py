@@ -89,6 +89,15 @@ def test_loads_back_the_same(model, tmp_path):
     assert loaded.decode(loaded(text).input_ids) == tokenizer.decode(tokenizer(text).input_ids)
 
 
+@pytest.mark.parametrize("model", ["bpe", "byte"])
+def test_special_tokens_can_be_chosen(model):
+    special = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = train_tokenizer(TEXTS, model, 300, special)
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
+    assert tokenizer.special_tokens_map == special
+    assert tokenizer.decode(tokenizer(TEXTS[0]).input_ids) == TEXTS[0]
+
+
 def test_a_vocabulary_below_the_bytes_is_refused():
     with pytest.raises(ValueError, match=r"vocab_size=258 is less than the 256 bytes and 3 special tokens"):
         train_tokenizer(TEXTS, "bpe", 258)
