@@ -1,0 +1,263 @@
+"""Extractive question answering: a pipeline that transformers 5 removed, and what it is made of."""
+
+# transformers types the class attributes and methods that pipelines replace more narrowly than it uses them
+# mypy: disable-error-code="assignment,misc,override"
+
+from collections.abc import Iterable, Iterator
+from math import exp, inf
+from typing import Any
+
+from torch import Tensor, tensor
+from torch.nn.functional import log_softmax, pad
+from transformers import BatchEncoding, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.pipelines.base import ChunkPipeline
+
+
+class QuestionAnsweringPipeline(ChunkPipeline):
+    """Find answers in contexts with any model for extractive question answering.
+
+    Parameters and results are those of transformers 4. Each parameter may be given here or with a call.
+
+    Args:
+        max_seq_len: tokens of a window; by default 384, or fewer where the model reads no more.
+        doc_stride: tokens that neighbouring windows share; by default 128, or half a window if that is less.
+        max_question_len: tokens after which a question is cut; by default 64.
+        align_to_words: whether answers are extended to whole words of their window; by default True.
+        max_answer_len: most tokens of an answer; by default 15.
+        top_k: number of answers; by default 1.
+        handle_impossible_answer: whether "" is an answer, too, at 0 to 0; by default False.
+
+    Raises:
+        ValueError: a question or context is empty, or a window has no room for more than its neighbours share.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    _load_tokenizer = True
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+
+    def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **kwargs: Any) -> Any:
+        """Answer one question or several.
+
+        Args:
+            inputs: a dict with `question` and `context`, or a list, generator or data set of them.
+            context: one context or, for several questions, a list; then `inputs` is no dict but the question.
+            question: one question or a list, as a keyword.
+            kwargs: parameters of the pipeline, and `batch_size`, in windows.
+
+        Returns:
+            A dict with `score`, `start`, `end` and `answer`, which is `context[start:end]`, or with `top_k` a list of
+            them, best first; for several questions a list of that. A score is the probability of a span among all
+            spans of its window and that of [CLS], which stands for "not here".
+        """
+        if context is not None or question is not None:
+            inputs = _pair(inputs if question is None else question, context)
+        if isinstance(inputs, list | tuple):
+            # as in transformers 4, a list of one is that one
+            inputs = inputs[0] if len(inputs) == 1 else list(inputs)
+        return super().__call__(inputs, **kwargs)
+
+    def _sanitize_parameters(
+        self,
+        max_seq_len: int | None = None,
+        doc_stride: int | None = None,
+        max_question_len: int | None = None,
+        align_to_words: bool | None = None,
+        max_answer_len: int | None = None,
+        top_k: int | None = None,
+        handle_impossible_answer: bool | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        for name, number in {"max_answer_len": max_answer_len, "top_k": top_k}.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name}={number} should be at least 1")
+        windows = {
+            "max_seq_len": max_seq_len,
+            "doc_stride": doc_stride,
+            "max_question_len": max_question_len,
+            "align_to_words": align_to_words,
+        }
+        answers = {
+            "max_answer_len": max_answer_len,
+            "top_k": top_k,
+            "handle_impossible_answer": handle_impossible_answer,
+        }
+        return _given(windows), {}, _given(answers)
+
+    def preprocess(
+        self,
+        inputs: dict[str, str],
+        max_seq_len: int | None = None,
+        doc_stride: int | None = None,
+        max_question_len: int = 64,
+        align_to_words: bool = True,
+    ) -> Iterator[dict[str, Any]]:
+        """Cut a question with its context into windows."""
+        for name in ("question", "context"):
+            text = inputs.get(name) if isinstance(inputs, dict) else None
+            if not (isinstance(text, str) and text.strip()):
+                raise ValueError(f"the {name} is {text!r}; give a question and a context, both of them texts")
+        max_seq_len = max_seq_len or min(384, longest_input(self.model.config, self.tokenizer))
+        doc_stride = min(128, max_seq_len // 2) if doc_stride is None else doc_stride
+        question = self._cut(inputs["question"], max_question_len)
+        encoding = context_windows(self.tokenizer, [question], [inputs["context"]], max_seq_len, doc_stride)
+        for window, offsets in enumerate(encoding["offsets"]):
+            start = encoding["context_start"][window]
+            if align_to_words:
+                words = encoding.word_ids(window)[start : start + len(offsets)]
+                offsets = [encoding.word_to_chars(window, word, 1) for word in words]
+            yield {
+                "context": inputs["context"],
+                "context_start": start,
+                "offsets": offsets,
+                "cls_index": encoding["cls_index"][window],
+                "is_last": window == len(encoding["offsets"]) - 1,
+                **{name: tensor([encoding[name][window]]) for name in self.tokenizer.model_input_names},
+            }
+
+    def _cut(self, question: str, length: int) -> str:
+        tokens = self.tokenizer(
+            question, add_special_tokens=False, truncation=True, max_length=length, return_offsets_mapping=True
+        )
+        return question[: max((end for _, end in tokens["offset_mapping"]), default=0)]
+
+    def _forward(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        model_inputs = {name: inputs.pop(name) for name in self.tokenizer.model_input_names}
+        outputs = self.model(**model_inputs)
+        logits = {"start_logits": outputs.start_logits, "end_logits": outputs.end_logits}
+        return {**inputs, **logits, "attention_mask": model_inputs["attention_mask"]}
+
+    def postprocess(
+        self,
+        windows: list[dict[str, Any]],
+        max_answer_len: int = 15,
+        top_k: int = 1,
+        handle_impossible_answer: bool = False,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Choose among the answers of all windows."""
+        context = windows[0]["context"]
+        no_answer, candidates = 0.0, []
+        for window in windows:
+            # a batch pads on either side, while positions count from the first token
+            own = window["attention_mask"].bool()
+            first, offsets = window["context_start"], window["offsets"]
+            kept = [window["cls_index"], *range(first, first + len(offsets))]
+            start, end = (log_softmax(window[name][own][kept].float(), -1) for name in ("start_logits", "end_logits"))
+            no_answer = min(no_answer, float(start[0] + end[0]))
+            candidates.append((start[1:], end[1:], offsets))
+        answers = best_answers(candidates, max_answer_len, top_k)
+        if handle_impossible_answer:
+            answers = sorted([*answers, (no_answer, 0, 0)], reverse=True)[:top_k]
+        # a context may hold nothing that the tokenizer makes a token of
+        found = [
+            {"score": exp(score), "start": start, "end": end, "answer": context[start:end]}
+            for score, start, end in answers or [(-inf, 0, 0)]
+        ]
+        return found[0] if top_k == 1 else found
+
+
+def context_windows(
+    tokenizer: PreTrainedTokenizerBase, questions: list[str], contexts: list[str], max_length: int, stride: int
+) -> BatchEncoding:
+    """Tokenize questions with their contexts, and cut what is too long into windows that overlap.
+
+    Args:
+        tokenizer: a fast one, as slow ones do not know where in the text a token is from.
+        questions: one per context; white space around them is left out.
+        contexts: texts to find answers in.
+        max_length: most tokens of a window, with the question and special tokens.
+        stride: tokens of the context that a window shares with the next.
+
+    Returns:
+        The model's inputs, a row for each window, not padded, and lists of the same length: `example`, the row that a
+        window is from; `context_start`, the position of its first context token; `offsets`, where in the context each
+        of its context tokens starts and ends; `cls_index`, the position that stands for no answer (the first token
+        where there is no [CLS]).
+
+    Raises:
+        ValueError: a slow tokenizer, or windows without room for more of the context than they share.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(f"{type(tokenizer).__name__} gives no offsets of tokens; use a fast tokenizer")
+    questions = [question.strip() for question in questions]
+    lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"]]
+    room = max_length - max(lengths) - tokenizer.num_special_tokens_to_add(pair=True)
+    if room <= stride:
+        question = questions[lengths.index(max(lengths))]
+        raise ValueError(
+            f"windows of {max_length} tokens have room for {max(room, 0)} of the context beside the question "
+            f"{question!r}, no more than the doc_stride={stride} that they share; make them longer or it less"
+        )
+    encoding = tokenizer(
+        questions,
+        contexts,
+        truncation="only_second",
+        max_length=max_length,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    encoding["example"] = encoding.pop("overflow_to_sample_mapping")
+    starts, offsets, cls_indices = [], [], []
+    for window, (ids, offset_mapping) in enumerate(
+        zip(encoding["input_ids"], encoding.pop("offset_mapping"), strict=True)
+    ):
+        sequence_ids = encoding.sequence_ids(window)
+        starts.append(sequence_ids.index(1) if 1 in sequence_ids else 0)
+        offsets.append(offset_mapping[starts[-1] : starts[-1] + sequence_ids.count(1)])
+        cls_indices.append(ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0)
+    encoding.update({"context_start": starts, "offsets": offsets, "cls_index": cls_indices})
+    return encoding
+
+
+def best_answers(
+    windows: Iterable[tuple[Tensor, Tensor, list[tuple[int, int]]]], max_length: int, number: int
+) -> list[tuple[float, int, int]]:
+    """Find the spans of a context with the greatest sum of a start and an end score.
+
+    Args:
+        windows: for each window the start and the end scores of its context tokens, both (tokens,), and the offsets of
+            these tokens in the context.
+        max_length: most tokens of a span.
+        number: most spans to find.
+
+    Returns:
+        Score, start and end (characters, exclusive) of the best spans, best first, each from its best window.
+    """
+    scores: dict[tuple[int, int], float] = {}
+    for start, end, offsets in windows:
+        # ends[i, n] is the score of the end n tokens after i
+        ends = pad(end, (0, max_length), value=-inf).unfold(0, max_length, 1)[: len(start)]
+        sums = (start[:, None] + ends).flatten()
+        best = sums.topk(min(number, len(sums)))
+        for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            first, more = divmod(index, max_length)
+            # behind the end, or a number that is none
+            if not score > -inf:
+                continue
+            span = offsets[first][0], offsets[first + more][1]
+            if span[0] < span[1]:
+                scores[span] = max(score, scores.get(span, -inf))
+    return sorted(((score, *span) for span, score in scores.items()), reverse=True)[:number]
+
+
+def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens that a model reads at once, as far as it and its tokenizer say."""
+    # relative positions have no end: some configurations leave the number out, and that of XLNet says -1
+    positions = getattr(config, "max_position_embeddings", -1)
+    return min(tokenizer.model_max_length, positions) if positions > 0 else tokenizer.model_max_length
+
+
+def _given(parameters: dict[str, Any]) -> dict[str, Any]:
+    # a call leaves what it does not name as the pipeline has it
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _pair(questions: Any, contexts: Any) -> dict[str, Any] | list[dict[str, Any]]:
+    if isinstance(questions, list | tuple) and isinstance(contexts, str):
+        contexts = [contexts] * len(questions)
+    if isinstance(questions, str) or isinstance(contexts, str) or contexts is None:
+        return {"question": questions, "context": contexts}
+    if len(questions) != len(contexts):
+        raise ValueError(f"there are {len(questions)} questions for {len(contexts)} contexts; give one for each")
+    return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
