@@ -12,6 +12,7 @@ from transformers.pipelines.base import PipelineRegistry
 
 from sublayers.question_answering import QuestionAnsweringPipeline, best_answers, context_windows, longest_input
 from sublayers.text2text_generation import (
+    TARGET_TOKENIZER,
     TRANSLATION_TASK,
     SummarizationPipeline,
     Text2TextGenerationPipeline,
@@ -19,6 +20,7 @@ from sublayers.text2text_generation import (
 )
 
 __all__ = [
+    "TARGET_TOKENIZER",
     "QuestionAnsweringPipeline",
     "SummarizationPipeline",
     "Text2TextGenerationPipeline",

@@ -157,7 +157,7 @@ def x_transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int) 
 
 
 def gigaflops(call: Call) -> float:
-    """Count the GFLOP of the matrix products and attention that a call runs."""
+    """Count the GFLOP of the matrix products that a call runs, without those in attention's kernel."""
     onednn = torch.backends.mkldnn.enabled
     # products in oneDNN by itself are not counted
     torch.backends.mkldnn.set_flags(False)
@@ -184,7 +184,9 @@ def compare_encoder_decoders(args: argparse.Namespace) -> Comparison:
     def tasks() -> Iterator[Task]:
         steps = {name: train_step(model.train()) for name, model in models.items()}
         for shape in args.shapes:
-            by_model = {name: partial(steps[name], call["training step"]) for name, call in calls(shape).items()}
+            by_model: dict[str, Call] = {
+                name: partial(steps[name], call["training step"]) for name, call in calls(shape).items()
+            }
             work = {name: gigaflops(call) for name, call in by_model.items()}
             yield Task(f"training step {shape}", "GFLOP", by_model, work)
         steps.clear()

@@ -16,10 +16,12 @@ COMMANDS = {
     "order": ("sublayers.training.order", "draw sublayer orders and compare their costs"),
     "tokenizer": ("sublayers.training.tokenizer", "train a tokenizer"),
     "pretrain": ("sublayers.training.pretrain", "train or evaluate a language model"),
+    "seq2seq": ("sublayers.training.seq2seq", "train and evaluate encoder-decoders, such as for translation"),
     "glue": ("sublayers.training.glue", "fine-tune and evaluate on the GLUE tasks"),
     "squad": ("sublayers.training.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "bench": ("sublayers.training.bench", "measure speed and memory against peers"),
     "study": ("sublayers.training.study", "pre-train and fine-tune several orders, draw quality against cost"),
+    "study-seq2seq": ("sublayers.training.study_seq2seq", "train several encoder-decoders and compare what they write"),
     "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
 }
@@ -35,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     if command in ("-h", "--help"):
         print("usage: sublayers COMMAND [--help] ...\n")
         for name, (_, purpose) in COMMANDS.items():
-            print(f"  {name:<10} {purpose}")
+            print(f"  {name:<13} {purpose}")
         return
     if command not in COMMANDS:
         _exit(f"sublayers: unknown command {command!r}{_nearest(command, COMMANDS)}; choose from {', '.join(COMMANDS)}")

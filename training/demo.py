@@ -15,6 +15,7 @@ from sublayers.configuration.sublayer_order import interleaved, sandwich
 from sublayers.training.cli import positive, refuse_to_overwrite
 from sublayers.training.corpus import Text, standard_library
 from sublayers.training.demo_bert import show_berts
+from sublayers.training.demo_seq2seq import show_encoder_decoders
 from sublayers.training.language_modeling import token_stream
 from sublayers.training.pretrain import pretrain
 
@@ -67,13 +68,13 @@ def bigram_perplexity(train: np.ndarray, validation: np.ndarray, vocab_size: int
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Show language models, and then BERTs.
+    """Show language models, BERTs, and encoder-decoders.
 
     Raises:
         FileExistsError: the output folder holds files.
     """
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
-    steps_help = "training steps of each language model; BERTs have a quarter of them, then three quarters"
+    steps_help = "training steps of each language model; the others have a quarter of them, fine-tuned BERTs three more"
     parser.add_argument("--max-steps", "--max_steps", type=positive, default=1000, help=steps_help)
     parser.add_argument("--output-dir", "--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)
@@ -82,6 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     console = Console()
     show_language_models(folder, args.max_steps, console)
     show_berts(folder / "bert", max(1, args.max_steps // 4), console)
+    show_encoder_decoders(folder / "seq2seq", max(1, args.max_steps // 4), console)
     console.print(f"\nModels and loss curves are in {folder}")
 
 

@@ -1,6 +1,7 @@
 """Pairs of texts for encoder-decoders: reading them, training their tokenizers, and tokenizing them."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,6 +156,7 @@ def tokenize_pairs(
         )
     if number := sum(encoded["long"]):
         limits = f"{max_source_length} source or {max_target_length} target tokens"
+        first = list(encoded["long"]).index(True) + 1
         if drop_long and number == len(rows):
             raise ValueError(
                 f"all {number} {desc} pairs have more than {limits}; raise --max_source_length or --max_target_length"
@@ -164,7 +166,8 @@ def tokenize_pairs(
                 lambda long: not long, input_columns="long", desc=f"leaving out long pairs, {desc}"
             )
         done = "left out" if drop_long else "cut"
-        PartialState().print(f"{number} of {len(rows)} {desc} pairs have more than {limits} and are {done}")
+        which = f"{number} of {len(rows)} {desc} pairs, the first of them number {first},"
+        PartialState().print(f"{which} have more than {limits} and are {done}")
     return encoded.remove_columns("long")
 
 
@@ -229,7 +232,10 @@ def _choose(rows: Dataset, name: str, args: Seq2SeqDataArguments) -> Dataset:
     if args.source == args.target:
         raise ValueError(f"--source and --target are both {args.source!r}; choose two of {', '.join(columns)}")
     chosen = {columns[args.source]: "source", columns[args.target]: "target"}
-    return _check(rows.select_columns([*chosen]).rename_columns(chosen), "row", [name, name])
+    rows = _check(rows.select_columns([*chosen]).rename_columns(chosen), "row", [name, name])
+    if any("DCNL" in text or "DCSP" in text for text in rows["target"]):
+        rows = rows.map(_restore_layout, batched=True, desc=f"restoring lines and indentation, {name}")
+    return rows
 
 
 def _check(rows: Dataset, unit: str, names: list[str]) -> Dataset:
@@ -249,6 +255,12 @@ def _check(rows: Dataset, unit: str, names: list[str]) -> Dataset:
 
     rows.map(check, batched=True, with_indices=True, desc=f"checking {' and '.join(dict.fromkeys(names))}")
     return rows
+
+
+def _restore_layout(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    # the corpus of Barone and Sennrich (2017) has marks for line ends and for levels of indentation
+    lines = {side: [re.sub(r"\s*DCNL ?", "\n", text) for text in batch[side]] for side in SIDES}
+    return {side: [re.sub(r" *DCSP ?", "    ", text) for text in texts] for side, texts in lines.items()}
 
 
 def _lower(batch: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -182,7 +182,7 @@ def report(found: dict[str, Any], folder: Path) -> None:
         columns.append([mean(column) for column in zip(*columns, strict=True)])
         points.append((name, runs[0]["cost"], columns[-1]))
         rows.append([name, f"`{runs[0]['order']}`", f"{runs[0]['parameters']:,}", f"{runs[0]['cost']:.2f}"])
-        rows[-1] += [_mean_and_deviation(column) for column in columns]
+        rows[-1] += [mean_and_deviation(column) for column in columns]
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -198,5 +198,6 @@ def report(found: dict[str, Any], folder: Path) -> None:
     Console().print(f"all numbers and a picture of quality against cost are in {folder}")
 
 
-def _mean_and_deviation(scores: list[float]) -> str:
-    return f"{mean(scores):.1f}" + (f" ± {stdev(scores):.1f}" if len(scores) > 1 else "")
+def mean_and_deviation(scores: list[float], digits: int = 1) -> str:
+    """Write the mean of several runs, with its standard deviation if there are more than one."""
+    return f"{mean(scores):.{digits}f}" + (f" ± {stdev(scores):.{digits}f}" if len(scores) > 1 else "")

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sublayers.training import corpus, demo, documentation
+from sublayers.training import corpus, demo, demo_seq2seq, documentation
 
 
 def test_bigram_perplexity_equals_a_naive_count():
@@ -34,12 +34,17 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
     monkeypatch.setattr(documentation, "standard_library", lambda: small)
     monkeypatch.setattr(demo, "EVALUATION_FILES", 2)
     monkeypatch.setattr(demo, "FLAGS", demo.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
+    monkeypatch.setattr(demo_seq2seq, "FLAGS", f"{demo_seq2seq.FLAGS} --max_predict_samples 3 --max_tokens 200")
     monkeypatch.setenv("COLUMNS", "120")
     demo.main(["--max-steps", "2", "--output-dir", str(tmp_path / "demo")])
     out = capfd.readouterr().out
     for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
         assert expected in out
     # each answer with what is right
+    assert "(fscf)2" in out
+    assert f"# {demo_seq2seq.ASKED[0]}" in out
+    for name in ("macaron_seq2seq", "sandwich_seq2seq"):
+        assert (tmp_path / "demo" / "seq2seq" / name / "predictions_test.jsonl").exists()
     assert [line[-4:] for line in out.splitlines() if "equivalent" in line] == ["is 1", "is 0"] * 3
     for name in ("sandwich", "interleaved"):
         assert {"model.safetensors", "tokenizer.json", "loss_curve.png", "loss_curve.json"} <= {

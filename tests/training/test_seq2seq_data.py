@@ -302,7 +302,9 @@ def test_long_pairs_are_left_out_of_training(capsys):
     encoded = tokenize_pairs(PAIRS, JOINT, JOINT, *limits, drop_long=True, desc="train")
     assert encoded["input_ids"][:] == [JOINT(GERMAN[i]).input_ids for i in kept]
     assert encoded["labels"][:] == [JOINT(ENGLISH[i]).input_ids for i in kept]
-    said = f"{5 - len(kept)} of 5 train pairs have more than {limits[0]} source or {limits[1]} target tokens and are"
+    first = min({*range(5)} - {*kept}) + 1
+    said = f"{5 - len(kept)} of 5 train pairs, the first of them number {first}, have more than {limits[0]} source or "
+    said += f"{limits[1]} target tokens and are"
     assert capsys.readouterr().out.strip() == f"{said} left out"
     # each side counts
     for one_side in ((limits[0], 99), (99, limits[1])):
@@ -317,10 +319,10 @@ def test_long_pairs_are_cut_in_evaluation(capsys):
     for texts, column, length in ((GERMAN, "input_ids", 4), (ENGLISH, "labels", 3)):
         whole = [JOINT(text).input_ids for text in texts]
         assert encoded[column][:] == [ids if len(ids) <= length else [*ids[: length - 1], 2] for ids in whole]
-    number = sum(source > 4 or target > 3 for source, target in zip(sources, targets, strict=True))
-    assert 0 < number < 5
-    out = capsys.readouterr().out.strip()
-    assert out == f"{number} of 5 test pairs have more than 4 source or 3 target tokens and are cut"
+    long = [source > 4 or target > 3 for source, target in zip(sources, targets, strict=True)]
+    assert 0 < sum(long) < 5
+    said = f"{sum(long)} of 5 test pairs, the first of them number {long.index(True) + 1}, have more than 4 source or"
+    assert capsys.readouterr().out.strip() == f"{said} 3 target tokens and are cut"
 
 
 def test_lengths_that_leave_nothing_are_refused():
@@ -362,3 +364,11 @@ def test_targets_are_read_as_targets():
     encoded = tokenize_pairs(PAIRS, tokenizer, tokenizer, 99, 6, drop_long=False, desc="test")
     assert all(ids[0] == 3 and len(ids) <= 6 for ids in encoded["labels"])
     assert not any(3 in ids for ids in encoded["input_ids"])
+
+
+def test_marks_of_layout_become_lines_and_indentation(tmp_path):
+    path = tmp_path / "train.jsonl"
+    body = "DCSP for x in y: DCNL DCSP  DCSP f(x) DCNL DCSP return 1"
+    path.write_text(json.dumps({"docstring": "Call f. DCNL Twice.", "body": body}) + "\n")
+    rows = load_pairs(Seq2SeqDataArguments(train_file=[str(path)], source="docstring", target="body"))["train"]
+    assert rows[0] == {"source": "Call f.\nTwice.", "target": "    for x in y:\n        f(x)\n    return 1"}

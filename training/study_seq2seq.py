@@ -1,0 +1,137 @@
+"""`sublayers study-seq2seq`: train several encoder-decoders alike, and compare what they write."""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from transformers import AutoModelForSeq2SeqLM
+
+from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
+from sublayers.training.cli import expand_settings_file, positive
+from sublayers.training.seq2seq import seq2seq
+from sublayers.training.study import mean_and_deviation
+
+# figures of a run that are compared
+SCORES = ("eval_loss", "eval_bleu", "test_bleu")
+
+
+class Studied(NamedTuple):
+    """A model of the study: its family, the orders of its stacks, and its share of the feed-forward width."""
+
+    model_type: str
+    encoder: str
+    decoder: str
+    width: float = 1.0
+
+
+def studied(n: int) -> dict[str, Studied]:
+    """The Transformer of `n` layers, Macaron's, and one half sandwiched in its encoder or decoder: equal parameters."""
+    encoder, decoder = interleaved(n), interleaved(n, decoder=True)
+    return {
+        "transformer": Studied("sandwich_seq2seq", encoder, decoder),
+        "macaron": Studied("macaron_seq2seq", macaron(n), macaron(n, decoder=True), 0.5),
+        "sandwich_encoder": Studied("sandwich_seq2seq", sandwich(n, n // 2), decoder),
+        "sandwich_decoder": Studied("sandwich_seq2seq", encoder, sandwich(n, n // 2, decoder=True)),
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run `study_seq2seq` for the command line."""
+    study_seq2seq(sys.argv[1:] if argv is None else argv)
+
+
+def study_seq2seq(argv: list[str]) -> dict[str, dict[str, Any]]:
+    """Run every model that is not finished, and report on all that are.
+
+    A table, a picture of the learning curves and every number are left in the output folder.
+
+    Args:
+        argv: flags of the study and, for all runs alike, of `sublayers seq2seq`, after an optional recipe of it.
+
+    Returns:
+        For each finished model its orders and parameters, and the metrics of each run by seed.
+
+    Raises:
+        ValueError: bad flags, an unknown model, or what `seq2seq` raises.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers study-seq2seq", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--models", nargs="+", help=f"default: {', '.join(studied(2))}")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
+    parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
+    parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
+    parser.add_argument("--output_dir", type=Path, help="what is finished in it is not run again")
+    args, flags = parser.parse_known_args(expand_settings_file(argv))
+    models, folder = studied(args.layers), args.output_dir or Path("runs/study-seq2seq")
+    if unknown := sorted(set(args.models or []) - models.keys()):
+        raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(models)}")
+    for seed in args.seeds:
+        for name in args.models or models:
+            run, model = folder / f"{name}-{seed}", models[name]
+            # written last
+            if (run / "loss_curve.json").exists():
+                continue
+            Console().rule(f"{name}, {model.encoder}:{model.decoder}, seed {seed}")
+            # what a killed run left
+            shutil.rmtree(run, ignore_errors=True)
+            own = {
+                "model_type": model.model_type,
+                "encoder_sublayer_order": model.encoder,
+                "decoder_sublayer_order": model.decoder,
+                "intermediate_size": round(args.intermediate_size * model.width),
+                "seed": seed,
+                "output_dir": run,
+            }
+            seq2seq([*flags, *(f"--{flag}={value}" for flag, value in own.items())])
+    found = {name: finished for name in models if (finished := _read(name, folder))}
+    report(found, folder)
+    return found
+
+
+def _read(name: str, folder: Path) -> dict[str, Any]:
+    runs = sorted(path.parent for path in folder.glob(f"{name}-*/loss_curve.json"))
+    if not runs:
+        return {}
+    model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
+    return {
+        "encoder": model.config.encoder_sublayer_order,
+        "decoder": model.config.decoder_sublayer_order,
+        "parameters": model.num_parameters(),
+        "runs": {
+            run.name.rpartition("-")[2]: {
+                **json.loads((run / "all_results.json").read_text(encoding="utf-8")),
+                "curves": json.loads((run / "loss_curve.json").read_text(encoding="utf-8")),
+            }
+            for run in runs
+        },
+    }
+
+
+def report(found: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Write the scores as `results.json`, as the table `results.md` and as a picture of the validation losses."""
+    scores = [name for name in SCORES if all(name in run for model in found.values() for run in model["runs"].values())]
+    head = ["model", "encoder", "decoder", "parameters", *scores, "training, minutes"]
+    rows = []
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, model in found.items():
+        runs = list(model["runs"].values())
+        columns = [mean_and_deviation([run[score] for run in runs], 2) for score in scores]
+        minutes = mean(run["train_runtime"] for run in runs) / 60
+        orders = (f"`{model[side]}`" for side in ("encoder", "decoder"))
+        rows.append([name, *orders, f"{model['parameters']:,}", *columns, f"{minutes:.1f}"])
+        # of the first seed
+        axes.plot(*zip(*runs[0]["curves"]["eval_loss"], strict=True), marker=".", label=name)
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    axes.set(xlabel="step", ylabel="validation loss (nats per token)")
+    axes.legend()
+    figure.savefig(folder / "learning_curves.svg")
+    Console().print("\n".join(lines), soft_wrap=True)
+    Console().print(f"all numbers and the learning curves are in {folder}")
