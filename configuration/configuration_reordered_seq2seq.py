@@ -47,6 +47,8 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs):
+        if "sublayer_order" in kwargs:
+            raise ValueError("there are two orders; give encoder_sublayer_order and decoder_sublayer_order")
         if self.decoder_start_token_id is None:
             eos = self.eos_token_id
             self.decoder_start_token_id = eos[0] if isinstance(eos, list) else eos

@@ -53,8 +53,10 @@ def number_positions(
     return torch.arange(length, device=device)[None] + past_length
 
 
-def given(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+def given(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
     """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
+
+    A `prefix` is what the caller has before both names.
 
     Raises:
         ValueError: both are, or neither.
@@ -63,7 +65,7 @@ def given(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) ->
         return input_ids
     if inputs_embeds is not None and input_ids is None:
         return inputs_embeds
-    raise ValueError("pass exactly one of input_ids and inputs_embeds")
+    raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
 
 
 def look_up(embedding: nn.Module, ids: torch.Tensor, name: str, limit: int, remedy: str) -> torch.Tensor:

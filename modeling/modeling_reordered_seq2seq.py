@@ -3,6 +3,8 @@
 Vaswani et al. (2017), "Attention Is All You Need".
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
@@ -39,6 +41,22 @@ class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels)
         return dict(self._tied_weights_keys)
 
+    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
+        """Give source, target and output another number of tokens.
+
+        Raises:
+            ValueError: source and target have vocabularies of their own.
+        """
+        resizing = new_num_tokens is not None or pad_to_multiple_of is not None
+        if resizing and not self.config.share_encoder_decoder_embeddings:
+            if self.config.encoder_vocab_size is not None:
+                raise ValueError("source and target have vocabularies of their own; build a new model for larger ones")
+            decoder: Any = self.base_model.decoder
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
 
 class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel):
     """What encoder and decoder share: embeddings, the stack of sublayers and the norm behind it."""
@@ -48,7 +66,7 @@ class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel):
         self.embed_tokens = nn.Embedding(vocab_size, config.hidden_size)
         self.embed_positions = position_embeddings(config)
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
-        norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
         self.embed_norm = norm if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = SublayerStack(config, order, is_causal)
@@ -149,11 +167,11 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
                 than `max_position_embeddings`, or a batch that is no multiple of the source's.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds)
+        tokens = given(input_ids, inputs_embeds, "decoder_")
         batch, length = tokens.shape[:2]
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "decoder_input_ids")
-        sources = len(encoder_hidden_states)
+        sources = encoder_hidden_states.shape[0]
         if batch % sources:
             raise ValueError(f"{batch} target rows cannot share {sources} source rows; give as many or a multiple")
         if use_cache and past_key_values is None and not self.training:
@@ -279,21 +297,6 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
-    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """Give source, target and output another number of tokens.
-
-        Raises:
-            ValueError: source and target have vocabularies of their own.
-        """
-        if self.config.encoder_vocab_size is not None:
-            raise ValueError("source and target have vocabularies of their own; build a new model for larger ones")
-        if new_num_tokens is not None and not self.config.share_encoder_decoder_embeddings:
-            decoder = self.model.decoder
-            decoder.embed_tokens = self._get_resized_embeddings(
-                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-            )
-        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Shift labels (batch, length) one place to the right, behind the token that starts every target.
 
@@ -369,6 +372,15 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             encoder_attentions=outputs.encoder_attentions,
         )
 
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, *args, **kwargs) -> dict[str, Any]:
+        """Add positions, which a cache cannot tell where the target is padded or there is no self-attention."""
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
+        if "decoder_position_ids" not in inputs:
+            limit, mask = self.config.max_position_embeddings, kwargs.get("decoder_attention_mask")
+            position_ids = number_positions(input_ids.shape[1], limit, mask, input_ids.device)
+            inputs["decoder_position_ids"] = position_ids[:, -inputs["decoder_input_ids"].shape[1] :]
+        return inputs
+
     def _expand_inputs_for_generation(  # type: ignore[misc]
         self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs
     ):
@@ -378,9 +390,6 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         }
         expand = super()._expand_inputs_for_generation  # type: ignore[misc]
         input_ids, model_kwargs = expand(expand_size, False, input_ids, **model_kwargs)
-        if "s" not in self.config.decoder_sublayer_order and "decoder_position_ids" not in model_kwargs:
-            # there is no cache to count the past by
-            model_kwargs["decoder_position_ids"] = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         return input_ids, model_kwargs | shared
 
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.LongTensor) -> EncoderDecoderCache:

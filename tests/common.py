@@ -22,6 +22,10 @@ from sublayers import random_unbalanced
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="../shared/reference is not there")
 
+counts_hidden_states = pytest.mark.skipif(
+    "num_hidden_layers_key" not in OutputRecorder.__dataclass_fields__, reason="this transformers counts layers only"
+)
+
 PAD, BOS, EOS, VOCAB = 1, 0, 2, 61
 ORDERS = ["sfsf", "ffsfs", "sss", "s2(sf)2f2", *(random_unbalanced(7, seed) for seed in range(3))]
 # an order may lack attention altogether: it is scored and trained, but there is nothing to cache
@@ -80,7 +84,7 @@ class GradientCatcher(Trainer):
         return found
 
 
-def train_gradients(model, rows: list[dict], folder, **arguments) -> dict[str, torch.Tensor]:
+def train_gradients(model, rows: list[dict], folder, data_collator=None, **arguments) -> dict[str, torch.Tensor]:
     """Gradients of the Trainer's first optimizer step over all rows, in their order."""
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -93,36 +97,47 @@ def train_gradients(model, rows: list[dict], folder, **arguments) -> dict[str, t
         train_sampling_strategy="sequential",
         **arguments,
     )
-    return GradientCatcher(copy.deepcopy(model), arguments, train_dataset=rows).caught()
+    return GradientCatcher(copy.deepcopy(model), arguments, data_collator, train_dataset=rows).caught()
 
 
-class ModelContract:
-    """What holds for the body and for every head. A family sets `config_class` and its classes by Auto class."""
+class FamilyContract:
+    """What holds for the body and for every head, however many stacks they have.
+
+    A family sets `config_class` and its classes by Auto class; its kind sets the rest.
+    """
 
     config_class: type
     classes: dict[type, type]
+    # of the stacks, where a test says nothing, and orders that models are saved and loaded with
+    orders: tuple[str, ...]
+    saved_orders: list[tuple[str, ...]]
 
-    def config(self, sublayer_order: str = "sfsfsff", **overrides):
+    def config(self, *orders: str, **overrides):
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
         ids = {"vocab_size": VOCAB, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        return self.config_class(sublayer_order=sublayer_order, **sizes | ids | dropouts | overrides)
+        stacks = dict(zip(self.config_class.order_fields, orders or self.orders, strict=True))
+        return self.config_class(**stacks | sizes | ids | dropouts | overrides)
 
-    def model(self, head: type = AutoModel, sublayer_order: str = "sfsfsff", **overrides) -> PreTrainedModel:
-        return randomize(self.classes[head](self.config(sublayer_order, **overrides)))
+    def model(self, head: type = AutoModel, *orders: str, **overrides) -> PreTrainedModel:
+        return randomize(self.classes[head](self.config(*orders, **overrides)))
+
+    def inputs(self, head: type) -> dict[str, torch.Tensor]:
+        """Two rows of tokens for every input that a head needs."""
+        raise NotImplementedError
 
     def test_saves_and_loads_bit_exactly_through_the_auto_classes(self, tmp_path):
         for auto_class, model_class in self.classes.items():
-            for order in ("sfsfsff", ALL_FEED_FORWARD):
-                model = self.model(auto_class, order)
-                folder = tmp_path / f"{model_class.__name__}-{order}"
+            for orders in self.saved_orders:
+                model = self.model(auto_class, *orders)
+                folder = tmp_path / "-".join([model_class.__name__, *orders])
                 model.save_pretrained(folder)
                 loaded, report = auto_class.from_pretrained(folder, output_loading_info=True)
                 assert type(loaded) is model_class
                 assert not any(report.values()), report
                 assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
-                ids = token_ids(auto_class, 2, 9)
-                assert torch.equal(loaded(ids)[0], model(ids)[0])
+                inputs = self.inputs(auto_class)
+                assert torch.equal(loaded(**inputs)[0], model(**inputs)[0])
                 assert AutoConfig.from_pretrained(folder).to_dict() == loaded.config.to_dict()
 
     def test_loads_the_body_of_every_head_and_a_head_on_every_body(self, tmp_path):
@@ -130,14 +145,29 @@ class ModelContract:
             model = self.model(auto_class)
             model.save_pretrained(tmp_path / model_class.__name__)
             body = AutoModel.from_pretrained(tmp_path / model_class.__name__)
-            expected = model.base_model(tokens(2, 9)).last_hidden_state
-            assert torch.equal(body(tokens(2, 9)).last_hidden_state, expected)
+            expected = model.base_model(**self.inputs(AutoModel)).last_hidden_state
+            assert torch.equal(body(**self.inputs(AutoModel)).last_hidden_state, expected)
 
     def test_new_parameters_are_initialised_when_a_head_is_put_on_a_body(self, tmp_path):
         self.model().save_pretrained(tmp_path)
         for auto_class in self.classes.keys() - {AutoModel}:
             model = auto_class.from_pretrained(tmp_path)
             assert all(p.abs().max() < 10 for p in model.parameters())
+
+    def test_refuses_overrides_that_do_not_fit_when_it_loads(self, tmp_path):
+        self.model().save_pretrained(tmp_path)
+        with pytest.raises(Exception, match="num_attention_heads=3"):
+            AutoModel.from_pretrained(tmp_path, num_attention_heads=3)
+
+
+class ModelContract(FamilyContract):
+    """What holds for models of one stack."""
+
+    orders = ("sfsfsff",)
+    saved_orders = [("sfsfsff",), (ALL_FEED_FORWARD,)]
+
+    def inputs(self, head):
+        return {"input_ids": token_ids(head, 2, 9)}
 
     def test_resizes_embeddings(self):
         for auto_class in self.classes:
@@ -189,10 +219,7 @@ class ModelContract:
             for weights in out.attentions:
                 torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 9))
 
-    @pytest.mark.skipif(
-        "num_hidden_layers_key" not in OutputRecorder.__dataclass_fields__,
-        reason="this transformers counts layers only",
-    )
+    @counts_hidden_states
     def test_hidden_states_are_counted_from_the_end_by_sublayers(self):
         for order in ORDERS:
             model = self.model(sublayer_order=order)
@@ -259,11 +286,6 @@ class ModelContract:
         # `strict` wraps what a validator raises in classes of its own, not all of which are ValueErrors
         with pytest.raises(Exception, match=message):
             self.config(**overrides)
-
-    def test_refuses_overrides_that_do_not_fit_when_it_loads(self, tmp_path):
-        self.model().save_pretrained(tmp_path)
-        with pytest.raises(Exception, match="num_attention_heads=3"):
-            AutoModel.from_pretrained(tmp_path, num_attention_heads=3)
 
     def test_says_in_one_sentence_what_is_wrong_with_an_input(self):
         model = self.model()

@@ -4,7 +4,7 @@ import sys
 
 import torch
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
 
 import sublayers  # noqa: F401
@@ -14,21 +14,28 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole_tensor(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 ids = torch.arange(24).view(2, 12)
 for folder in sys.argv[1:]:
-    whole = AutoModelForCausalLM.from_pretrained(folder)
+    is_encoder_decoder = AutoConfig.from_pretrained(folder).is_encoder_decoder
+    head = AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
+    whole = head.from_pretrained(folder)
     expected = whole(ids, labels=ids)
     expected.loss.backward()
     for sizes in ({"tp_size": 2}, {"fsdp_size": 2}):
-        model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(**sizes))
+        model = head.from_pretrained(folder, distributed_config=DistributedConfig(**sizes))
         shapes = {name: p.shape for name, p in whole.named_parameters()}
         split = [name for name, p in model.named_parameters() if local(p).shape != shapes[name]]
-        assert any("mixer" in name for name in split), f"{sizes} split nothing: {split}"
+        for stack in ("encoder", "decoder") if is_encoder_decoder else ("model",):
+            assert any(stack in name and "mixer" in name for name in split), f"{sizes} split nothing: {split}"
         actual = model(ids, labels=ids)
         actual.loss.backward()
         torch.testing.assert_close(actual.logits, expected.logits, atol=1e-5, rtol=1e-5)
-        gradient = model.model.layers[0].norm.weight.grad
-        gradient = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        torch.testing.assert_close(gradient, whole.model.layers[0].norm.weight.grad, atol=1e-5, rtol=1e-5)
+        gradients = {name: whole_tensor(p.grad) for name, p in model.named_parameters()}
+        for name, parameter in whole.named_parameters():
+            torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-5, rtol=1e-4)
         print("equal", sizes, folder)
 torch.distributed.destroy_process_group()
