@@ -237,6 +237,14 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
 
+    def look_up_both(self, source: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Look source and target up at once, since the gradient of each look-up is as large as the table."""
+        ids = torch.cat([source.flatten(), target.flatten()])
+        embeds = self.encoder.look_up_tokens(ids, "input_ids and decoder_input_ids").split(
+            [source.numel(), target.numel()]
+        )
+        return embeds[0].unflatten(0, source.shape), embeds[1].unflatten(0, target.shape)
+
     @can_return_tuple
     def forward(
         self,
@@ -254,6 +262,10 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
     ) -> Seq2SeqModelOutput:
         """Run the encoder, unless its outputs are given, and the decoder. Raises what they raise."""
         padding_mask = kwargs.pop("padding_mask", None)
+        shared = self.config.share_encoder_decoder_embeddings and encoder_outputs is None
+        if self.training and shared and input_ids is not None and decoder_input_ids is not None:
+            inputs_embeds, decoder_inputs_embeds = self.look_up_both(input_ids, decoder_input_ids)
+            input_ids = decoder_input_ids = None
         encoded = encoder_outputs
         if encoded is None:
             encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)

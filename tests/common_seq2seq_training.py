@@ -212,3 +212,17 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
             trained.append(dict(model.named_parameters()))
         assert_same(*trained, atol=1e-6, rtol=1e-5)
         assert "missing keys" not in caplog.text
+
+    def test_looks_source_and_target_up_at_once_where_they_share_an_embedding(self):
+        for shared in (True, False):
+            model = self.model(AutoModelForSeq2SeqLM, share_encoder_decoder_embeddings=shared).train()
+            shapes = []
+            for side in (model.model.encoder, model.model.decoder):
+                side.embed_tokens.register_forward_hook(
+                    lambda _, args, out, shapes=shapes: shapes.append(out.shape[:-1])
+                )
+            model(tokens(2, 9), labels=tokens(2, 5)).loss.backward()
+            assert shapes == ([(2 * 9 + 2 * 5,)] if shared else [(2, 9), (2, 5)])
+            wrong = "input_ids and decoder_input_ids" if shared else "decoder_input_ids"
+            with pytest.raises(ValueError, match=f"^{wrong} must lie between 0 and {VOCAB - 1}"):
+                model(tokens(2, 9), labels=torch.full((2, 5), VOCAB))

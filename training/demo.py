@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         FileExistsError: the output folder holds files.
     """
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
-    steps_help = "training steps of each language model; the others have a quarter of them, fine-tuned BERTs three more"
+    steps_help = "steps of each language model; BERTs have a quarter, then three quarters of them, the others half"
     parser.add_argument("--max-steps", "--max_steps", type=positive, default=1000, help=steps_help)
     parser.add_argument("--output-dir", "--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     console = Console()
     show_language_models(folder, args.max_steps, console)
     show_berts(folder / "bert", max(1, args.max_steps // 4), console)
-    show_encoder_decoders(folder / "seq2seq", max(1, args.max_steps // 4), console)
+    show_encoder_decoders(folder / "seq2seq", max(1, args.max_steps // 2), console)
     console.print(f"\nModels and loss curves are in {folder}")
 
 

@@ -17,10 +17,10 @@ MODELS = {
     "sandwich_seq2seq": (interleaved(2), sandwich(2, 1, decoder=True), 512),
 }
 FLAGS = """
-    --hidden_size 128 --num_attention_heads 4 --norm_position pre --final_norm true --dropout 0.1 --attention_dropout 0
-    --activation_dropout 0 --vocab_size 2000 --max_source_length 64 --max_target_length 160 --max_tokens 2048
-    --learning_rate 3e-3 --eval_strategy no --save_strategy no --logging_steps 0.2 --num_beams 4
-    --max_predict_samples 60 --do_train --do_predict --report_to none
+    --hidden_size 128 --num_attention_heads 4 --norm_position pre --final_norm true --initializer_range 0.1
+    --dropout 0.1 --attention_dropout 0 --activation_dropout 0 --vocab_size 2000 --max_source_length 64
+    --max_target_length 160 --max_tokens 1024 --learning_rate 3e-3 --eval_strategy no --save_strategy no
+    --logging_steps 0.2 --num_beams 4 --max_predict_samples 60 --do_train --do_predict --report_to none
 """
 ASKED = ["Return the number of items in the queue.", "Return True if the file is open.", "Close the connection."]
 # what a user types who has just been given the folder
