@@ -11,7 +11,7 @@ from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2Seq
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
-from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.checkpoint import State, Weights, agreed, fill, place_whole
 
