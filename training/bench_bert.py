@@ -17,7 +17,7 @@ from transformers import (
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
-from sublayers.training.measure import Call, Comparison, Task, train_step
+from sublayers.training.measure import Call, Comparison, Task, read_shape, train_step
 
 OURS, BERT, DISTILBERT = "sublayers", "BERT", "DistilBERT"
 REMARK = (
@@ -52,7 +52,7 @@ def default_orders(args: argparse.Namespace) -> list[str]:
 def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
     """Build BERT, DistilBERT with half of its layers, and PAR BERT in each order, all with the same sizes."""
     torch.manual_seed(0)
-    positions = max(length for _, length in map(read_shape, args.shapes))
+    positions = max(max(read_lengths(shape)) for shape in args.shapes)
     sizes = {"vocab_size": args.vocab_size, "max_position_embeddings": positions}
     peer_sizes = {"num_attention_heads": args.heads, "num_hidden_layers": args.layers}
     peer_sizes |= {"hidden_size": args.hidden_size, "intermediate_size": 4 * args.hidden_size}
@@ -82,23 +82,15 @@ def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
     }
 
 
-def read_shape(shape: str) -> tuple[list[int], int]:
-    """Turn `8x128` into the lengths of its rows, and the longest of them; `mixed` are 32 sentence pairs.
-
-    Raises:
-        ValueError: another text.
-    """
-    if shape == "mixed":
-        return MIXED_LENGTHS, max(MIXED_LENGTHS)
-    rows, _, length = shape.partition("x")
-    if not (rows.isdigit() and length.isdigit() and int(rows) * int(length)):
-        raise ValueError(f"{shape!r} is no shape; give rows and tokens such as 8x128, or mixed")
-    return [int(length)] * int(rows), int(length)
+def read_lengths(shape: str) -> list[int]:
+    """Turn `8x128` into the lengths of its rows; `mixed` are 32 sentence pairs. Raises what `read_shape` raises."""
+    return MIXED_LENGTHS if shape == "mixed" else read_shape(shape)
 
 
 def make_batch(shape: str, args: argparse.Namespace) -> dict[str, Tensor]:
     """Draw random tokens in rows of given lengths, padded on the right."""
-    lengths, longest = read_shape(shape)
+    lengths = read_lengths(shape)
+    longest = max(lengths)
     ids = torch.randint(5, args.vocab_size, (len(lengths), longest))
     mask = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
     return {"input_ids": (ids * mask).to(args.device), "attention_mask": mask.to(args.device)}

@@ -14,7 +14,7 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import counts, interleaved, macaron, sandwich
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.measure import Call, Comparison, Task, train_step
+from sublayers.training.measure import Call, Comparison, Task, read_shape, train_step
 
 OURS, BART, MARIAN, X_TRANSFORMERS = "sublayers", "BART", "Marian", "x-transformers"
 PAD = 1
@@ -106,15 +106,11 @@ def x_transformer(args: argparse.Namespace, positions: int) -> nn.Module:
 def read_lengths(shape: str) -> tuple[list[int], list[int]]:
     """Turn `8x32` into the lengths of 8 sources and of 8 targets; `mixed` are 32 pairs of Multi30k.
 
-    Raises:
-        ValueError: another text.
+    Raises what `read_shape` raises.
     """
     if shape == "mixed":
         return SOURCE_LENGTHS, TARGET_LENGTHS
-    rows, _, length = shape.partition("x")
-    if not (rows.isdigit() and length.isdigit() and int(rows) * int(length)):
-        raise ValueError(f"{shape!r} is no shape; give rows and tokens such as 8x32, or mixed")
-    return ([int(length)] * int(rows),) * 2
+    return (read_shape(shape),) * 2
 
 
 def make_batch(shape: str, args: argparse.Namespace) -> dict[str, Tensor]:

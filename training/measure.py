@@ -97,6 +97,18 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
     return results
 
 
+def read_shape(shape: str) -> list[int]:
+    """Turn `8x128` into the lengths of 8 rows.
+
+    Raises:
+        ValueError: another text.
+    """
+    rows, _, length = shape.partition("x")
+    if not (rows.isdigit() and length.isdigit() and int(rows) * int(length)):
+        raise ValueError(f"{shape!r} is no shape; give rows and tokens such as 8x128, or mixed")
+    return [int(length)] * int(rows)
+
+
 def train_step(model: nn.Module) -> Callable[[Call], None]:
     """Make a training step with an optimizer of its own, which takes the call that computes the loss or has it."""
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
