@@ -183,9 +183,6 @@ def report(found: dict[str, Any], folder: Path) -> None:
         points.append((name, runs[0]["cost"], columns[-1]))
         rows.append([name, f"`{runs[0]['order']}`", f"{runs[0]['parameters']:,}", f"{runs[0]['cost']:.2f}"])
         rows[-1] += [mean_and_deviation(column) for column in columns]
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, cost, scores in points:
@@ -194,8 +191,16 @@ def report(found: dict[str, Any], folder: Path) -> None:
     axes.set(xlabel=f"FLOPs of classifying {LENGTH} tokens, relative to BERT", ylabel="mean score over the tasks")
     axes.margins(0.3)
     figure.savefig(folder / "quality_against_cost.svg")
-    Console().print("\n".join(lines), soft_wrap=True)
+    write_results(found, [head, *rows], folder)
     Console().print(f"all numbers and a picture of quality against cost are in {folder}")
+
+
+def write_results(found: dict[str, Any], rows: list[list[str]], folder: Path) -> None:
+    """Write every number as `results.json`, and rows behind their head as the table `results.md`; print the table."""
+    lines = ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    Console().print("\n".join(lines), soft_wrap=True)
 
 
 def mean_and_deviation(scores: list[float], digits: int = 1) -> str:

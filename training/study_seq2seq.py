@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.training.cli import expand_settings_file, positive
 from sublayers.training.seq2seq import seq2seq
-from sublayers.training.study import mean_and_deviation
+from sublayers.training.study import mean_and_deviation, write_results
 
 # figures of a run that are compared
 SCORES = ("eval_loss", "eval_bleu", "test_bleu")
@@ -127,11 +127,8 @@ def report(found: dict[str, dict[str, Any]], folder: Path) -> None:
         rows.append([name, *orders, f"{model['parameters']:,}", *columns, f"{minutes:.1f}"])
         # of the first seed
         axes.plot(*zip(*runs[0]["curves"]["eval_loss"], strict=True), marker=".", label=name)
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     axes.set(xlabel="step", ylabel="validation loss (nats per token)")
     axes.legend()
     figure.savefig(folder / "learning_curves.svg")
-    Console().print("\n".join(lines), soft_wrap=True)
+    write_results(found, [head, *rows], folder)
     Console().print(f"all numbers and the learning curves are in {folder}")
