@@ -64,15 +64,6 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
         """The number of residual sublayers of the decoder."""
         return len(expand(self.decoder_sublayer_order))
 
-    @property
-    def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
-        """Nothing, since encoder and decoder bring plans of their own."""
-        return {}
-
-    @base_model_tp_plan.setter
-    def base_model_tp_plan(self, plan):
-        pass
-
     def get_text_config(self, decoder=None, encoder=None):
         """Return this configuration, whose counts are those that a cache needs."""
         return self

@@ -109,8 +109,9 @@ class SublayersConfig(PreTrainedConfig):
 
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
-        """The tensor-parallel plan of a model with one stack."""
-        return tensor_parallel_plan(self.sublayer_order)
+        """The tensor-parallel plan of a model with one stack; of two, each brings its own."""
+        first, *others = self.orders.values()
+        return {} if others else tensor_parallel_plan(first)
 
     @base_model_tp_plan.setter
     def base_model_tp_plan(self, plan):

@@ -254,10 +254,10 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        padding_mask: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
-        """Run the encoder, unless its outputs are given, and the decoder. Raises what they raise."""
-        padding_mask = kwargs.pop("padding_mask", None)
+        """Run the encoder, unless its outputs are given, and the decoder, see there. Raises what they raise."""
         shared = self.config.share_encoder_decoder_embeddings and encoder_outputs is None
         if self.training and shared and input_ids is not None and decoder_input_ids is not None:
             inputs_embeds, decoder_inputs_embeds = self.look_up_both(input_ids, decoder_input_ids)

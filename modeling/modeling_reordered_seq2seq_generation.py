@@ -64,6 +64,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         The loss is label-smoothed as `config.label_smoothing` says. In training with labels, scores are only those of
         the labelled tokens, (labelled in all, vocabulary), since nothing else is computed.
         """
+        padding_mask = None
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -71,7 +72,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             labelled = labels != IGNORED
             if self.training:
                 # what stands behind a row's last label changes no score
-                kwargs["padding_mask"] = labelled.flip(1).cummax(1).values.flip(1)
+                padding_mask = labelled.flip(1).cummax(1).values.flip(1)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -83,6 +84,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            padding_mask=padding_mask,
             **kwargs,
         )
         hidden_states, loss = outputs.last_hidden_state, None

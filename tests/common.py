@@ -1,7 +1,9 @@
 """The contract: what a model of every family must do, whatever the order of its sublayers."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -111,6 +113,8 @@ class FamilyContract:
     # of the stacks, where a test says nothing, and orders that models are saved and loaded with
     orders: tuple[str, ...]
     saved_orders: list[tuple[str, ...]]
+    # two rows of tokens for every input that a head needs
+    inputs: Callable[[Any, type], dict[str, torch.Tensor]]
 
     def config(self, *orders: str, **overrides):
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
@@ -121,10 +125,6 @@ class FamilyContract:
 
     def model(self, head: type = AutoModel, *orders: str, **overrides) -> PreTrainedModel:
         return randomize(self.classes[head](self.config(*orders, **overrides)))
-
-    def inputs(self, head: type) -> dict[str, torch.Tensor]:
-        """Two rows of tokens for every input that a head needs."""
-        raise NotImplementedError
 
     def test_saves_and_loads_bit_exactly_through_the_auto_classes(self, tmp_path):
         for auto_class, model_class in self.classes.items():
