@@ -23,8 +23,6 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     vocab_size: int = 32768
     # None: vocab_size
     encoder_vocab_size: int | None = None
-    encoder_sublayer_order: str = "(sf)6"
-    decoder_sublayer_order: str = "(scf)6"
     hidden_size: int = 512
     intermediate_size: int = 2048
     # of source and of target, each
@@ -48,7 +46,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
 
     def __post_init__(self, **kwargs):
         if "sublayer_order" in kwargs:
-            raise ValueError("there are two orders; give encoder_sublayer_order and decoder_sublayer_order")
+            raise ValueError(f"there are two stacks; give {' and '.join(self.order_fields)}")
         if self.decoder_start_token_id is None:
             eos = self.eos_token_id
             self.decoder_start_token_id = eos[0] if isinstance(eos, list) else eos
@@ -57,12 +55,17 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     @property
     def num_encoder_sublayers(self) -> int:
         """The number of residual sublayers of the encoder."""
-        return len(expand(self.encoder_sublayer_order))
+        return len(expand(self.stack_orders[0][0]))
 
     @property
     def num_decoder_sublayers(self) -> int:
         """The number of residual sublayers of the decoder."""
-        return len(expand(self.decoder_sublayer_order))
+        return len(expand(self.stack_orders[1][0]))
+
+    @property
+    def stack_orders(self) -> list[list[str]]:
+        """The orders in which the encoder, and those in which the decoder can run."""
+        return [[order] for order in self.orders.values()]
 
     def get_text_config(self, decoder=None, encoder=None):
         """Return this configuration, whose counts are those that a cache needs."""

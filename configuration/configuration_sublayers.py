@@ -40,7 +40,8 @@ class SublayersConfig(PreTrainedConfig):
             is nearly, but not quite, the name of a field.
     """
 
-    # the fields that hold orders, and the letters that each may have; the last one is that of the stack with a cache
+    # the fields that hold an order, or several in a list, and the letters that each may have; the last is that of the
+    # stack with a cache
     order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "sf"}
 
     vocab_size: int = 28996
@@ -79,8 +80,9 @@ class SublayersConfig(PreTrainedConfig):
         for name in kwargs:
             if close := difflib.get_close_matches(name, names, n=1, cutoff=0.9):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}; did you mean {close[0]!r}?")
-        for name, order in self.orders.items():
-            setattr(self, name, compact(order))
+        for name in self.order_fields:
+            value = getattr(self, name)
+            setattr(self, name, [compact(order) for order in value] if isinstance(value, list) else compact(value))
         super().__post_init__(**kwargs)
 
     @property

@@ -54,7 +54,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
         self.embed_scale = hidden_size**0.5 if config.scale_embedding else 1.0
         self.embed_norm = nn.LayerNorm(hidden_size, config.layer_norm_eps) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, config.sublayer_order, is_causal=False)
+        self.layers = SublayerStack(config, [config.sublayer_order], is_causal=False)
         self.norm = final_norm(config)
         self.pooler: nn.Module | None = None
         if add_pooling_layer:

@@ -57,7 +57,7 @@ class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
 class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel):
     """What encoder and decoder share: embeddings, the stack of sublayers and the norm behind it."""
 
-    def __init__(self, config: ReorderedSeq2SeqConfig, order: str, vocab_size: int, is_causal: bool):
+    def __init__(self, config: ReorderedSeq2SeqConfig, orders: list[str], vocab_size: int, is_causal: bool):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size, config.hidden_size)
         self.embed_positions = position_embeddings(config)
@@ -65,11 +65,11 @@ class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel):
         norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
         self.embed_norm = norm if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, order, is_causal)
+        self.layers = SublayerStack(config, orders, is_causal)
         self.norm = final_norm(config)
         self.gradient_checkpointing = False
         self.post_init()
-        self._tp_plan = tensor_parallel_plan(order)
+        self._tp_plan = tensor_parallel_plan(orders[0])
 
     def look_up_tokens(self, input_ids: torch.Tensor, name: str) -> torch.Tensor:
         """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""
@@ -92,9 +92,8 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
     }
 
     def __init__(self, config: ReorderedSeq2SeqConfig):
-        super().__init__(
-            config, config.encoder_sublayer_order, config.encoder_vocab_size or config.vocab_size, is_causal=False
-        )
+        vocab_size = config.encoder_vocab_size or config.vocab_size
+        super().__init__(config, config.stack_orders[0], vocab_size, is_causal=False)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -139,7 +138,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
     }
 
     def __init__(self, config: ReorderedSeq2SeqConfig):
-        super().__init__(config, config.decoder_sublayer_order, config.vocab_size, is_causal=True)
+        super().__init__(config, config.stack_orders[1], config.vocab_size, is_causal=True)
 
     @merge_with_config_defaults
     @capture_outputs

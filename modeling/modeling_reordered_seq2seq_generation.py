@@ -18,6 +18,7 @@ from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel,
 class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with scores for each next token: (batch, source length) -> (batch, length, vocabulary)."""
 
+    output_class = Seq2SeqLMOutput
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: ReorderedSeq2SeqConfig):
@@ -94,17 +95,8 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         if labels is not None:
             smoothing = self.config.label_smoothing
             loss = mean_cross_entropy(logits.flatten(0, -2), labels.flatten(), num_items_in_batch, smoothing)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return self.output_class(loss=loss, logits=logits, **rest)
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, *args, **kwargs) -> dict[str, Any]:
         """Add positions, which a cache cannot tell where the target is padded or there is no self-attention."""

@@ -39,7 +39,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
         self.embed_positions = position_embeddings(config)
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, config.sublayer_order, is_causal=True)
+        self.layers = SublayerStack(config, [config.sublayer_order], is_causal=True)
         self.norm = final_norm(config)
         self.gradient_checkpointing = False
         self.post_init()

@@ -1,5 +1,6 @@
 """A stack that runs sublayers in any order."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ def final_norm(config) -> nn.Module:
 class SublayerStack(nn.ModuleList):
     """The sublayers of an order, one after the other: (batch, length, hidden) -> (batch, length or kept, hidden).
 
+    Further orders of the same letters run the same sublayers.
+
     What follows the last attention sublayer is position-wise, so positions that nobody reads leave the stack there.
     """
 
-    def __init__(self, config, order: str, is_causal: bool):
-        order = expand(order)
+    def __init__(self, config, orders: Sequence[str], is_causal: bool):
+        order = expand(orders[0])
         super().__init__()
         for i, letter in enumerate(order):
             if letter == "s":
@@ -44,7 +47,14 @@ class SublayerStack(nn.ModuleList):
             if isinstance(module, OutputLinear):
                 module.num_sublayers = len(self)
         self.config = config
-        self.last_attention = tail_start(order) - 1
+        self.runs = [self.places(expand(other), order) for other in orders]
+        self.last_attention = [tail_start(other) - 1 for other in orders]
+
+    @staticmethod
+    def places(order: str, first: str) -> list[int]:
+        """Say where in the first order the sublayers of another stand: its n-th `s` is the n-th `s` there."""
+        found = {letter: iter([i for i, other in enumerate(first) if other == letter]) for letter in set(first)}
+        return [next(found[letter]) for letter in order]
 
     def forward(
         self,
@@ -53,9 +63,10 @@ class SublayerStack(nn.ModuleList):
         padding_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         cross_inputs: dict[str, Any] | None = None,
+        order: int = 0,
         **kwargs,
     ) -> torch.Tensor:
-        """Run every sublayer, and return all final states or those that are wanted.
+        """Run every sublayer in the order of that number, and return all final states or those that are wanted.
 
         Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers.
 
@@ -70,10 +81,12 @@ class SublayerStack(nn.ModuleList):
             kept = None if read_positions is None else packing.locate(read_positions)
         # flash and flex attention cannot be asked for single queries: there the last attention runs in full
         by_query = self.config._attn_implementation in ("eager", "sdpa")
-        if kept is not None and self.last_attention < 0:
+        last_attention = self.last_attention[order]
+        if kept is not None and last_attention < 0:
             hidden_states = select_positions(hidden_states, kept)
-        for i, layer in enumerate(self):
-            leaving = kept if i == self.last_attention else None
+        for i, place in enumerate(self.runs[order]):
+            layer: Any = self[place]
+            leaving = kept if i == last_attention else None
             asked = leaving if by_query else None
             crosses = isinstance(layer.mixer, CrossAttention)
             # by position, so that every kind of checkpointing finds the encoder's gradient
