@@ -1,5 +1,6 @@
 """What the configurations of the encoder-decoder families share."""
 
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -11,13 +12,13 @@ from sublayers.configuration.sublayer_order import expand
 
 @strict
 class ReorderedSeq2SeqConfig(SublayersConfig):
-    """An encoder over `s` and `f` and a decoder over `s`, `c` and `f`, each in any order.
+    """An encoder and a decoder in any order; convolutions (`d`, `l`) may stand beside self-attention or in its place.
 
     The defaults are the base model of Vaswani et al. (2017) as fairseq has it: post-norm, ReLU, sinusoids behind the
     padding index, one embedding for source, target and output, special tokens `<s> <pad> </s>` = 0, 1, 2.
     """
 
-    order_fields: ClassVar[dict[str, str]] = {"encoder_sublayer_order": "sf", "decoder_sublayer_order": "scf"}
+    order_fields: ClassVar[dict[str, str]] = {"encoder_sublayer_order": "sfdl", "decoder_sublayer_order": "scfdl"}
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
 
     vocab_size: int = 32768
@@ -29,6 +30,9 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     max_position_embeddings: int = 1024
     attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
     activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    # widths of the kernels of the first, second, ... convolution of each stack, the last one's also of those behind it.
+    # they have num_attention_heads, always a gate and a softmax, and drop their kernels' weights by attention_dropout
+    kernel_sizes: list[int] = field(default_factory=lambda: [3, 7, 15, 31])
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = False
     position_offset: int = 2
@@ -45,8 +49,8 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs):
-        if "sublayer_order" in kwargs:
-            raise ValueError(f"there are two stacks; give {' and '.join(self.order_fields)}")
+        if others := {"sublayer_order", "encoder_sublayer_order", "decoder_sublayer_order"} & kwargs.keys():
+            raise ValueError(f"{self.model_type} has no {sorted(others)[0]}; give {' and '.join(self.order_fields)}")
         if self.decoder_start_token_id is None:
             eos = self.eos_token_id
             self.decoder_start_token_id = eos[0] if isinstance(eos, list) else eos
@@ -72,8 +76,10 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
         return self
 
     def validate_architecture(self):
-        """Check also that a shared embedding has one vocabulary."""
+        """Check also that a shared embedding has one vocabulary, and the widths of kernels."""
         super().validate_architecture()
+        if not self.kernel_sizes or min(self.kernel_sizes) < 1:
+            raise ValueError(f"kernel_sizes={self.kernel_sizes} must be positive numbers; give at least one")
         if self.share_encoder_decoder_embeddings and self.encoder_vocab_size not in (None, self.vocab_size):
             raise ValueError(
                 f"encoder_vocab_size={self.encoder_vocab_size} differs from vocab_size={self.vocab_size}, so the "

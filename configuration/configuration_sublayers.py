@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.utils.type_validators import interval
 
-from sublayers.configuration.sublayer_order import compact, counts, expand
+from sublayers.configuration.sublayer_order import SELF_MIXERS, compact, counts, expand
 
 ATTENTION_PLAN = {
     "layers.*.mixer.q_proj": "colwise",
@@ -16,10 +16,13 @@ ATTENTION_PLAN = {
     "layers.*.mixer.v_proj": "colwise",
     "layers.*.mixer.o_proj": "rowwise",
 }
-TENSOR_PARALLEL_PLANS = {
+TENSOR_PARALLEL_PLANS: dict[str, dict[str, str]] = {
     "s": ATTENTION_PLAN,
     "c": ATTENTION_PLAN,
     "f": {"layers.*.mixer.fc1": "colwise", "layers.*.mixer.fc2": "rowwise"},
+    # a dynamic kernel needs all channels of its position: every process runs whole convolutions
+    "d": {},
+    "l": {},
 }
 
 
@@ -97,16 +100,16 @@ class SublayersConfig(PreTrainedConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """The number of cache slots: attention sublayers, or in a decoder the more numerous kind of attention."""
+        """The number of cache slots: self-attention and convolutions, or cross-attention where it is more numerous."""
         number = counts([*self.orders.values()][-1])
-        return max(number["s"], number["c"])
+        return max(sum(number[letter] for letter in SELF_MIXERS), number["c"])
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, value: int | None):
         if value is not None and value != self.num_hidden_layers:
             raise ValueError(
-                f"num_hidden_layers={value} contradicts the order {[*self.orders.values()][-1]!r}, which has "
-                f"{self.num_hidden_layers} attention sublayers; change {[*self.orders][-1]} instead"
+                f"num_hidden_layers={value} contradicts the order {[*self.orders.values()][-1]!r}, which makes it "
+                f"{self.num_hidden_layers}; change {[*self.orders][-1]} instead"
             )
 
     @property

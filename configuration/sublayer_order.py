@@ -1,8 +1,8 @@
-"""The order language: a Transformer is a string over `s`, `c` and `f`, one residual sublayer a letter.
+"""The order language: a Transformer is a string over `s`, `c`, `f`, `d` and `l`, one residual sublayer a letter.
 
-`s` is self-attention, `c` cross-attention, `f` a feed-forward block. `sssfsfff` may be written `s2(sf)2f2`, in the
-papers' spellings `(s)x2 (sf)x2 (f)x2` or `s^{2} (sf)^2 f^2`, and with spaces anywhere; `compact` gives the
-canonical form.
+`s` is self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic and lightweight
+convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2` or
+`s^{2} (sf)^2 f^2`, and with spaces anywhere; `compact` gives the canonical form.
 """
 
 import math
@@ -11,12 +11,21 @@ import re
 from functools import lru_cache
 from itertools import groupby
 
-LETTERS = {"s": "self-attention", "c": "cross-attention", "f": "feed-forward"}
+LETTERS = {
+    "s": "self-attention",
+    "c": "cross-attention",
+    "f": "feed-forward",
+    "d": "dynamic convolution",
+    "l": "lightweight convolution",
+}
+# what mixes the positions of its own sequence, and so has a slot of the cache
+SELF_MIXERS = "sdl"
 # far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
 MAX_SUBLAYERS = 1024
 
 # whatever is no parenthesis, letter or repeat is caught as a token of its own, and refused
-_TOKEN = re.compile(r"\(|[)scf](?:\s*(?:[x×*^]?\s*([0-9]+)|\^\s*\{\s*([0-9]+)\s*\}))?|\S")  # noqa: RUF001
+_REPEAT = r"(?:\s*(?:[x×*^]?\s*([0-9]+)|\^\s*\{\s*([0-9]+)\s*\}))?"  # noqa: RUF001
+_TOKEN = re.compile(rf"\(|[){''.join(LETTERS)}]{_REPEAT}|\S")
 
 
 def expand(order: str) -> str:
@@ -34,7 +43,7 @@ def expand(order: str) -> str:
     expanded = ""
     for token in _TOKEN.finditer(order):
         position, before, unit = token.start(), expanded, token[0][0]
-        if unit not in "()scf":
+        if unit not in ("(", ")", *LETTERS):
             raise _error(_explain(unit), order, position)
         if unit == "(":
             open_groups.append((before, position))
@@ -60,7 +69,7 @@ def expand(order: str) -> str:
     if open_groups:
         raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
     if not expanded:
-        raise _error("the order is empty; give at least one of the letters s, c and f", order, 0)
+        raise _error(f"the order is empty; give at least one of the letters {', '.join(LETTERS)}", order, 0)
     return expanded
 
 
@@ -105,16 +114,16 @@ def _compact(order: str) -> str:
 
 
 def counts(order: str) -> dict[str, int]:
-    """Count the sublayers of each kind: `{"s": ..., "c": ..., "f": ...}`. Raises what `expand` raises."""
+    """Count the sublayers of each kind, by all letters: `{"s": ..., "c": ..., ...}`. Raises what `expand` raises."""
     expanded = expand(order)
     return {letter: expanded.count(letter) for letter in LETTERS}
 
 
 def tail_start(order: str) -> int:
-    """Index of the first sublayer after the last attention (`s` or `c`); from there on all is position-wise.
+    """Index of the first sublayer after the last attention or convolution; from there on all is position-wise.
 
-    0 for an order of feed-forward sublayers alone, the length of the order where attention comes last. Raises what
-    `expand` raises.
+    0 for an order of feed-forward sublayers alone, the length of the order where one of the others comes last. Raises
+    what `expand` raises.
     """
     return len(expand(order).rstrip("f"))
 

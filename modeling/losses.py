@@ -26,6 +26,30 @@ def mean_cross_entropy(
     return total / num_items_in_batch
 
 
+def weighted_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, label_smoothing: float, weighted_smoothing: bool
+) -> torch.Tensor:
+    """Sum of the cross-entropy that several models have on the same labels, with a weight for each, -100 left out.
+
+    (models, items, classes), (items,), (models, items) -> (). The smoothing may be left without weights.
+    """
+
+    def losses(smoothing: float) -> torch.Tensor:
+        flat = nn.functional.cross_entropy(
+            logits.flatten(0, 1),
+            labels.repeat(logits.shape[0]),
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=smoothing,
+        )
+        return flat.view_as(weights)
+
+    smoothed = losses(label_smoothing)
+    if weighted_smoothing or not label_smoothing:
+        return (weights * smoothed).sum()
+    return smoothed.sum() + (1 - label_smoothing) * ((weights - 1) * losses(0.0)).sum()
+
+
 def classification_loss(
     logits: torch.Tensor, labels: torch.Tensor, config, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:

@@ -214,10 +214,13 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
 class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
     """Encoder and decoder: (batch, source length), (batch, length) -> (batch, length, hidden)."""
 
+    encoder_class: type[ReorderedSeq2SeqEncoder] = ReorderedSeq2SeqEncoder
+    decoder_class: type[ReorderedSeq2SeqDecoder] = ReorderedSeq2SeqDecoder
+
     def __init__(self, config: ReorderedSeq2SeqConfig):
         super().__init__(config)
-        self.encoder = ReorderedSeq2SeqEncoder(config)
-        self.decoder = ReorderedSeq2SeqDecoder(config)
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
         if config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self.post_init()

@@ -18,12 +18,15 @@ from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel,
 class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with scores for each next token: (batch, source length) -> (batch, length, vocabulary)."""
 
-    output_class = Seq2SeqLMOutput
+    model_class: type[ReorderedSeq2SeqModel] = ReorderedSeq2SeqModel
+    output_class: type[Seq2SeqLMOutput] = Seq2SeqLMOutput
+    # what generation has once for all candidates of a source
+    inputs_of_sources: tuple[str, ...] = ("encoder_outputs", "attention_mask")
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: ReorderedSeq2SeqConfig):
         super().__init__(config)
-        self.model = ReorderedSeq2SeqModel(config)
+        self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
         if config.tie_word_embeddings:
             side = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
@@ -111,9 +114,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs
     ):
         # all candidates of a source share its states, and the keys and values made from them
-        shared = {
-            name: model_kwargs.pop(name) for name in ("encoder_outputs", "attention_mask") if name in model_kwargs
-        }
+        shared = {name: model_kwargs.pop(name) for name in self.inputs_of_sources if name in model_kwargs}
         expand = super()._expand_inputs_for_generation  # type: ignore[misc]
         input_ids, model_kwargs = expand(expand_size, False, input_ids, **model_kwargs)
         return input_ids, model_kwargs | shared

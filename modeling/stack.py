@@ -1,13 +1,14 @@
 """A stack that runs sublayers in any order."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.configuration.sublayer_order import SELF_MIXERS, expand, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention, select_positions
+from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.linear import OutputLinear
 from sublayers.modeling.packing import packing_of
@@ -26,16 +27,22 @@ class SublayerStack(nn.ModuleList):
 
     Further orders of the same letters run the same sublayers.
 
-    What follows the last attention sublayer is position-wise, so positions that nobody reads leave the stack there.
+    What follows the last attention or convolution is position-wise, so positions that nobody reads leave the stack
+    there.
     """
 
     def __init__(self, config, orders: Sequence[str], is_causal: bool):
         order = expand(orders[0])
         super().__init__()
         for i, letter in enumerate(order):
+            # they take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
+            slot = sum(order[:i].count(mixer) for mixer in SELF_MIXERS)
             if letter == "s":
-                # they take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
-                self.append(Sublayer(config, SelfAttention(config, order[:i].count("s"), is_causal)))
+                self.append(Sublayer(config, SelfAttention(config, slot, is_causal)))
+            elif letter in "dl":
+                number = slot - order[:i].count("s")
+                kernel_size = config.kernel_sizes[: number + 1][-1]
+                self.append(Sublayer(config, Convolution(config, slot, kernel_size, is_causal, letter == "d")))
             elif letter == "c":
                 self.append(Sublayer(config, CrossAttention(config, order[:i].count("c"))))
             else:
@@ -64,11 +71,13 @@ class SublayerStack(nn.ModuleList):
         encoder_hidden_states: torch.Tensor | None = None,
         cross_inputs: dict[str, Any] | None = None,
         order: int = 0,
+        dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
         """Run every sublayer in the order of that number, and return all final states or those that are wanted.
 
         Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers.
+        Those at the places of the order that are `dropped` are left out.
 
         `read_positions` (batch or 1, kept) are the wanted positions; true ones of a boolean mask (batch, length) come
         back as (kept in all, hidden). With a `padding_mask` (batch, past and present length) padding is left out, and
@@ -87,6 +96,9 @@ class SublayerStack(nn.ModuleList):
         for i, place in enumerate(self.runs[order]):
             layer: Any = self[place]
             leaving = kept if i == last_attention else None
+            if i in dropped:
+                hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
+                continue
             asked = leaving if by_query else None
             crosses = isinstance(layer.mixer, CrossAttention)
             # by position, so that every kind of checkpointing finds the encoder's gradient

@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
@@ -35,6 +36,8 @@ from sublayers.configuration.sublayer_order import (
     random_unbalanced,
     sandwich,
 )
+from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqModel
+from sublayers.modeling.modeling_iot_seq2seq_generation import IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_macaron_bert import (
     MacaronBertForMaskedLM,
     MacaronBertForMultipleChoice,
@@ -97,6 +100,7 @@ AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
         AutoModel: SandwichSeq2SeqModel,
         AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration,
     },
+    IOTSeq2SeqConfig: {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration},
 }
 
 for config_class, heads in AUTO_CLASSES.items():
@@ -108,6 +112,9 @@ for config_class, heads in AUTO_CLASSES.items():
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = causal_lm.__name__
 
 __all__ = [
+    "IOTSeq2SeqConfig",
+    "IOTSeq2SeqForConditionalGeneration",
+    "IOTSeq2SeqModel",
     "MacaronBertConfig",
     "MacaronBertForMaskedLM",
     "MacaronBertForMultipleChoice",

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.training import bench_bert, bench_lm, bench_seq2seq
+from sublayers.training import bench_bert, bench_iot, bench_lm, bench_seq2seq
 from sublayers.training.cli import positive
 from sublayers.training.measure import machine, measure, report
 
@@ -32,6 +32,14 @@ SIZES = {
         "vocab_size": (30522, "tokens in the vocabulary"),
         "repeats": (5, "rounds, after one to warm up"),
     },
+    "iot": {
+        "layers": (6, "blocks of the encoder, and as many of the decoder"),
+        "hidden_size": (512, "width; feed-forward sublayers are twice as wide"),
+        "heads": (4, "attention heads"),
+        "vocab_size": (10152, "tokens in the vocabulary"),
+        "new_tokens": (20, "tokens that are decoded"),
+        "repeats": (5, "rounds, after one to warm up"),
+    },
     "seq2seq": {
         "layers": (6, "layers of the encoder, and as many of the decoder"),
         "hidden_size": (512, "width; feed-forward sublayers of the interleaved orders are four times as wide"),
@@ -44,6 +52,11 @@ SIZES = {
 FAMILIES = {
     "lm": (bench_lm.compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
     "bert": (bench_bert.compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with attention first"),
+    "iot": (
+        bench_iot.compare_choices,
+        bench_iot.default_orders,
+        "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
+    ),
     "seq2seq": (
         bench_seq2seq.compare_encoder_decoders,
         bench_seq2seq.default_orders,
@@ -72,15 +85,21 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
         own.set_defaults(default_orders=default_orders)
-    lm, bert, seq2seq = (families.choices[name] for name in FAMILIES)
+    lm, bert, iot, seq2seq = (families.choices[name] for name in FAMILIES)
     lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     shapes = ["1x128", "1x384", "8x128", "mixed"]
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     bert.add_argument("--tasks", nargs="+", choices=bench_bert.HEADS, default=list(bench_bert.HEADS))
     shapes = ["8x32", "mixed"]
     seq2seq.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
+    shapes = ["64x20"]
+    iot.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     args = parser.parse_args(argv)
-    args.orders = [":".join(map(compact, order.split(":"))) for order in args.orders or args.default_orders(args)]
+    # orders of a stack between commas, stacks between colons
+    args.orders = [
+        ":".join(",".join(map(compact, stack.split(","))) for stack in order.split(":"))
+        for order in args.orders or args.default_orders(args)
+    ]
     del args.default_orders
     return args
 

@@ -1,7 +1,7 @@
 """What `sublayers bench seq2seq` measures: encoder-decoders beside BART, Marian and x-transformers."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -123,13 +123,13 @@ def make_batch(shape: str, args: argparse.Namespace) -> dict[str, Tensor]:
     return {name: tensor.to(args.device) for name, tensor in batch.items()}
 
 
-def transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int) -> dict[str, Call]:
-    """Make what a model of transformers, ours among them, has to call."""
+def transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int, **options: Any) -> dict[str, Call]:
+    """Make what a model of transformers, ours among them, has to call; options are those of `generate`."""
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
 
     def decode(num_beams: int) -> Tensor:
         lengths = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
-        return model.generate(**source, **lengths, num_beams=num_beams, do_sample=False)
+        return model.generate(**source, **lengths, num_beams=num_beams, do_sample=False, **options)
 
     return {
         "training step": partial(model, **batch),
@@ -166,7 +166,6 @@ def gigaflops(call: Call) -> float:
 def compare_encoder_decoders(args: argparse.Namespace) -> Comparison:
     """Compare our encoder-decoders with BART, Marian and x-transformers, task by task and shape by shape."""
     models = encoder_decoders(args)
-    totals = {"parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}}
 
     def calls(shape: str) -> dict[str, dict[str, Call]]:
         batch = make_batch(shape, args)
@@ -176,6 +175,21 @@ def compare_encoder_decoders(args: argparse.Namespace) -> Comparison:
             )
             for name, model in models.items()
         }
+
+    ours = [name for name in models if name.startswith(OURS)]
+    peers = {name: [peer for peer in models if peer not in ours] if name in ours else [] for name in models}
+    return compare(models, peers, calls, args, REMARK)
+
+
+def compare(
+    models: dict[str, Any],
+    peers: dict[str, list[str]],
+    calls: Callable[[str], dict[str, dict[str, Call]]],
+    args: argparse.Namespace,
+    remark: str,
+) -> Comparison:
+    """Compare training steps, encoders and decoding of models, whose `calls` for a shape have names by model."""
+    totals = {"parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}}
 
     def tasks() -> Iterator[Task]:
         steps = {name: train_step(model.train()) for name, model in models.items()}
@@ -199,6 +213,4 @@ def compare_encoder_decoders(args: argparse.Namespace) -> Comparison:
                 }
                 yield Task(f"{decoding} {shape}, {args.new_tokens} tokens", "GB", by_model, work)
 
-    ours = [name for name in models if name.startswith(OURS)]
-    peers = {name: [peer for peer in models if peer not in ours] if name in ours else [] for name in models}
-    return Comparison(tasks(), peers, totals, REMARK)
+    return Comparison(tasks(), peers, totals, remark)

@@ -1,7 +1,7 @@
 """Flags made from the fields of a configuration class, and configurations made from flags."""
 
 from collections.abc import Collection
-from dataclasses import field, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -25,7 +25,8 @@ def config_flags(config_class: type[PreTrainedConfig], run: type, decided: Colle
             # argparse turns text into one type only
             kind: Any = float if {float, int} <= {*get_args(f.type)} else f.type
             bare = {"nargs": "?", "const": True} if kind is bool else {}
-            help_text = f"{f.default!r} when not given"
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            help_text = f"{default!r} when not given"
             flags.append((f.name, kind | None, field(default=None, metadata={"help": help_text, **bare})))
     group = {"_argument_group_name": f"{config_class.__name__} of a new model"}
     return make_dataclass("ConfigFlags", flags, namespace=group)

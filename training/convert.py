@@ -11,6 +11,8 @@ from sublayers.configuration.sublayer_order import expand
 from sublayers.training.checkpoint import agreed, load_fairseq
 from sublayers.training.cli import refuse_to_overwrite
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
+from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
+from sublayers.training.convert_lightconv import from_fairseq_lightconv
 from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
 from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq
 
@@ -69,8 +71,13 @@ def from_fairseq_file(source: Path, num_attention_heads: int | None, orders: dic
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
         return from_macaron_bert(weights, heads)
+    if PREDICTOR in weights:
+        refuse_other_orders(orders, [])
+        return from_fairseq_iot(weights, heads, options=options)
     is_encoder_decoder = "encoder.embed_tokens.weight" in weights
     refuse_other_orders(orders, ORDERS[is_encoder_decoder])
+    if "encoder.layers.0.linear1.weight" in weights:
+        return from_fairseq_lightconv(weights, heads, options=options, **orders)
     if is_encoder_decoder:
         return from_fairseq_seq2seq(weights, heads, options=options, **orders)
     return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"))
@@ -85,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
     source_help = "a transformers folder (GPT-2, BERT, BART, Marian) or a fairseq file (.pt, .safetensors: language "
-    source_help += "model, Transformer, Macaron, Macaron BERT)"
+    source_help += "model, Transformer, Macaron, Macaron BERT, LightConv, IOT)"
     parser.add_argument("source", type=Path, help=source_help)
     parser.add_argument("destination", type=Path, help="a new folder")
     parser.add_argument("--sublayer-order", "--sublayer_order", help="default: the source's own")
@@ -105,5 +112,8 @@ def main(argv: list[str] | None = None) -> None:
     model.save_pretrained(arguments.destination)
     if (arguments.source / "tokenizer_config.json").exists():
         AutoTokenizer.from_pretrained(arguments.source).save_pretrained(arguments.destination)
-    described = ", ".join(f"{name.replace('_', ' ')} {order}" for name, order in model.config.orders.items())
+    found = {name.replace("_", " "): getattr(model.config, name) for name in model.config.orders}
+    described = ", ".join(
+        f"{name} {' '.join(order) if isinstance(order, list) else order}" for name, order in found.items()
+    )
     print(f"{arguments.destination}: {model.num_parameters():,} parameters, {described}")

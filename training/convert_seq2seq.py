@@ -1,19 +1,17 @@
 """Conversions into the encoder-decoders: fairseq's Transformer and Macaron, transformers' BART and Marian."""
 
 import copy
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from transformers import BartForConditionalGeneration, MarianMTModel
 
-from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
-from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.checkpoint import State, Weights, agreed, fill, place_whole
+from sublayers.training.checkpoint import Model, State, Weights, agreed, fill, place_whole
 
 SIDES = ("encoder", "decoder")
 ATTENTION = {
@@ -61,21 +59,25 @@ def take_stack(state: State, side: str, is_macaron: bool) -> dict[str, list[Weig
     return sublayers
 
 
-def build(
-    state: State,
-    encoder_sublayer_order: str | None,
-    decoder_sublayer_order: str | None,
-    position_offset: int = 2,
-    **fields: Any,
-) -> ReorderedSeq2SeqForConditionalGeneration:
-    """Build a model from weights by fairseq's names, with `fields` of its configuration that weights do not tell.
+class Parts(NamedTuple):
+    """What weights tell of a model: its sublayers by kind, its other weights, and fields of its configuration."""
+
+    encoder: dict[str, list[Weights]]
+    decoder: dict[str, list[Weights]]
+    others: Weights
+    fields: dict[str, Any]
+
+
+def take_parts(
+    state: State, position_offset: int = 2, stacks: Sequence[dict[str, list[Weights]]] | None = None
+) -> Parts:
+    """Take all weights, which have fairseq's names; the `stacks` are given where they are no Transformer's.
 
     Raises:
-        ValueError: a name that is missing or without a place, feed-forward sublayers of several widths, or an order
-            that does not fit.
+        ValueError: a name that is missing or without a place, or feed-forward sublayers of several widths.
     """
     is_macaron = any(".macaron_fc1." in name for name in state)
-    encoder, decoder = (take_stack(state, side, is_macaron) for side in SIDES)
+    encoder, decoder = stacks or [take_stack(state, side, is_macaron) for side in SIDES]
     widths = {len(weights["mixer.fc1.bias"]) for weights in encoder["f"] + decoder["f"]}
     if len(widths) > 1:
         raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")
@@ -86,6 +88,7 @@ def build(
         "model.decoder.embed_tokens.weight": target,
         "lm_head.weight": output,
     }
+    fields: dict[str, Any] = {}
     if output_bias := "decoder.output_projection.bias" in state:
         others["lm_head.bias"] = state.pop("decoder.output_projection.bias")
     if "encoder.embed_positions.weight" in state:
@@ -98,29 +101,80 @@ def build(
     if final_norm := "encoder.layer_norm.weight" in state:
         others |= state.take_all({f"{side}.layer_norm": f"model.{side}.norm" for side in SIDES})
     state.refuse_rest("an encoder-decoder")
+    fields |= {
+        "vocab_size": len(target),
+        "encoder_vocab_size": None if len(source) == len(target) else len(source),
+        "hidden_size": target.shape[1],
+        "intermediate_size": widths.pop(),
+        "final_norm": final_norm,
+        "embedding_norm": embedding_norm,
+        "position_offset": position_offset,
+        "share_encoder_decoder_embeddings": torch.equal(source, target),
+        "tie_word_embeddings": torch.equal(target, output),
+        "output_bias": output_bias,
+    }
+    return Parts(encoder, decoder, others, fields)
 
-    default_order = macaron if is_macaron else interleaved
-    config_class = MacaronSeq2SeqConfig if is_macaron else SandwichSeq2SeqConfig
-    model_class = MacaronSeq2SeqForConditionalGeneration if is_macaron else SandwichSeq2SeqForConditionalGeneration
-    config = config_class(
-        vocab_size=len(target),
-        encoder_vocab_size=None if len(source) == len(target) else len(source),
-        encoder_sublayer_order=encoder_sublayer_order or default_order(len(encoder["s"])),
-        decoder_sublayer_order=decoder_sublayer_order or default_order(len(decoder["s"]), decoder=True),
-        hidden_size=target.shape[1],
-        intermediate_size=widths.pop(),
-        # fairseq and BART norm before sublayers exactly where a norm ends the stack
-        **{"norm_position": "pre" if final_norm else "post"} | fields,
-        final_norm=final_norm,
-        embedding_norm=embedding_norm,
-        position_offset=position_offset,
-        share_encoder_decoder_embeddings=torch.equal(source, target),
-        tie_word_embeddings=torch.equal(target, output),
-        output_bias=output_bias,
+
+def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> Model:
+    """Build a model from its parts, with `fields` of its configuration that weights do not tell.
+
+    Raises:
+        ValueError: an order that does not fit.
+    """
+    # fairseq and BART norm before sublayers exactly where a norm ends the stack
+    norm_position = "pre" if parts.fields["final_norm"] else "post"
+    config_class: Any = model_class.config_class
+    config = config_class(**{"norm_position": norm_position} | fields | parts.fields)
+    (encoder_order, *_), (decoder_order, *_) = config.stack_orders
+    state = place_whole(encoder_order, parts.encoder, "model.encoder.layers")
+    state |= place_whole(decoder_order, parts.decoder, "model.decoder.layers")
+    return fill(model_class(config), parts.others | state)
+
+
+def build(
+    state: State,
+    encoder_sublayer_order: str | None,
+    decoder_sublayer_order: str | None,
+    position_offset: int = 2,
+    **fields: Any,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Build a Transformer or a Macaron. Raises what its two halves raise."""
+    family: type[ReorderedSeq2SeqForConditionalGeneration] = SandwichSeq2SeqForConditionalGeneration
+    default_order = interleaved
+    parts = take_parts(state, position_offset)
+    if len(parts.encoder["f"]) > len(parts.encoder["s"]):
+        family, default_order = MacaronSeq2SeqForConditionalGeneration, macaron
+    return put_together(
+        family,
+        parts,
+        encoder_sublayer_order=encoder_sublayer_order or default_order(len(parts.encoder["s"])),
+        decoder_sublayer_order=decoder_sublayer_order or default_order(len(parts.decoder["s"]), decoder=True),
+        **fields,
     )
-    others |= place_whole(config.encoder_sublayer_order, encoder, "model.encoder.layers")
-    others |= place_whole(config.decoder_sublayer_order, decoder, "model.decoder.layers")
-    return fill(model_class(config), others)
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the fields of a configuration from fairseq's options; see `from_fairseq_seq2seq`.
+
+    Raises:
+        ValueError: options in which encoder and decoder differ or that this model does not have.
+    """
+    if found := [name for name in UNKNOWN_HERE if options.get(name)]:
+        raise ValueError(f"fairseq's option {found[0]} cannot be converted")
+    fields: dict[str, Any] = {
+        "max_position_embeddings": max(options.get(f"max_{side}_positions", 1024) for side in ("source", "target")),
+        "hidden_act": options.get("activation_fn", "relu"),
+        "scale_embedding": not options.get("no_scale_embedding", False),
+    }
+    normalize_before = agreed(options, "normalize_before")
+    if normalize_before is not None:
+        fields["norm_position"] = "pre" if normalize_before else "post"
+    if "dropout" in options:
+        fields |= {name: options.get(name) or 0.0 for name in ("dropout", "attention_dropout", "activation_dropout")}
+        # its name up to 0.7
+        fields["activation_dropout"] = fields["activation_dropout"] or options.get("relu_dropout", 0.0)
+    return fields
 
 
 def from_fairseq_seq2seq(
@@ -139,26 +193,12 @@ def from_fairseq_seq2seq(
         ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
             in which encoder and decoder differ or that this model does not have.
     """
-    options = options or {}
-    if found := [name for name in UNKNOWN_HERE if options.get(name)]:
-        raise ValueError(f"fairseq's option {found[0]} cannot be converted")
-    fields: dict[str, Any] = {}
-    normalize_before = agreed(options, "normalize_before")
-    if normalize_before is not None:
-        fields["norm_position"] = "pre" if normalize_before else "post"
-    if "dropout" in options:
-        fields |= {name: options.get(name) or 0.0 for name in ("dropout", "attention_dropout", "activation_dropout")}
-        # its name up to 0.7
-        fields["activation_dropout"] = fields["activation_dropout"] or options.get("relu_dropout", 0.0)
     return build(
         upgrade(weights),
         encoder_sublayer_order,
         decoder_sublayer_order,
         num_attention_heads=num_attention_heads,
-        max_position_embeddings=max(options.get(f"max_{side}_positions", 1024) for side in ("source", "target")),
-        hidden_act=options.get("activation_fn", "relu"),
-        scale_embedding=not options.get("no_scale_embedding", False),
-        **fields,
+        **read_options(options or {}),
     )
 
 

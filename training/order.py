@@ -16,9 +16,15 @@ from sublayers.configuration.sublayer_order import LETTERS, compact, counts, exp
 from sublayers.training.cli import positive
 
 # dark letters on light boxes are readable on light and dark terminals
-BOXES = {"s": "bold black on green3", "c": "bold black on sky_blue2", "f": "bold black on medium_purple1"}
+BOXES = {
+    "s": "bold black on green3",
+    "c": "bold black on sky_blue2",
+    "f": "bold black on medium_purple1",
+    "d": "bold black on orange1",
+    "l": "bold black on khaki1",
+}
 # the same colours on paper
-COLOURS = {"s": "#7fc97f", "c": "#7fb3d5", "f": "#b39ddb"}
+COLOURS = {"s": "#7fc97f", "c": "#7fb3d5", "f": "#b39ddb", "d": "#f5a742", "l": "#f2e27e"}
 PATTERNS: dict[str, Callable[..., str]] = {
     "interleaved": interleaved,
     "sandwich": sandwich,
@@ -45,6 +51,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--lengths", type=positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
     parser.add_argument("--source-length", "--source_length", type=positive, help="encoder tokens, default: length")
     parser.add_argument("--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of the KV cache")
+    parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="of convolutions")
+    parser.add_argument("--heads", type=positive, default=16, help="of convolutions, each with a kernel")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)
@@ -73,18 +81,19 @@ def _read(given: str) -> str:
 def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
+    kernels = (args.kernel_size, args.heads)
     return {
         "order": order,
         "sublayers": len(expand(order)),
         **counts(order),
-        "parameters": parameters(order, hidden, intermediate),
+        "parameters": parameters(order, hidden, intermediate, *kernels),
         "cache_bytes": {
             length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number)
             for length in args.lengths
         },
         "flops": {
             length: {
-                positions: flops(order, hidden, intermediate, length, read, args.source_length)
+                positions: flops(order, hidden, intermediate, length, read, args.source_length, *kernels)
                 for positions, read in read_positions(length).items()
             }
             for length in args.lengths

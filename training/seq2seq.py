@@ -23,6 +23,7 @@ from sublayers.training.average import average_checkpoints
 from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.config_flags import check_unchanged, config_flags, given_flags, load_config
 from sublayers.training.loss_curve import save_loss_curve
+from sublayers.training.order_trainer import OrderTrainer
 from sublayers.training.resume import adopt_counts, complete_checkpoints, find_checkpoint
 from sublayers.training.seq2seq_arguments import (
     DECIDED,
@@ -99,7 +100,8 @@ def seq2seq(argv: list[str]) -> dict[str, Any]:
     scorers = {
         split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
     }
-    trainer = PairTrainer(
+    trainer_class = OrderTrainer if len(getattr(model.config, "paths", [])) > 1 else PairTrainer
+    trainer = trainer_class(
         tokenizers,
         run.max_tokens,
         model=model,

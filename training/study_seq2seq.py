@@ -22,23 +22,49 @@ SCORES = ("eval_loss", "eval_bleu", "test_bleu")
 
 
 class Studied(NamedTuple):
-    """A model of the study: its family, the orders of its stacks, and its share of the feed-forward width."""
+    """A model of the study: its family, what `sublayers seq2seq` is told, and its share of the feed-forward width."""
 
     model_type: str
-    encoder: str
-    decoder: str
+    flags: dict[str, Any]
     width: float = 1.0
 
 
 def studied(n: int) -> dict[str, Studied]:
-    """The Transformer of `n` layers, Macaron's, and one half sandwiched in its encoder or decoder: equal parameters."""
+    """All that can be compared: the Transformer of `n` layers, and what others made of it with equal parameters.
+
+    That are Macaron, a sandwich in the encoder or the decoder, IOT with the paper's two and four decoder orders, its
+    regularization studies (section 5.4), and convolutions in the place of self-attention, alone and in IOT (5.3).
+    """
+
+    def fixed(family: str, encoder: str, decoder: str, width: float = 1.0) -> Studied:
+        orders = {"encoder_sublayer_order": encoder, "decoder_sublayer_order": decoder}
+        return Studied(f"{family}_seq2seq", orders, width)
+
+    def chosen(encoder: str, *decoders: str, **options: Any) -> Studied:
+        orders = {"encoder_orders": [encoder], "decoder_orders": decoders}
+        blocks = {"num_encoder_blocks": n, "num_decoder_blocks": n}
+        return Studied("iot_seq2seq", orders | blocks | options)
+
     encoder, decoder = interleaved(n), interleaved(n, decoder=True)
+    four = ("scf", "fsc", "csf", "fcs")
     return {
-        "transformer": Studied("sandwich_seq2seq", encoder, decoder),
-        "macaron": Studied("macaron_seq2seq", macaron(n), macaron(n, decoder=True), 0.5),
-        "sandwich_encoder": Studied("sandwich_seq2seq", sandwich(n, n // 2), decoder),
-        "sandwich_decoder": Studied("sandwich_seq2seq", encoder, sandwich(n, n // 2, decoder=True)),
+        "transformer": fixed("sandwich", encoder, decoder),
+        "macaron": fixed("macaron", macaron(n), macaron(n, decoder=True), 0.5),
+        "sandwich_encoder": fixed("sandwich", sandwich(n, n // 2), decoder),
+        "sandwich_decoder": fixed("sandwich", encoder, sandwich(n, n // 2, decoder=True)),
+        "iot_2": chosen("sf", "csf", "fcs"),
+        "iot_4": chosen("sf", *four),
+        "equal_orders_4": chosen("sf", *four, predict_order=False),
+        "layerdrop": chosen("sf", "scf", layerdrop=0.2),
+        "iot_4_layerdrop": chosen("sf", *four, layerdrop=0.2),
+        "dynamic_conv": fixed("sandwich", f"(df){n}", f"(dcf){n}"),
+        "light_conv": fixed("sandwich", f"(lf){n}", f"(lcf){n}"),
+        "iot_4_dynamic_conv": chosen("df", *(order.replace("s", "d") for order in four)),
     }
+
+
+# what is trained unless --models says otherwise
+DEFAULT = ("transformer", "macaron", "sandwich_encoder", "sandwich_decoder")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -61,36 +87,44 @@ def study_seq2seq(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown model, or what `seq2seq` raises.
     """
     parser = argparse.ArgumentParser(prog="sublayers study-seq2seq", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--models", nargs="+", help=f"default: {', '.join(studied(2))}")
+    parser.add_argument(
+        "--models", nargs="+", default=DEFAULT, help=f"of {', '.join(studied(2))}; default: the first 4"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
     parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
     parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
     parser.add_argument("--output_dir", type=Path, help="what is finished in it is not run again")
+    # what a recipe says of a single run, the models decide here
+    parser.add_argument("--encoder_sublayer_order", help=argparse.SUPPRESS)
+    parser.add_argument("--decoder_sublayer_order", help=argparse.SUPPRESS)
     args, flags = parser.parse_known_args(expand_settings_file(argv))
     models, folder = studied(args.layers), args.output_dir or Path("runs/study-seq2seq")
-    if unknown := sorted(set(args.models or []) - models.keys()):
+    if unknown := sorted({*args.models} - models.keys()):
         raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(models)}")
     for seed in args.seeds:
-        for name in args.models or models:
+        for name in args.models:
             run, model = folder / f"{name}-{seed}", models[name]
             # written last
             if (run / "loss_curve.json").exists():
                 continue
-            Console().rule(f"{name}, {model.encoder}:{model.decoder}, seed {seed}")
+            Console().rule(f"{name}, seed {seed}")
             # what a killed run left
             shutil.rmtree(run, ignore_errors=True)
             own = {
                 "model_type": model.model_type,
-                "encoder_sublayer_order": model.encoder,
-                "decoder_sublayer_order": model.decoder,
+                **model.flags,
                 "intermediate_size": round(args.intermediate_size * model.width),
                 "seed": seed,
                 "output_dir": run,
             }
-            seq2seq([*flags, *(f"--{flag}={value}" for flag, value in own.items())])
+            seq2seq([*flags, *(word for flag, value in own.items() for word in _words(flag, value))])
     found = {name: finished for name in models if (finished := _read(name, folder))}
     report(found, folder)
     return found
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    return [f"--{flag}", *value] if isinstance(value, (list, tuple)) else [f"--{flag}={value}"]
 
 
 def _read(name: str, folder: Path) -> dict[str, Any]:
@@ -98,9 +132,10 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
     if not runs:
         return {}
     model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
+    encoder, decoder = map(" ".join, model.config.stack_orders)
     return {
-        "encoder": model.config.encoder_sublayer_order,
-        "decoder": model.config.decoder_sublayer_order,
+        "encoder": encoder,
+        "decoder": decoder,
         "parameters": model.num_parameters(),
         "runs": {
             run.name.rpartition("-")[2]: {

@@ -8,16 +8,20 @@ from sublayers.configuration.sublayer_order import interleaved, par, sandwich
 BERT_BASE = {"hidden_size": 768, "intermediate_size": 3072}
 
 
-def naive_flops(letters, d, i, length, read, source):
+def naive_flops(letters, d, i, length, read, source, width=31, heads=16):
     """Count by position: each product of matrices is a list of (rows, inner, columns)."""
-    attention = [index for index, letter in enumerate(letters) if letter != "f"]
+    mixers = [index for index, letter in enumerate(letters) if letter != "f"]
     total = 0
     for index, letter in enumerate(letters):
-        # a position is computed if somebody reads it: the caller, or the keys of an attention sublayer further on
-        is_mixed_later = any(later > index for later in attention)
+        # a position is computed if somebody reads it: the caller, or a sublayer further on that mixes positions
+        is_mixed_later = any(later > index for later in mixers)
         rows = len([p for p in range(length) if is_mixed_later or p < read])
         if letter == "f":
             products = [(rows, d, i), (rows, i, d)]
+        elif letter in "dl":
+            # values and gate, all kernels, a sum over each kernel for each channel, output
+            kernels = [(length, d, heads)] * width if letter == "d" else []
+            products = [(length, d, d), (length, d, d), *kernels, *[(length, width, 1)] * d, (rows, d, d)]
         else:
             keys = {"s": length, "c": source}[letter]
             products = [(rows, d, d), (keys, d, d), (keys, d, d), (rows, d, keys), (rows, keys, d), (rows, d, d)]
@@ -25,12 +29,15 @@ def naive_flops(letters, d, i, length, read, source):
     return total
 
 
-@given(st.text("scf", min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 9), st.data())
+@given(st.text("scfdl", min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 9), st.data())
 def test_flops_against_a_naive_count(order, d, i, data):
     length, source = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 12))
     read = data.draw(st.integers(0, length))
     assert flops(order, d, i, length, read, source) == naive_flops(order, d, i, length, read, source)
     assert flops(order, d, i, length, read) == naive_flops(order, d, i, length, read, length)
+    width, heads = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
+    expected = naive_flops(order, d, i, length, read, source, width, heads)
+    assert flops(order, d, i, length, read, source, width, heads) == expected
 
 
 @pytest.mark.parametrize("read", [-1, 9])
@@ -51,6 +58,15 @@ def test_parameters_of_published_models():
     embeddings_and_pooler = (30_522 + 512 + 2 + 2) * 768 + (768 + 1) * 768
     assert parameters(interleaved(12), **BERT_BASE) == 109_482_240 - embeddings_and_pooler
     assert parameters(par(24, 5), **BERT_BASE) == 126_002_688 - embeddings_and_pooler
+
+
+def test_parameters_of_convolutions():
+    # counted from a checkpoint of fairseq's: 4 heads, kernels of 7, norms included
+    linears = 64 * 32 + 64 + 32 * 32 + 32
+    assert parameters("d", 32, 24, kernel_size=7, num_attention_heads=4) == linears + 28 * 32 + 64
+    assert parameters("l", 32, 24, kernel_size=7, num_attention_heads=4) == linears + 4 * 1 * 7 + 64
+    assert parameters("l", 64, 24) == 3 * 64 * 64 + 3 * 64 + 16 * 31 + 128
+    assert parameters("dsl", 64, 24) == sum(parameters(letter, 64, 24) for letter in "dsl")
 
 
 def test_sandwiching_is_free_until_positions_are_dropped():
@@ -77,6 +93,8 @@ def test_cache_of_self_and_cross_attention():
     assert cache_bytes("sc", 8, 10) == cache_bytes("sc", 8, 10, source_length=10)
     assert cache_bytes("s", 8, 10, bytes_per_number=4) == 2 * 8 * 4 * 10
     assert cache_bytes("f9", 8, 10) == 0
+    # a convolution has a slot like self-attention's
+    assert cache_bytes("dlsc", 8, 10, source_length=7) == 3 * cache_bytes("s", 8, 10) + cache_bytes("c", 8, 7)
 
 
 @pytest.mark.parametrize(("length", "masked"), [(1, 1), (20, 3), (21, 4), (100, 15), (128, 20), (512, 77), (700, 105)])

@@ -21,7 +21,7 @@ from sublayers.configuration.sublayer_order import (
     tail_start,
 )
 
-expanded_orders = st.text("scf", min_size=1, max_size=60)
+expanded_orders = st.text("scfdl", min_size=1, max_size=60)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_published_orders(pattern, canonical, printed):
 @pytest.mark.parametrize("block", ["scf", "fsc", "cfs", "csf", "sfc", "fcs"])
 def test_the_six_decoder_blocks_of_iot(block):
     assert compact(block * 6) == f"({block})6"
-    assert counts(f"({block})6") == {"s": 6, "c": 6, "f": 6}
+    assert counts(f"({block})6") == {"s": 6, "c": 6, "f": 6, "d": 0, "l": 0}
 
 
 def test_the_best_unbalanced_order_has_the_budget_of_the_baseline():
@@ -118,6 +118,7 @@ def test_par_keeps_the_length_and_the_ratio(num_sublayers, p):
         ("(s) x 2 f", "ssf"),
         ("((sf)2f)2", "sfsffsfsff"),
         ("((s))", "s"),
+        ("(df)x2 (dcf)^{2} l", "dfdfdcfdcfl"),
         ("s1024", "s" * 1024),
         ("((s32)8)4", "s" * 1024),
     ],
@@ -159,7 +160,7 @@ def spelled(draw, depth=2):
     """Return an order in some spelling, and the letters it stands for."""
     spelling = letters = ""
     for _ in range(draw(st.integers(1, 3))):
-        inner, inner_letters = draw(st.sampled_from("scf").map(lambda letter: (letter, letter)))
+        inner, inner_letters = draw(st.sampled_from("scfdl").map(lambda letter: (letter, letter)))
         if depth and draw(st.booleans()):
             inner, inner_letters = draw(spelled(depth=depth - 1))
             inner = f"({inner})"
@@ -179,14 +180,15 @@ def test_all_spellings_agree(spelling_and_letters):
 
 @given(expanded_orders)
 def test_counts_and_tail(order):
-    assert counts(order) == {letter: order.count(letter) for letter in "scf"}
+    assert counts(order) == {letter: order.count(letter) for letter in "scfdl"}
     start = tail_start(order)
     assert set(order[start:]) <= {"f"}
-    assert start == 0 or order[start - 1] in "sc"
+    assert start == 0 or order[start - 1] != "f"
 
 
 @pytest.mark.parametrize(
-    ("order", "start"), [("(sff)5f9", 13), ("f3", 0), ("fs", 2), ("s5f19", 5), ("(scf)6", 17), ("scff", 2)]
+    ("order", "start"),
+    [("(sff)5f9", 13), ("f3", 0), ("fs", 2), ("s5f19", 5), ("(scf)6", 17), ("scff", 2), ("sfdff", 3), ("slf2", 2)],
 )
 def test_tail_start(order, start):
     assert tail_start(order) == start
@@ -198,6 +200,8 @@ def test_tail_start(order, start):
         ("ssxb", 2, "repeats nothing"),
         ("s6(sb)3", 4, "'b' is not a sublayer"),
         ("S", 0, "'S' is not a sublayer"),
+        ("dx", 1, "repeats nothing"),
+        ("dlg", 2, r"use the letters s \(self-attention\), .*, d \(dynamic convolution\), l \(lightweight"),
         ("s\tq", 2, "'q' is not a sublayer"),
         ("s-1", 1, "'-' is not a sublayer"),
         ("s٣", 1, "is not a sublayer"),
@@ -216,7 +220,7 @@ def test_tail_start(order, start):
         ("s^", 1, "repeats nothing"),
         ("s^{6", 1, "repeats nothing"),
         ("s6}", 2, "repeats nothing"),
-        ("", 0, "empty"),
+        ("", 0, "empty; give at least one of the letters s, c, f, d, l"),
         ("  ", 0, "empty"),
         ("s1025", 1, "at most 1024"),
         ("s1000(sf)13", 9, "at most 1024"),
@@ -275,7 +279,7 @@ def test_the_largest_patterns_fit():
 @given(st.integers(1, 40), st.integers())
 def test_random_balanced(n, seed):
     order = random_balanced(n, seed)
-    assert counts(order) == {"s": n, "c": 0, "f": n}
+    assert counts(order) == {"s": n, "c": 0, "f": n, "d": 0, "l": 0}
     assert order == compact(order) == random_balanced(n, seed)
 
 

@@ -21,19 +21,19 @@ def row(text, label):
 
 
 def test_drawing_shows_every_letter_without_colours(capsys):
-    main(["s2(scf)2f"])
+    main(["s2(scf)2dl"])
     name, boxes = capsys.readouterr().out.splitlines()[:2]
-    assert name == "s2(scf)2f"
-    assert boxes.split() == list("ssscfscff")
+    assert name == "s2(scf)2dl"
+    assert boxes.split() == list("ssscfscfdl")
 
 
 def test_drawing_has_a_colour_for_each_kind(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    main(["scf"])
-    boxes = re.findall(r"\x1b\[([0-9;]+)m ([scf]) \x1b", capsys.readouterr().out)
-    assert [letter for _, letter in boxes] == list("scf")
-    assert len({style for style, _ in boxes}) == 3
+    main(["scfdl"])
+    boxes = re.findall(r"\x1b\[([0-9;]+)m ([scfdl]) \x1b", capsys.readouterr().out)
+    assert [letter for _, letter in boxes] == list("scfdl")
+    assert len({style for style, _ in boxes}) == 5
 
 
 def test_drawing_wraps_at_the_width(capsys, monkeypatch):
@@ -51,6 +51,7 @@ def test_table_compares_with_the_first_order(capsys):
     assert row(text, "self-attention") == ["12", "5", "5"]
     assert row(text, "cross-attention") == ["0", "0", "0"]
     assert row(text, "feed-forward") == ["12", "19", "19"]
+    assert row(text, "dynamic convolution") == ["0", "0", "0"]
     assert row(text, "parameters, M") == ["85.05", "101.57 (1.19)", "101.57 (1.19)"]
     assert row(text, "KV cache at 384, MiB") == ["13.50", "5.62 (0.42)", "5.62 (0.42)"]
     assert row(text, "GFLOP at 128, every") == ["22.35", "26.22 (1.17)", "26.22 (1.17)"]
@@ -80,10 +81,13 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(capsys, monkeypatch):
 @pytest.mark.parametrize("spelling", ["-", "_"])
 def test_json_has_the_same_numbers(capsys, spelling):
     long_options = [("hidden-size", 8), ("intermediate-size", 24), ("source-length", 5), ("bytes-per-number", 4)]
+    long_options += [("kernel-size", 7), ("heads", 2)]
     options = [part for name, value in long_options for part in (f"--{name.replace('-', spelling)}", str(value))]
-    main(["(scf)x2", "sandwich(2, 1)", *options, "--lengths", "10", "20", "--json"])
+    main(["(scf)x2", "sandwich(2, 1)", "dl", *options, "--lengths", "10", "20", "--json"])
     costs = json.loads(capsys.readouterr().out)
-    assert list(costs) == ["(scf)x2", "sandwich(2, 1)"]
+    assert list(costs) == ["(scf)x2", "sandwich(2, 1)", "dl"]
+    assert costs["dl"]["parameters"] == parameters("dl", 8, 24, 7, 2)
+    assert costs["dl"]["flops"]["20"]["every"] == flops("dl", 8, 24, 20, 20, 5, 7, 2)
     assert costs["sandwich(2, 1)"]["order"] == "s2f2"
     cost = costs["(scf)x2"]
     assert cost["flops"].pop("20") == {
@@ -96,6 +100,8 @@ def test_json_has_the_same_numbers(capsys, spelling):
         "s": 2,
         "c": 2,
         "f": 2,
+        "d": 0,
+        "l": 0,
         "parameters": parameters("scfscf", 8, 24),
         "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
     }
@@ -159,7 +165,7 @@ def test_sizes_are_positive(capsys, option, value):
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
     file = tmp_path / f"orders.{kind}"
-    main(["sandwich(4,2)", "sf", "--picture", str(file)])
+    main(["sandwich(4,2)", "dlf", "--picture", str(file)])
     painted = file.read_bytes()
     assert len(painted) > 1000
     with pytest.raises(FileExistsError, match="exists; choose another file"):

@@ -39,7 +39,7 @@ def test_trains_all_models_alike_and_reports_on_them(pairs, tmp_path, capsys):
     models = {name: AutoModelForSeq2SeqLM.from_pretrained(folder / f"{name}-0") for name in found}
     for name, model in models.items():
         orders = (model.config.encoder_sublayer_order, model.config.decoder_sublayer_order)
-        assert orders == (found[name]["encoder"], found[name]["decoder"]) == studied(2)[name][1:3]
+        assert orders == (found[name]["encoder"], found[name]["decoder"]) == (*studied(2)[name].flags.values(),)
         assert found[name]["parameters"] == model.num_parameters()
     assert models["transformer"].num_parameters() == models["sandwich_decoder"].num_parameters()
     assert models["macaron"].config.intermediate_size == 16
@@ -70,3 +70,22 @@ def test_runs_nothing_again_that_is_finished(pairs, tmp_path, monkeypatch):
 def test_names_an_unknown_model(tmp_path):
     with pytest.raises(ValueError, match="unknown model 'lstm'; choose from transformer, macaron"):
         study_seq2seq.study_seq2seq(["--models", "lstm", f"--output_dir={tmp_path}"])
+
+
+def test_trains_models_that_choose_orders_and_convolutions(pairs, tmp_path):
+    folder = tmp_path / "study"
+    flags = [*FLAGS.split(), *pairs, "--layers=1", "--intermediate_size=32", f"--output_dir={folder}"]
+    # a recipe's orders are not theirs
+    flags += ["--encoder_sublayer_order=(sf)3", "--decoder_sublayer_order=(scf)3"]
+    names = ["iot_2", "equal_orders_4", "layerdrop", "dynamic_conv", "iot_4_dynamic_conv"]
+    found = study_seq2seq.study_seq2seq([*flags, "--models", *names])
+    assert {name: model["decoder"] for name, model in found.items()} == {
+        "iot_2": "csf fcs",
+        "equal_orders_4": "scf fsc csf fcs",
+        "layerdrop": "scf",
+        "dynamic_conv": "dcf",
+        "iot_4_dynamic_conv": "dcf fdc cdf fcd",
+    }
+    # what chooses between two orders has two rows
+    assert found["iot_2"]["parameters"] - found["equal_orders_4"]["parameters"] == 2 * 16
+    assert not AutoModelForSeq2SeqLM.from_pretrained(folder / "equal_orders_4-0").config.predict_order

@@ -1,0 +1,114 @@
+"""Configuration of the instance-wise ordered encoder-decoder."""
+
+from dataclasses import field
+from typing import ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.utils.type_validators import interval
+
+from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+from sublayers.configuration.sublayer_order import compact, expand
+
+
+@strict
+class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
+    """A Transformer that predicts for each sentence in which order the sublayers of its blocks run.
+
+    Zhu et al. (2021), "IOT: Instance-wise Layer Reordering for Transformer Structures". The defaults are the paper's
+    four decoder orders and its model for IWSLT. Where the authors' code does something else than the paper says, a
+    field chooses; the defaults are the paper's, and those of the code where the paper names none.
+
+    Raises:
+        ValueError: a list of orders that is empty, repeats one or mixes different sublayers, a least probability that
+            so many orders cannot all have, or what every configuration refuses.
+    """
+
+    model_type = "iot_seq2seq"
+    order_fields: ClassVar[dict[str, str]] = {"encoder_orders": "sfdl", "decoder_orders": "scfdl"}
+    keys_to_ignore_at_inference = [
+        *ReorderedSeq2SeqConfig.keys_to_ignore_at_inference,
+        *("encoder_order", "decoder_order", "cross_entropy", "diversity", "sharpness"),
+    ]
+
+    # of a block each; all of a stack run the same sublayers
+    encoder_orders: list[str] = field(default_factory=lambda: ["sf"])
+    decoder_orders: list[str] = field(default_factory=lambda: ["scf", "fsc", "csf", "fcs"])
+    num_encoder_blocks: int = interval(min=1)(default=6)
+    num_decoder_blocks: int = interval(min=1)(default=6)
+    intermediate_size: int = 1024
+    num_attention_heads: int = 4
+    dropout: float | int = interval(min=0.0, max=1.0)(default=0.3)
+    # the share of blocks that a training step leaves out (LayerDrop, Fan et al. 2019)
+    layerdrop: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    # without prediction all orders are trained alike, and the first is used (section 5.4, setting 1)
+    predict_order: bool = True
+    # product: each encoder order with each decoder order (equation 3). paired (the authors' code): a pass for each
+    # decoder order, with encoder order 0, 1, ... or the last; the encoder's orders are not predicted
+    order_paths: Literal["product", "paired"] = "product"
+    # the authors' code runs the encoder anew for each decoder order
+    shared_encoder: bool = True
+    # the authors' code drops predictor logits as it drops hidden states
+    predictor_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    # the paper names no value; the authors' settings keep the confidences close to equal
+    gumbel_temperature: float | int = interval(min=0.0, exclude_min=True)(default=20.0)
+    gumbel_temperature_min: float | int = interval(min=0.0, exclude_min=True)(default=2.0)
+    # of its exponent per update, applied every 5,000 updates
+    gumbel_temperature_decay: float | int = interval(min=0.0)(default=0.0)
+    # the authors' code draws noise in each pass and averages
+    gumbel_per_pass: bool = False
+    # what probabilities are clamped to in the sharpness loss and, with clamp_gumbel, in front of the noise
+    min_order_probability: float | int = interval(min=0.0, max=1.0)(default=0.05)
+    clamp_gumbel: bool = True
+    # the authors' code sums the smoothing of all orders, whatever their confidences
+    weighted_smoothing: bool = True
+    # c1 and c2 of equation 7
+    diversity_weight: float | int = 0.1
+    sharpness_weight: float | int = 0.01
+
+    @property
+    def orders(self) -> dict[str, str]:
+        """The first order of each stack, by the name of the field of all."""
+        return {name: orders[0] for name, orders in zip(self.order_fields, self.stack_orders, strict=True)}
+
+    @property
+    def stack_orders(self) -> list[list[str]]:
+        """The orders in which the whole encoder, and those in which the whole decoder can run."""
+        return [
+            [compact(f"({order}){self.num_encoder_blocks}") for order in self.encoder_orders],
+            [compact(f"({order}){self.num_decoder_blocks}") for order in self.decoder_orders],
+        ]
+
+    @property
+    def num_predicted_orders(self) -> tuple[int, int]:
+        """How many orders the predictors of encoder and decoder choose from; 0 where there is nothing to predict."""
+        encoder = len(self.encoder_orders) if self.order_paths == "product" else 1
+        numbers = (encoder, len(self.decoder_orders))
+        return tuple(number if self.predict_order and number > 1 else 0 for number in numbers)  # type: ignore[return-value]
+
+    @property
+    def paths(self) -> list[tuple[int, int]]:
+        """The pairs of an encoder and a decoder order that are trained (equation 3)."""
+        encoders, decoders = range(len(self.encoder_orders)), range(len(self.decoder_orders))
+        if self.order_paths == "paired":
+            return [(min(n, encoders[-1]), n) for n in decoders]
+        return [(m, n) for m in encoders for n in decoders]
+
+    def validate_architecture(self):
+        """Check also that the orders of a stack differ, and run the same sublayers."""
+        for name in self.order_fields:
+            orders = [expand(order) for order in getattr(self, name)]
+            if not orders:
+                raise ValueError(f"{name} is empty; give at least one order")
+            if len({*orders}) < len(orders):
+                raise ValueError(f"{name}={getattr(self, name)} holds an order twice; leave one of them out")
+            if len({"".join(sorted(order)) for order in orders}) > 1:
+                raise ValueError(f"{name}={getattr(self, name)} must all run the same sublayers, each in another order")
+            # even the uniform distribution would be clamped
+            if len(orders) * self.min_order_probability > 1:
+                raise ValueError(
+                    f"{len(orders)} orders cannot all have min_order_probability={self.min_order_probability}; "
+                    f"give at most {1 / len(orders):.3g}"
+                )
+        if self.pre_attention_act is not None:
+            raise ValueError("what follows a feed-forward sublayer depends on the order; leave pre_attention_act out")
+        super().validate_architecture()

@@ -1,0 +1,113 @@
+"""Dynamic and lightweight convolution, two mixers of the stack.
+
+Wu et al. (2019), "Pay Less Attention with Lightweight and Dynamic Convolutions".
+"""
+
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
+from transformers.cache_utils import Cache
+
+from sublayers.modeling.attention import select_positions
+from sublayers.modeling.linear import Linear, OutputLinear
+from sublayers.modeling.packing import Packing
+
+
+def convolve(windows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
+    """Sum what lies under the kernel of each position.
+
+    (batch, heads, length + width - 1, head_dim), (batch or 1, heads, length, width) -> (batch, heads, length,
+    head_dim).
+    """
+    length = kernels.shape[-2]
+    # a band matrix, in which each kernel stands one place further right than the one before: at the lengths of
+    # sentences its product is several times as fast as sums over copies of all windows, and takes less memory
+    rows = nn.functional.pad(kernels, (0, length)).flatten(-2)
+    return rows[..., :-length].unflatten(-1, (length, -1)) @ windows
+
+
+def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | torch.Tensor) -> torch.Tensor:
+    """Tell the new tokens from padding by what any backend of attention has for a mask: (batch or 1, length)."""
+    if isinstance(mask, BlockMask):
+        queries = torch.arange(length, device=mask.kv_num_blocks.device)
+        rows = torch.arange(mask.shape[0], device=queries.device)[:, None]
+        seen = mask.mask_mod(rows, rows.new_zeros(()), queries, queries + past_length)
+        return seen.expand(len(rows), -1)
+    if mask.ndim == 2:
+        return mask[:, -length:].bool()
+    # padding does not see itself
+    queries = torch.arange(length, device=mask.device)
+    seen = mask[:, 0, queries, queries + past_length]
+    return seen if seen.dtype == torch.bool else seen == 0
+
+
+class Convolution(nn.Module):
+    """A gate, and a convolution for each head: (batch, length, hidden) -> (batch, length or kept, hidden).
+
+    The kernels (softmax over their width) are made from each position's own gated state, or are the same everywhere.
+    Encoders centre them; those of a decoder end at the position itself. `layer_idx` is the cache slot.
+    """
+
+    def __init__(self, config, layer_idx: int, kernel_size: int, is_causal: bool, is_dynamic: bool):
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.num_heads = config.num_attention_heads
+        self.before = kernel_size - 1 if is_causal else (kernel_size - 1) // 2
+        self.behind = kernel_size - 1 - self.before
+        self.is_dynamic = is_dynamic
+        self.in_proj = Linear(config.hidden_size, 2 * config.hidden_size)
+        # kernels that are the same everywhere are a projection of the number 1
+        in_features = config.hidden_size if is_dynamic else 1
+        self.weight_proj = Linear(in_features, self.num_heads * kernel_size, bias=False)
+        self.dropout = nn.Dropout(config.attention_dropout)
+        self.out_proj = OutputLinear(config.hidden_size, config.hidden_size)
+
+    def split_heads(self, states: torch.Tensor, packing: Packing | None = None) -> torch.Tensor:
+        """Lay states out by head: (batch, length, channels) -> (batch, heads, length, channels / heads)."""
+        states = states if packing is None else packing.pad(states)
+        return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def make_kernels(self, states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+        """Make the kernels of all positions, (batch, heads, length, width), or one, (1, heads, 1, width)."""
+        if self.is_dynamic:
+            kernels = self.split_heads(self.weight_proj(states), packing)
+        else:
+            kernels = self.split_heads(self.weight_proj(states.new_ones(1, 1, 1)))
+        return self.dropout(nn.functional.softmax(kernels, dim=-1, dtype=torch.float32).to(states.dtype))
+
+    def windows(self, states: torch.Tensor, past_key_values: Cache | None) -> torch.Tensor:
+        """Put what stands before and behind around new states, (batch, heads, length, head_dim)."""
+        if past_key_values is None:
+            return nn.functional.pad(states, (0, 0, self.before, self.behind))
+        # before the update: a static cache counts in place
+        positions = torch.arange(-self.before, states.shape[2], device=states.device)
+        positions = positions + past_key_values.get_seq_length(self.layer_idx)
+        past, _ = past_key_values.update(states, states, self.layer_idx)
+        return past.index_select(2, positions.clamp(min=0)).masked_fill(positions[:, None] < 0, 0)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | BlockMask | None = None,
+        past_key_values: Cache | None = None,
+        read_positions: torch.Tensor | None = None,
+        packing: Packing | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, None]:
+        """Mix all positions, or give only `read_positions` (batch or 1, kept).
+
+        Padding, which the mask hides from attention, counts as zeros, like all outside of the sequence.
+        With a packing, hidden states and positions are those of the packed tokens, (1, tokens, hidden) and (1, kept),
+        and rows exist between the projections only.
+        """
+        states = nn.functional.glu(self.in_proj(hidden_states))
+        kernels = self.make_kernels(states, packing)
+        states = self.split_heads(states, packing)
+        if attention_mask is not None:
+            past_length = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+            tokens = find_tokens(attention_mask, states.shape[2], past_length)
+            states = states.masked_fill(~tokens[:, None, :, None], 0)
+        kernels = kernels.expand(-1, -1, states.shape[2], -1)
+        mixed = convolve(self.windows(states, past_key_values), kernels).transpose(1, 2).flatten(2)
+        mixed = mixed if packing is None else packing.pack(mixed)
+        return self.out_proj(mixed if read_positions is None else select_positions(mixed, read_positions)), None

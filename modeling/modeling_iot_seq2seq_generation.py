@@ -1,0 +1,237 @@
+"""The head of the instance-wise ordered encoder-decoder: its loss over all orders, and generation in the chosen ones.
+
+Zhu et al. (2021), "IOT: Instance-wise Layer Reordering for Transformer Structures".
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.import_utils import is_tracing
+
+from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
+from sublayers.modeling.losses import IGNORED, weighted_cross_entropy
+from sublayers.modeling.modeling_iot_seq2seq import IOTEncoderOutput, IOTSeq2SeqModel
+from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.order_choice import Order, WholeBatch, auxiliary_losses, choose, confidences, spread
+
+# updates from one temperature to the next
+ANNEALING_STEPS = 5000
+
+
+@dataclass
+class IOTSeq2SeqLMOutput(Seq2SeqLMOutput):
+    """Scores with the orders (sources,) that were chosen, and in training the terms of the loss (), unweighted."""
+
+    encoder_order: torch.Tensor | None = None
+    decoder_order: torch.Tensor | None = None
+    cross_entropy: torch.Tensor | None = None
+    diversity: torch.Tensor | None = None
+    sharpness: torch.Tensor | None = None
+
+
+class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneration):
+    """See `ReorderedSeq2SeqForConditionalGeneration`.
+
+    Attributes:
+        temperature: of the noise with which orders are weighted in training, see `anneal`.
+    """
+
+    config: IOTSeq2SeqConfig
+    model: IOTSeq2SeqModel
+    model_class = IOTSeq2SeqModel
+    output_class = IOTSeq2SeqLMOutput
+    inputs_of_sources = ("encoder_outputs", "attention_mask", "forced_encoder_order", "forced_decoder_order")
+
+    def __init__(self, config: IOTSeq2SeqConfig):
+        super().__init__(config)
+        self.anneal(0)
+
+    def anneal(self, update: int) -> None:
+        """Set the temperature for a step after so many updates."""
+        config = self.config
+        decay = math.exp(-config.gumbel_temperature_decay * (update - update % ANNEALING_STEPS))
+        self.temperature = max(config.gumbel_temperature * decay, float(config.gumbel_temperature_min))
+
+    @can_return_tuple
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        forced_encoder_order: Order | None = None,
+        forced_decoder_order: Order | None = None,
+        whole_batch: WholeBatch | None = None,
+        **kwargs,
+    ) -> IOTSeq2SeqLMOutput:
+        """Score the next token at each target position, each sentence in its predicted or forced order.
+
+        Orders are positions in the configuration's lists, one for all or (sources,). In training with labels all
+        orders run, and the loss is that of equation 7; `whole_batch` makes its terms exact where this is but a part of
+        what a step learns from.
+        """
+        targets = {
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+            "decoder_position_ids": decoder_position_ids,
+            "decoder_inputs_embeds": decoder_inputs_embeds,
+        }
+        every_order = self.training and labels is not None and encoder_outputs is None and len(self.config.paths) > 1
+        if labels is not None and every_order and forced_encoder_order is None and forced_decoder_order is None:
+            source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            return self.train_orders(source, targets, labels, num_items_in_batch, whole_batch, **kwargs)
+        return super().forward(  # type: ignore[return-value]
+            input_ids,
+            attention_mask=attention_mask,
+            **targets,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            labels=labels,
+            use_cache=use_cache,
+            num_items_in_batch=num_items_in_batch,
+            forced_encoder_order=forced_encoder_order,
+            forced_decoder_order=forced_decoder_order,
+            return_dict=True,
+            **kwargs,
+        )
+
+    def train_orders(
+        self,
+        source: dict[str, Any],
+        targets: dict[str, Any],
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
+        whole_batch: WholeBatch | None,
+        **kwargs,
+    ) -> IOTSeq2SeqLMOutput:
+        """Run every path, and weight its loss for each sentence by the confidence in its orders (equations 3 and 7).
+
+        Scores are those of the labelled tokens, (paths, labelled in all, vocabulary), see `config.paths`.
+        """
+        config = self.config
+        if targets["decoder_input_ids"] is None and targets["decoder_inputs_embeds"] is None:
+            targets["decoder_input_ids"] = self.prepare_decoder_input_ids_from_labels(labels)
+        labelled = labels != IGNORED
+        states, encoded = self.run_paths(source, targets, labelled, **kwargs)
+        rows = torch.arange(labels.shape[0], device=labels.device)[:, None].expand_as(labels)
+        if is_tracing(labels):
+            states, labels, rows = states.flatten(1, 2), labels.flatten(), rows.flatten()
+        else:
+            states, labels, rows = states[:, labelled], labels[labelled], rows[labelled]
+        logits = self.lm_head(states)
+        num_labelled = labelled.sum().clamp(min=1)
+        num_items = num_labelled if num_items_in_batch is None else num_items_in_batch
+        weights, *losses = self.weigh(encoded, whole_batch)
+        smoothing, share = config.label_smoothing, num_labelled / num_items if whole_batch is None else 1.0
+        total = weighted_cross_entropy(logits, labels, weights[:, rows], smoothing, config.weighted_smoothing)
+        cross_entropy, diversity, sharpness = total / num_items, share * losses[0], share * losses[1]
+
+        batch, first = weights.shape[1], encoded[0]
+        encoder_order = spread(
+            choose(None, first.encoder_order_logits, config.encoder_orders, batch), batch, labels.device
+        )
+        paired = config.order_paths == "paired"
+        of_encoders = torch.stack([each["decoder_order"] for each in encoded[:: len(config.decoder_orders)]])
+        return IOTSeq2SeqLMOutput(
+            loss=cross_entropy + config.diversity_weight * diversity + config.sharpness_weight * sharpness,
+            logits=logits,
+            encoder_order=encoder_order,
+            decoder_order=of_encoders[0] if paired else of_encoders[encoder_order, torch.arange(batch)],
+            cross_entropy=cross_entropy.detach(),
+            diversity=diversity.detach(),
+            sharpness=sharpness.detach(),
+        )
+
+    def run_paths(
+        self, source: dict[str, Any], targets: dict[str, Any], labelled: torch.Tensor, **kwargs
+    ) -> tuple[torch.Tensor, list[IOTEncoderOutput]]:
+        """Run encoder and decoder in every pair of orders, see `config.paths`.
+
+        Returns:
+            The decoder's states (paths, batch, length, hidden), and for each path the encoder's output.
+        """
+        config, model = self.config, self.model
+        ids = (source["input_ids"], targets["decoder_input_ids"])
+        if config.share_encoder_decoder_embeddings and ids[0] is not None and ids[1] is not None:
+            embeds = model.look_up_both(*ids)
+            source = source | {"input_ids": None, "inputs_embeds": embeds[0]}
+            targets = targets | {"decoder_input_ids": None, "decoder_inputs_embeds": embeds[1]}
+        targets = {name.removeprefix("decoder_"): value for name, value in targets.items()}
+        states, encoded = [], []
+        previous = None
+        for encoder_order, decoder_order in config.paths:
+            if encoder_order != previous or not config.shared_encoder:
+                output = model.encoder(**source, forced_encoder_order=encoder_order, **kwargs)
+                # all decoders of an encoder share what cross-attention makes of its states
+                cross_cache = DynamicCache()
+                previous = encoder_order
+            # recomputed sublayers would find a cache that is filled
+            checkpointing = any(layer.gradient_checkpointing for layer in model.decoder.layers)
+            cache = None if checkpointing else EncoderDecoderCache(DynamicCache(), cross_cache)
+            decoded = model.decoder(
+                output.last_hidden_state,
+                source["attention_mask"],
+                **targets,
+                past_key_values=cache,
+                use_cache=False,
+                # what stands behind a row's last label changes no score
+                padding_mask=labelled.flip(1).cummax(1).values.flip(1),
+                order=decoder_order,
+                **kwargs,
+            )
+            states.append(decoded.last_hidden_state)
+            encoded.append(output)
+        return torch.stack(states), encoded
+
+    def weigh(
+        self, encoded: list[IOTEncoderOutput], whole_batch: WholeBatch | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Turn predictors' scores into the weights (paths, batch) of the paths, and into diversity and sharpness."""
+        config, first = self.config, encoded[0]
+        whole = whole_batch or WholeBatch(None, None, None)
+        weights = torch.ones((len(encoded), *first["decoder_order"].shape), device=first["decoder_order"].device)
+        diversity = sharpness = weights.new_zeros(())
+        if first.decoder_order_logits is not None:
+            scores = torch.stack([output["decoder_order_logits"] for output in encoded])
+            # the decoder's confidences belong to an encoder order or, where these are not predicted, to all passes
+            groups = scores.unflatten(0, (-1, scores.shape[-1]))
+            weights = torch.cat([confidences(group, config, self.temperature).T for group in groups])
+            diversity, sharpness = auxiliary_losses(scores, config, whole.decoder_probabilities, whole.num_sentences)
+        if first.encoder_order_logits is not None:
+            scores = first.encoder_order_logits[None]
+            of_encoders = confidences(scores, config, self.temperature).T
+            weights = weights * of_encoders.repeat_interleave(len(config.decoder_orders), 0)
+            more = auxiliary_losses(scores, config, whole.encoder_probabilities, whole.num_sentences)
+            diversity, sharpness = diversity + more[0], sharpness + more[1]
+        return weights, diversity, sharpness
+
+    @torch.no_grad()
+    def generate(self, *args, **kwargs) -> Any:  # type: ignore[override]
+        """Generate, each source in its own order; see transformers' `generate`.
+
+        Where it returns more than tokens, `encoder_order` and `decoder_order` (sources,) are among it.
+        """
+        encoded: list[IOTEncoderOutput] = [kwargs["encoder_outputs"]] if "encoder_outputs" in kwargs else []
+        hook = self.get_encoder().register_forward_hook(lambda module, inputs, output: encoded.append(output))
+        try:
+            generated = super().generate(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            hook.remove()
+        if isinstance(generated, ModelOutput) and isinstance(encoded[0], IOTEncoderOutput):
+            for name in ("encoder_order", "decoder_order"):
+                generated[name] = encoded[0][name]
+        return generated
