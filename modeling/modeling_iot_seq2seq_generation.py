@@ -82,6 +82,9 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         Orders are positions in the configuration's lists, one for all or (sources,). In training with labels all
         orders run, and the loss is that of equation 7; `whole_batch` makes its terms exact where this is but a part of
         what a step learns from.
+
+        Raises:
+            ValueError: training without labels, or what encoder and decoder refuse.
         """
         targets = {
             "decoder_input_ids": decoder_input_ids,
@@ -89,8 +92,13 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
             "decoder_position_ids": decoder_position_ids,
             "decoder_inputs_embeds": decoder_inputs_embeds,
         }
-        every_order = self.training and labels is not None and encoder_outputs is None and len(self.config.paths) > 1
-        if labels is not None and every_order and forced_encoder_order is None and forced_decoder_order is None:
+        free = forced_encoder_order is None and forced_decoder_order is None and encoder_outputs is None
+        if self.training and free and len(self.config.paths) > 1:
+            if labels is None:
+                raise ValueError(
+                    "without labels the choice of orders learns nothing; give labels, and smooth them by "
+                    "config.label_smoothing, since a Trainer that smooths keeps them to itself"
+                )
             source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
             return self.train_orders(source, targets, labels, num_items_in_batch, whole_batch, **kwargs)
         return super().forward(  # type: ignore[return-value]
@@ -223,8 +231,13 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
     def generate(self, *args, **kwargs) -> Any:  # type: ignore[override]
         """Generate, each source in its own order; see transformers' `generate`.
 
-        Where it returns more than tokens, `encoder_order` and `decoder_order` (sources,) are among it.
+        Where it returns more than tokens, `encoder_order` and `decoder_order` (sources,) are among it. Its steps are
+        compiled only if one order is forced on all.
         """
+        forced = kwargs.get("forced_decoder_order")
+        if isinstance(forced, torch.Tensor) or (forced is None and self.config.num_predicted_orders[1]):
+            # a graph for each order and number of rows would be compiled
+            kwargs["disable_compile"] = True
         encoded: list[IOTEncoderOutput] = [kwargs["encoder_outputs"]] if "encoder_outputs" in kwargs else []
         hook = self.get_encoder().register_forward_hook(lambda module, inputs, output: encoded.append(output))
         try:

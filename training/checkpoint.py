@@ -70,7 +70,7 @@ def place(order: str, sublayers: dict[str, list[Weights]], stack: str = "model.l
     state: Weights = {}
     new = []
     for i, letter in enumerate(expand(order)):
-        if weights := next(remaining[letter], None):
+        if weights := next(remaining.get(letter, iter(())), None):
             state |= {f"{stack}.{i}.{name}": tensor for name, tensor in weights.items()}
         else:
             new.append(i)

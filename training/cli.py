@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": ("sublayers.training.bench", "measure speed and memory against peers"),
     "study": ("sublayers.training.study", "pre-train and fine-tune several orders, draw quality against cost"),
     "study-seq2seq": ("sublayers.training.study_seq2seq", "train several encoder-decoders and compare what they write"),
+    "study-orders": ("sublayers.training.study_orders", "study what the order does to what encoder-decoders write"),
     "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
 }

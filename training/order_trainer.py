@@ -48,7 +48,7 @@ class OrderTrainer(PairTrainer):
     def forget(self) -> None:
         """Begin to sum up the terms and to count the choices of the next log."""
         device = self.args.device
-        self.logged_step = self.state.global_step
+        self.updates = 0
         self.terms = torch.zeros(len(TERMS), device=device)
         self.chosen = {name: torch.zeros(len(orders), device=device) for name, orders in self.orders().items()}
 
@@ -56,6 +56,7 @@ class OrderTrainer(PairTrainer):
         """Get the batches of a step and, if they are several, what their losses have to know of each other."""
         samples, num_items_in_batch = super().get_batch_samples(*args, **kwargs)
         self.whole_batch = None
+        self.updates += bool(samples)
         if samples and self.orders() and (len(samples) > 1 or self.args.world_size > 1):
             self.whole_batch = self.look_ahead(samples)
         return samples, num_items_in_batch
@@ -66,6 +67,8 @@ class OrderTrainer(PairTrainer):
         model: Any = self.model
         paths = Counter(encoder_order for encoder_order, _ in model.config.paths)
         sums: dict[str, torch.Tensor] = {}
+        # a resumed run sets the state of the random numbers only after this, so none may be drawn here
+        model.eval()
         for sample in samples:
             source = self._prepare_inputs({name: sample[name] for name in ("input_ids", "attention_mask")})
             with self.compute_loss_context_manager():
@@ -74,6 +77,7 @@ class OrderTrainer(PairTrainer):
                     for name in self.orders():
                         found = encoded[f"{name}_order_logits"].float().softmax(-1).sum(0) * number / paths.total()
                         sums[name] = sums.get(name, 0) + found
+        model.train()
         totals = {name: self.accelerator.reduce(found, "sum") for name, found in sums.items()}
         # the probabilities of a sentence add up to one
         num_sentences = round(next(iter(totals.values())).sum().item())
@@ -92,8 +96,8 @@ class OrderTrainer(PairTrainer):
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         """Log also the terms of the loss, and the share of each order among the sentences since the last time."""
-        if "loss" in logs and self.state.global_step > self.logged_step:
-            terms = self.accelerator.reduce(self.terms, "sum") / (self.state.global_step - self.logged_step)
+        if "loss" in logs and self.updates:
+            terms = self.accelerator.reduce(self.terms, "sum") / self.updates
             logs |= dict(zip(TERMS, terms.tolist(), strict=True))
             for name, orders in self.orders().items():
                 chosen = self.accelerator.reduce(self.chosen[name], "sum")

@@ -191,16 +191,21 @@ def report(found: dict[str, Any], folder: Path) -> None:
     axes.set(xlabel=f"FLOPs of classifying {LENGTH} tokens, relative to BERT", ylabel="mean score over the tasks")
     axes.margins(0.3)
     figure.savefig(folder / "quality_against_cost.svg")
-    write_results(found, [head, *rows], folder)
+    write_results(found, write_table([head, *rows]), folder)
     Console().print(f"all numbers and a picture of quality against cost are in {folder}")
 
 
-def write_results(found: dict[str, Any], rows: list[list[str]], folder: Path) -> None:
-    """Write every number as `results.json`, and rows behind their head as the table `results.md`; print the table."""
+def write_table(rows: list[list[str]]) -> str:
+    """Write rows, of which the first is their head, as a table in Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
-    (folder / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def write_results(found: dict[str, Any], tables: str, folder: Path) -> None:
+    """Write every number as `results.json`, and tables in Markdown as `results.md`; print the tables."""
+    (folder / "results.md").write_text(tables, encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    Console().print("\n".join(lines), soft_wrap=True)
+    Console().print(tables, soft_wrap=True, markup=False)
 
 
 def mean_and_deviation(scores: list[float], digits: int = 1) -> str:

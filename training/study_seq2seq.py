@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.training.cli import expand_settings_file, positive
 from sublayers.training.seq2seq import seq2seq
-from sublayers.training.study import mean_and_deviation, write_results
+from sublayers.training.study import mean_and_deviation, write_results, write_table
 
 # figures of a run that are compared
 SCORES = ("eval_loss", "eval_bleu", "test_bleu")
@@ -165,5 +165,5 @@ def report(found: dict[str, dict[str, Any]], folder: Path) -> None:
     axes.set(xlabel="step", ylabel="validation loss (nats per token)")
     axes.legend()
     figure.savefig(folder / "learning_curves.svg")
-    write_results(found, [head, *rows], folder)
+    write_results(found, write_table([head, *rows]), folder)
     Console().print(f"all numbers and the learning curves are in {folder}")

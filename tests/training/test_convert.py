@@ -17,6 +17,7 @@ from transformers import (
     T5Config,
 )
 
+from sublayers.training.checkpoint import place_whole
 from sublayers.training.convert import main
 from sublayers.training.convert_bert import from_macaron_bert
 from sublayers.training.convert_lm import from_fairseq_lm
@@ -169,6 +170,8 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
     state = fairseq_state()
     with pytest.raises(ValueError, match="the order 'sf2' does not fit a checkpoint with 2 s, 2 f"):
         from_fairseq_lm(state, 2, sublayer_order="sff")
+    with pytest.raises(ValueError, match="the order 'sd' does not fit a checkpoint with 1 s"):
+        place_whole("sd", {"s": [{"norm.weight": torch.ones(1)}]})
     with pytest.raises(ValueError, match=r"no place for \['decoder.embed_out'\]"):
         from_fairseq_lm(state | {"decoder.embed_out": torch.ones(1)}, 2)
     del state["decoder.layers.1.fc1.bias"]

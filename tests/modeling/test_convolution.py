@@ -1,0 +1,303 @@
+import re
+
+import common_seq2seq
+import common_seq2seq_generation
+import common_seq2seq_training
+import pytest
+import torch
+from common import FamilyContract, assert_same, gradients, tokens
+from common_seq2seq import TARGETS, Seq2SeqContract, padded, random_decoder
+from common_seq2seq_generation import BEAMS, GREEDY, Seq2SeqGenerationContract
+from common_seq2seq_naive import NaiveSeq2Seq
+from common_seq2seq_training import Seq2SeqTrainingContract
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
+
+from sublayers import (
+    MacaronBertConfig,
+    SandwichLMConfig,
+    SandwichSeq2SeqConfig,
+    SandwichSeq2SeqForConditionalGeneration,
+    SandwichSeq2SeqModel,
+    expand,
+)
+from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
+from sublayers.configuration.sublayer_cost import parameters
+from sublayers.modeling.convolution import Convolution, find_tokens
+from sublayers.modeling.packing import Packing
+from sublayers.modeling.stack import SublayerStack
+
+PAIRS = [
+    ("df", "dcf"),
+    ("lsf", "lcsfd"),
+    ("dl", "dcc"),
+    ("sfd", "scld"),
+    ("l", "csf"),
+    *((f"l{'sf'[seed]}d", random_decoder(seed) + "dl"[seed]) for seed in range(2)),
+]
+
+
+def naive_convolution(weights, name, inputs, heads, is_causal):
+    """Sum what lies under each position's kernel, one position, head and place of the kernel at a time."""
+
+    def linear(x, part):
+        return (weights[f"{name}{part}.weight"] * x).sum(1) + weights[f"{name}{part}.bias"]
+
+    gated = []
+    for x in inputs:
+        values, gate = linear(x, "in_proj").chunk(2)
+        gated.append(values / (1 + (-gate).exp()))
+    weight = weights[f"{name}weight_proj.weight"]
+    is_dynamic = weight.shape[1] > 1
+    outputs = []
+    for i, x in enumerate(gated):
+        kernels = ((weight * x).sum(1) if is_dynamic else weight[:, 0]).view(heads, -1).exp()
+        width = kernels.shape[1]
+        first = i - (width - 1 if is_causal else (width - 1) // 2)
+        mixed = []
+        for h in range(heads):
+            under = [(k, gated[first + k].view(heads, -1)[h]) for k in range(width) if 0 <= first + k < len(gated)]
+            mixed.append(sum(kernels[h, k] / kernels[h].sum() * values for k, values in under))
+        outputs.append(linear(torch.cat(mixed), "out_proj"))
+    return outputs
+
+
+class NaiveWithConvolutions(NaiveSeq2Seq):
+    def attend(self, inputs, seen, name, kind):
+        if f"{name}.mixer.in_proj.weight" not in self.weights:
+            return super().attend(inputs, seen, name, kind)
+        return naive_convolution(self.weights, f"{name}.mixer.", inputs, self.heads, ".decoder." in name)
+
+
+class TestConvolutionsInTheContract(FamilyContract):
+    """Those promises of encoder-decoders to which it makes a difference what mixes positions."""
+
+    config_class = SandwichSeq2SeqConfig
+    classes = {AutoModel: SandwichSeq2SeqModel, AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration}
+    orders = ("dlf", "fdclcf")
+    saved_orders = [("dlf", "fdclcf")]
+    inputs = Seq2SeqContract.inputs
+    translator = Seq2SeqContract.translator
+    naive_greedy = Seq2SeqGenerationContract.naive_greedy
+
+    @pytest.fixture(autouse=True)
+    def orders_with_convolutions(self, monkeypatch):
+        for module in (common_seq2seq, common_seq2seq_generation, common_seq2seq_training):
+            for name in {"PAIRS", "ALL_PAIRS"} & {*vars(module)}:
+                monkeypatch.setattr(module, name, PAIRS)
+        monkeypatch.setattr(common_seq2seq_generation, "WITHOUT_SELF_ATTENTION", [])
+        monkeypatch.setattr(common_seq2seq, "NaiveSeq2Seq", NaiveWithConvolutions)
+
+    def config(self, *orders, **overrides):
+        # wider than most sentences here
+        return super().config(*orders, **{"kernel_sizes": [3, 4, 9]} | overrides)
+
+    test_equals_a_naive_network = Seq2SeqContract.test_equals_a_naive_network_in_every_pair_of_orders
+    test_padding_changes_no_score = Seq2SeqContract.test_padding_changes_no_score
+    test_attention_backends_agree = Seq2SeqContract.test_attention_backends_agree
+    test_hidden_states_of_padding = Seq2SeqContract.test_hidden_states_of_a_padded_batch_have_a_place_for_its_padding
+    test_gradient_checkpointing = Seq2SeqContract.test_gradient_checkpointing_changes_no_gradient
+    test_cached_generation = Seq2SeqGenerationContract.test_cached_generation_of_padded_sources_equals_a_naive_loop
+    test_generates_from_a_start = Seq2SeqGenerationContract.test_generates_from_the_start_of_a_target
+    test_continues_from_a_cache = Seq2SeqGenerationContract.test_continues_from_a_cache_at_any_split
+    test_beams_with_a_cache = Seq2SeqGenerationContract.test_beams_with_a_cache_equal_beams_without
+    test_assisted_decoding = Seq2SeqGenerationContract.test_assisted_decoding_equals_plain_decoding
+    test_losses = Seq2SeqTrainingContract.test_loss_and_gradients_are_those_of_rows_without_padding
+    test_masked_targets = Seq2SeqTrainingContract.test_targets_may_be_masked_and_given_beside_their_labels
+    test_no_sublayer_runs_on_padding = Seq2SeqTrainingContract.test_no_sublayer_runs_on_padding
+
+    @pytest.mark.parametrize("decoder", ["dcf", "lcdf", "fcd"])
+    def test_decoders_without_attention_to_themselves_have_caches_of_all_kinds(self, decoder):
+        model = self.translator("df", decoder)
+        config, prompts = model.config, torch.tensor([[2, 9, 5, 11]]).expand(3, -1)
+        start = {"decoder_input_ids": prompts}
+        expected = self.naive_greedy(model, padded(), prompts)
+        for cache in (
+            EncoderDecoderCache(DynamicCache(), DynamicCache()),
+            EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)),
+            EncoderDecoderCache(StaticCache(config, max_cache_len=20), StaticCache(config, max_cache_len=9)),
+        ):
+            actual = model.generate(**padded(), **start, **GREEDY, past_key_values=cache)
+            assert torch.equal(actual[:, 4:], expected)
+            assert cache.get_seq_length() == actual.shape[1] - 1
+        static = {"cache_implementation": "static"}
+        assert torch.equal(model.generate(**padded(), **start, **GREEDY, **static)[:, 4:], expected)
+        expected = model.generate(**padded(), **BEAMS, use_cache=False)
+        assert torch.equal(model.generate(**padded(), **BEAMS, **static), expected)
+
+    def test_steps_with_a_static_cache_compile_in_one_graph(self):
+        model = self.translator("df", "dcsl")
+        config, compiled = model.config, torch.compile(model, fullgraph=True, backend="aot_eager")
+        target = tokens(3, 5)
+        expected = model(**padded(), decoder_input_ids=target).logits
+        cache = EncoderDecoderCache(StaticCache(config, max_cache_len=8), StaticCache(config, max_cache_len=9))
+        encoded = model.get_encoder()(**padded())
+        given = {"encoder_outputs": encoded, "attention_mask": padded()["attention_mask"], "past_key_values": cache}
+        model(**given, decoder_input_ids=target[:, :2])
+        for i in (2, 3, 4):
+            logits = compiled(**given, decoder_input_ids=target[:, i : i + 1]).logits
+            torch.testing.assert_close(logits[:, 0], expected[:, i])
+        torch.compiler.reset()
+
+    def test_compiles_in_one_graph(self):
+        model = self.translator("d", "lcd").train()
+        batch = padded() | {"labels": tokens(3, 7)}
+        model(**batch).loss.backward()
+        expected = gradients(model)
+        model.zero_grad()
+        torch.compile(model, fullgraph=True, backend="aot_eager")(**batch).loss.backward()
+        assert_same(gradients(model), expected, atol=1e-5, rtol=1e-4)
+        torch.compiler.reset()
+
+    def test_exports_with_any_batch_and_length(self):
+        model = self.translator("d", "lcd", use_cache=False)
+        rows, length = torch.export.Dim("rows"), torch.export.Dim("length", max=64)
+        shapes = {name: {0: rows, 1: length} for name in ("input_ids", "attention_mask")}
+        shapes["decoder_input_ids"] = {0: rows, 1: torch.export.Dim("target_length", max=64)}
+        program = torch.export.export(model, (), padded() | TARGETS, dynamic_shapes=shapes, strict=False)
+        batch = padded(2, 20) | {"decoder_input_ids": tokens(2, 11)}
+        torch.testing.assert_close(program.module()(**batch).logits, model(**batch).logits)
+
+    def test_counts_what_it_has(self):
+        for encoder, decoder in PAIRS:
+            config = self.config(encoder, decoder, kernel_sizes=[5])
+            model = self.classes[AutoModel](config)
+            for stack, order in ((model.encoder, encoder), (model.decoder, decoder)):
+                expected = sum(parameter.numel() for parameter in stack.layers.parameters())
+                assert parameters(order, 16, 24, kernel_size=5, num_attention_heads=4) == expected
+            slots = [
+                layer.mixer.layer_idx
+                for layer, letter in zip(model.decoder.layers, decoder, strict=True)
+                if letter in "sdl"
+            ]
+            assert slots == [*range(len(slots))]
+            assert config.num_hidden_layers == max(len(slots), decoder.count("c"))
+
+    def test_convolutions_of_a_stack_have_the_widths_of_the_list_in_turn(self):
+        model = self.translator("s(df)2l2", "dcs(lcf)4", kernel_sizes=[3, 5, 2])
+        for stack, widths in ((model.model.encoder, [3, 5, 2, 2]), (model.model.decoder, [3, 5, 2, 2, 2])):
+            mixers = [layer.mixer for layer in stack.layers if isinstance(layer.mixer, Convolution)]
+            assert [mixer.weight_proj.out_features for mixer in mixers] == [4 * width for width in widths]
+        assert self.config_class().kernel_sizes == [3, 7, 15, 31]
+
+    def test_kernels_lose_weights_in_training_only(self):
+        for letter in "dl":
+            model = self.model(AutoModel, letter, f"{letter}c", attention_dropout=1.0)
+            mixer = model.encoder.layers[0].mixer
+            states = torch.randn(2, 5, 16)
+            assert not torch.allclose(mixer(states)[0], mixer.out_proj.bias.expand(2, 5, -1))
+            torch.testing.assert_close(mixer.train()(states)[0], mixer.out_proj.bias.expand(2, 5, -1))
+
+    def test_new_convolutions_start_small(self, tmp_path):
+        self.model(AutoModel, "sf", "scf").save_pretrained(tmp_path)
+        model = AutoModel.from_pretrained(tmp_path, encoder_sublayer_order="dl", decoder_sublayer_order="lcd")
+        kernels = [p for name, p in model.named_parameters() if name.endswith("weight_proj.weight")]
+        assert len(kernels) == 4
+        assert all(0 < kernel.abs().max() < 0.2 for kernel in kernels)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            ({"kernel_sizes": []}, r"kernel_sizes=\[\] must be positive numbers"),
+            ({"kernel_sizes": [3, 0]}, r"kernel_sizes=\[3, 0\] must be positive numbers"),
+            ({"kernel_sizes": [3, 1.5]}, "kernel_sizes"),
+            ({"num_hidden_layers": 9}, r"num_hidden_layers=9 contradicts the order 'fdclcf', which makes it 2"),
+        ],
+    )
+    def test_refuses_bad_configs(self, overrides, message):
+        with pytest.raises(Exception, match=message):
+            self.config(**overrides)
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 9])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_equals_a_naive_loop(width, is_causal, is_dynamic):
+    config = SandwichSeq2SeqConfig(hidden_size=12, num_attention_heads=3)
+    torch.manual_seed(0)
+    mixer = Convolution(config, 0, width, is_causal, is_dynamic)
+    states = torch.randn(2, 5, 12, requires_grad=True)
+    probe = torch.randn(2, 5, 12)
+    found = []
+    for naive in (False, True):
+        mixer.zero_grad()
+        states.grad = None
+        if naive:
+            rows = [naive_convolution(dict(mixer.named_parameters()), "", row, 3, is_causal) for row in states]
+            output = torch.stack([torch.stack(row) for row in rows])
+        else:
+            output, weights = mixer(states)
+            assert weights is None
+        (output * probe).sum().backward()
+        grads = {name: p.grad.clone() for name, p in mixer.named_parameters()}
+        found.append(grads | {"states": states.grad.clone(), "output": output.detach()})
+    assert_same(*found, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("order", ["sdf", "fl", "ldff"])
+def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(order, packed):
+    config = SandwichSeq2SeqConfig(hidden_size=16, intermediate_size=24, num_attention_heads=4)
+    config._attn_implementation = "sdpa"
+    stack = SublayerStack(config, [order], is_causal=False).eval()
+    states, read = torch.randn(3, 6, 16), torch.tensor([[0, 5], [3, 4], [1, 2]])
+    mask = torch.ones(3, 6, dtype=torch.long)
+    if packed:
+        mask[0, 1:3] = mask[2, 3:] = 0
+    inputs = {"padding_mask": mask, "attention_mask": mask.bool()[:, None, None].expand(-1, 1, 6, -1)}
+    full = stack(states, **inputs)
+    rows = []
+    stack[-1].mixer.register_forward_hook(lambda _, args, out: rows.append(out[0][..., 0].numel()))
+    torch.testing.assert_close(
+        stack(states, read_positions=read, **inputs), full.gather(1, read[..., None].expand(-1, -1, 16))
+    )
+    assert rows == [6]
+
+
+def test_several_orders_run_the_same_convolutions():
+    config = SandwichSeq2SeqConfig(hidden_size=16, intermediate_size=24, num_attention_heads=4, kernel_sizes=[3, 5])
+    stack = SublayerStack(config, ["dlfd", "fddl"], is_causal=True).eval()
+    alone = SublayerStack(config, ["fddl"], is_causal=True).eval()
+    # the second order's sublayers by their places in the first
+    for place, layer in zip([2, 0, 3, 1], alone, strict=True):
+        layer.mixer = stack[place].mixer
+        layer.norm = stack[place].norm
+    states = torch.randn(2, 6, 16)
+    torch.testing.assert_close(stack(states, order=1), alone(states))
+    assert not torch.allclose(stack(states, order=0), alone(states))
+
+
+def test_padding_inside_a_packing_counts_as_zeros():
+    config = SandwichSeq2SeqConfig(hidden_size=16, num_attention_heads=4)
+    mixer = Convolution(config, 0, 3, is_causal=True, is_dynamic=True)
+    states = torch.randn(1, 4, 16)
+    packing = Packing(1, 4, torch.arange(4))
+    tokens_seen = torch.tensor([[0, 0, 1, 1]])
+    expected = mixer(states[:, 2:])[0]
+    torch.testing.assert_close(mixer(states, attention_mask=tokens_seen, packing=packing)[0][:, 2:], expected)
+
+
+def test_finds_tokens_behind_a_past_in_the_mask_of_any_backend():
+    real = torch.tensor([[1, 1, 0, 0, 1], [0, 1, 1, 1, 1], [1, 0, 1, 1, 1]]).bool()
+
+    def sees(row, head, query, key):
+        return (key <= query + 2) & real[row, key]
+
+    rows, queries, keys = torch.arange(3)[:, None, None], torch.arange(3)[:, None], torch.arange(5)
+    dense = sees(rows, 0, queries, keys)[:, None]
+    numbers = torch.zeros(3, 1, 3, 5).masked_fill(~dense, torch.finfo(torch.float32).min)
+    blocks = create_block_mask(sees, 3, None, 3, 5, device="cpu")
+    for mask in (real.long(), dense, numbers, blocks):
+        assert find_tokens(mask, 3, 2).tolist() == real[:, 2:].tolist()
+
+
+@pytest.mark.parametrize("config_class", [SandwichLMConfig, MacaronBertConfig])
+@pytest.mark.parametrize("letter", "dl")
+def test_families_of_one_stack_have_no_convolutions(config_class, letter):
+    with pytest.raises(Exception, match=re.escape(f"holds ['{letter}'], but there")):
+        config_class(sublayer_order=f"s{letter}f")
+
+
+def test_convolutions_are_not_split_between_processes():
+    assert tensor_parallel_plan("dclf") == tensor_parallel_plan("cf")
+    assert expand("(dl)2") == "dldl"
