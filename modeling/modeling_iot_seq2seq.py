@@ -223,6 +223,9 @@ class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
         """
         encoded: Any = encoder_outputs
         if encoded is None:
+            input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds = self.look_up_both(
+                input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds
+            )
             encoded = self.encoder(input_ids, attention_mask, inputs_embeds, forced_encoder_order, **kwargs)
         elif isinstance(encoded, tuple):
             encoded = BaseModelOutput(encoded[0])

@@ -173,12 +173,12 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
             The decoder's states (paths, batch, length, hidden), and for each path the encoder's output.
         """
         config, model = self.config, self.model
-        ids = (source["input_ids"], targets["decoder_input_ids"])
-        if config.share_encoder_decoder_embeddings and ids[0] is not None and ids[1] is not None:
-            embeds = model.look_up_both(*ids)
-            source = source | {"input_ids": None, "inputs_embeds": embeds[0]}
-            targets = targets | {"decoder_input_ids": None, "decoder_inputs_embeds": embeds[1]}
         targets = {name.removeprefix("decoder_"): value for name, value in targets.items()}
+        source["input_ids"], targets["input_ids"], source["inputs_embeds"], targets["inputs_embeds"] = (
+            model.look_up_both(
+                source["input_ids"], targets["input_ids"], source["inputs_embeds"], targets["inputs_embeds"]
+            )
+        )
         states, encoded = [], []
         previous = None
         for encoder_order, decoder_order in config.paths:

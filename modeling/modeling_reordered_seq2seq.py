@@ -235,13 +235,25 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
 
-    def look_up_both(self, source: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Look source and target up at once, since the gradient of each look-up is as large as the table."""
+    def look_up_both(
+        self,
+        source: torch.Tensor | None,
+        target: torch.Tensor | None,
+        source_embeds: torch.Tensor | None,
+        target_embeds: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Turn ids of both sides into embeddings, if they share them and both are given.
+
+        At once, since the gradient of each look-up is as large as the table, which matters in training only.
+        """
+        shared = self.training and self.config.share_encoder_decoder_embeddings
+        if not shared or source is None or target is None:
+            return source, target, source_embeds, target_embeds
         ids = torch.cat([source.flatten(), target.flatten()])
         embeds = self.encoder.look_up_tokens(ids, "input_ids and decoder_input_ids").split(
             [source.numel(), target.numel()]
         )
-        return embeds[0].unflatten(0, source.shape), embeds[1].unflatten(0, target.shape)
+        return None, None, embeds[0].unflatten(0, source.shape), embeds[1].unflatten(0, target.shape)
 
     @can_return_tuple
     def forward(
@@ -260,12 +272,11 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
         **kwargs,
     ) -> Seq2SeqModelOutput:
         """Run the encoder, unless its outputs are given, and the decoder, see there. Raises what they raise."""
-        shared = self.config.share_encoder_decoder_embeddings and encoder_outputs is None
-        if self.training and shared and input_ids is not None and decoder_input_ids is not None:
-            inputs_embeds, decoder_inputs_embeds = self.look_up_both(input_ids, decoder_input_ids)
-            input_ids = decoder_input_ids = None
         encoded = encoder_outputs
         if encoded is None:
+            input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds = self.look_up_both(
+                input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds
+            )
             encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
         elif isinstance(encoded, tuple):
             encoded = BaseModelOutput(*encoded)  # type: ignore[arg-type]

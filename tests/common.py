@@ -120,8 +120,11 @@ class FamilyContract:
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
         ids = {"vocab_size": VOCAB, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        stacks = dict(zip(self.config_class.order_fields, orders or self.orders, strict=True))
-        return self.config_class(**stacks | sizes | ids | dropouts | overrides)
+        return self.config_class(**self.stacks(*orders or self.orders) | sizes | ids | dropouts | overrides)
+
+    def stacks(self, *orders: str) -> dict[str, Any]:
+        """What a configuration says about stacks of these orders."""
+        return dict(zip(self.config_class.order_fields, orders, strict=True))
 
     def model(self, head: type = AutoModel, *orders: str, **overrides) -> PreTrainedModel:
         return randomize(self.classes[head](self.config(*orders, **overrides)))

@@ -19,10 +19,17 @@ class NaiveSeq2Seq:
         self.hidden_states: dict[str, list] = {"encoder": [], "decoder": []}
 
     def __call__(self, source, target):
-        source = self.run("encoder", self.config.encoder_sublayer_order, source)
-        states = self.run("decoder", self.config.decoder_sublayer_order, target, source)
+        encoder_orders, decoder_orders = self.config.stack_orders
+        chosen = self.choose("encoder", [self.look_up("encoder", token) for token in source])
+        source = self.run("encoder", encoder_orders, chosen, source)
+        states = self.run("decoder", decoder_orders, self.choose("decoder", source), target, source)
         logits = torch.stack(states) @ self.weights["lm_head.weight"].T
         return logits + self.weights["lm_head.bias"] if self.config.output_bias else logits
+
+    def choose(self, stack, states):
+        """The place of the order with the highest score for the mean of some states, the first without predictor."""
+        scores = self.weights.get(f"model.encoder.{stack}_order_predictor.weight")
+        return 0 if scores is None else int((scores @ (sum(states) / len(states))).argmax())
 
     def affine(self, x, name):
         return (self.weights[f"{name}.weight"] * x).sum(1) + self.weights[f"{name}.bias"]
@@ -34,11 +41,13 @@ class NaiveSeq2Seq:
             return x
         return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
+    def look_up(self, stack, token):
+        state = self.weights[f"model.{stack}.embed_tokens.weight"][token]
+        return state * math.sqrt(self.config.hidden_size) if self.config.scale_embedding else state
+
     def embed(self, stack, position, token):
         config, size = self.config, self.config.hidden_size
-        state = self.weights[f"model.{stack}.embed_tokens.weight"][token]
-        if config.scale_embedding:
-            state = state * math.sqrt(size)
+        state = self.look_up(stack, token)
         position = position + config.position_offset
         if config.position_embedding_type == "learned":
             state = state + self.weights[f"model.{stack}.embed_positions.weight"][position]
@@ -47,13 +56,15 @@ class NaiveSeq2Seq:
             state = state + torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
         return self.norm(state, f"model.{stack}.embed_norm") if config.embedding_norm else state
 
-    def run(self, stack, order, ids, source=None):
+    def run(self, stack, orders, chosen, ids, source=None):
         pre = self.config.norm_position == "pre"
-        order = expand(order)
+        first, order = expand(orders[0]), expand(orders[chosen])
         states = [self.embed(stack, i, token) for i, token in enumerate(ids)]
         for depth, letter in enumerate(order):
+            # its n-th `s` is the n-th `s` of the first order
+            place = [i for i, other in enumerate(first) if other == letter][order[:depth].count(letter)]
             self.hidden_states[stack].append(torch.stack(states))
-            name = f"model.{stack}.layers.{depth}"
+            name = f"model.{stack}.layers.{place}"
             inputs = [self.norm(x, f"{name}.norm") for x in states] if pre else states
             scale = 1.0
             if letter == "f":

@@ -50,14 +50,15 @@ def shifted(labels: torch.Tensor) -> torch.Tensor:
     return torch.tensor([EOS, *(PAD if label == IGNORED else label for label in labels.tolist()[:-1])])
 
 
-def naive_losses(model, rows: list[dict[str, torch.Tensor]], smoothing: float) -> list[torch.Tensor]:
+def naive_losses(model, rows: list[dict[str, torch.Tensor]], smoothing: float, **inputs) -> list[torch.Tensor]:
     """The smoothed loss of every label, from one row at a time without padding."""
     losses = []
     for row in rows:
         labels = row["labels"]
         length = max(i + 1 for i, label in enumerate(labels) if label != IGNORED)
         source = row["input_ids"][row["attention_mask"].bool()]
-        logits = model(source[None], decoder_input_ids=shifted(labels[:length])[None], use_cache=False).logits[0]
+        given = {"decoder_input_ids": shifted(labels[:length])[None], "use_cache": False}
+        logits = model(source[None], **given, **inputs).logits[0]
         for scores, label in zip(logits, labels[:length], strict=True):
             if label != IGNORED:
                 log_probs = scores - scores.exp().sum().log()

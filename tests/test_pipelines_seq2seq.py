@@ -25,11 +25,12 @@ from transformers import (
 from transformers.pipelines.base import get_default_model_and_revision
 from transformers.pipelines.pt_utils import KeyDataset
 
-from sublayers import MacaronSeq2SeqConfig, MacaronSeq2SeqForConditionalGeneration
+from sublayers import IOTSeq2SeqConfig, MacaronSeq2SeqConfig, MacaronSeq2SeqForConditionalGeneration
 from sublayers.pipelines import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 
 TEXTS = ["Bob came.", "Ann wrote the letter in Paris, and Bob read it in Rome.", "An unbelievably long winter came."]
 POSITIONS = 48
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": POSITIONS}
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +73,13 @@ def make_t5(tokenizer, **overrides):
 
 
 def make_macaron(tokenizer, **overrides):
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": POSITIONS}
     orders = {"encoder_sublayer_order": "fsf", "decoder_sublayer_order": "fscf"}
-    config = MacaronSeq2SeqConfig(**sizes | orders | special(tokenizer) | overrides)
+    config = MacaronSeq2SeqConfig(**SIZES | orders | special(tokenizer) | overrides)
     return diverse(MacaronSeq2SeqForConditionalGeneration(config))
+
+
+def make_iot(tokenizer):
+    return diverse(AutoModelForSeq2SeqLM.from_config(IOTSeq2SeqConfig(**SIZES | special(tokenizer))))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +95,7 @@ def generated(model, tokenizer, text, decoder=None, **settings):
     return texts, rows
 
 
-@pytest.mark.parametrize("make", [make_bart, make_marian, make_t5, make_macaron])
+@pytest.mark.parametrize("make", [make_bart, make_marian, make_t5, make_macaron, make_iot])
 @pytest.mark.parametrize(
     ("task", "key"),
     [

@@ -1,0 +1,341 @@
+import itertools
+from collections import Counter
+
+import common_seq2seq
+import common_seq2seq_generation
+import common_seq2seq_training
+import pytest
+import torch
+from common import EOS, PAD, assert_same, gradients, tokens, train_gradients
+from common_iot_naive import naive_terms
+from common_seq2seq import TARGETS, Seq2SeqContract, padded, sources
+from common_seq2seq_generation import BEAMS, GREEDY, STEPS, Seq2SeqGenerationContract
+from common_seq2seq_training import (
+    IGNORED,
+    Seq2SeqTrainingContract,
+    collator,
+    full_rows,
+    naive_losses,
+    ragged_rows,
+    shifted,
+    stacked,
+)
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from sublayers import (
+    IOTSeq2SeqConfig,
+    IOTSeq2SeqForConditionalGeneration,
+    IOTSeq2SeqModel,
+    expand,
+)
+
+PAIRS = [("sf", "scf"), ("ff", "ccsf"), ("sff", "scsf"), ("sf", "sscf")]
+
+
+def rotations(order: str) -> list[str]:
+    letters = expand(order)
+    return list(dict.fromkeys(letters[i:] + letters[:i] for i in range(len(letters))))
+
+
+class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
+    config_class = IOTSeq2SeqConfig
+    classes = {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration}
+    # of encoder and decoder
+    num_orders = (1, 1)
+
+    @pytest.fixture(autouse=True)
+    def few_orders(self, monkeypatch):
+        for module in (common_seq2seq, common_seq2seq_generation, common_seq2seq_training):
+            for name in {"PAIRS", "ALL_PAIRS"} & {*vars(module)}:
+                monkeypatch.setattr(module, name, PAIRS if name == "PAIRS" else [*PAIRS, ("sf", "cf"), ("sf", "sf")])
+        monkeypatch.setattr(common_seq2seq_generation, "WITHOUT_SELF_ATTENTION", [("sf", "cf")])
+
+    def stacks(self, *orders):
+        every = {name: rotations(order) for name, order in super().stacks(*orders).items()}
+        chosen = {name: every[name][:number] for name, number in zip(every, self.num_orders, strict=True)}
+        return chosen | {"num_encoder_blocks": 1, "num_decoder_blocks": 1}
+
+    @pytest.mark.parametrize("norm_position", ["pre", "post"])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"position_embedding_type": "learned", "final_norm": True, "feed_forward_scale": 0.5},
+            {"hidden_act": "tanh", "embedding_norm": True, "scale_embedding": False, "output_bias": True},
+            {"share_encoder_decoder_embeddings": False, "encoder_vocab_size": 80, "norm_affine": False},
+        ],
+        ids=lambda options: "-".join(options),
+    )
+    def test_equals_a_naive_network_in_every_pair_of_orders(self, norm_position, options):
+        Seq2SeqContract.test_equals_a_naive_network_in_every_pair_of_orders(self, norm_position, options)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            ({"encoder_orders": ["scf"]}, r"encoder_orders='scf' holds \['c'\]"),
+            ({"decoder_orders": ["scf", "sqf"]}, "'q' is not a sublayer"),
+            ({"decoder_orders": ["s(cf"]}, "never closed"),
+            ({"decoder_orders": []}, "decoder_orders is empty; give at least one order"),
+            ({"decoder_orders": ["scfscf", "csf", "(scf)2"]}, "decoder_orders=.* holds an order twice"),
+            ({"encoder_orders": ["sf", "ff"]}, "encoder_orders=.* must all run the same sublayers"),
+            ({"decoder_orders": ["scf", "scff"]}, "decoder_orders=.* must all run the same sublayers"),
+            (
+                {"encoder_orders": ["sf", "fs"], "min_order_probability": 0.6},
+                "2 orders cannot all have min_order_probability=0.6; give at most 0.5",
+            ),
+            ({"pre_attention_act": "gelu"}, "leave pre_attention_act out"),
+            ({"num_encoder_blocks": 0}, "num_encoder_blocks"),
+            ({"order_paths": "all"}, "order_paths"),
+            ({"gumbel_temperature": 0.0}, "gumbel_temperature"),
+            ({"layerdrop": 1.5}, "layerdrop"),
+            ({"num_attention_heads": 3}, "hidden_size=16 is not a multiple of num_attention_heads=3"),
+            ({"num_hidden_layers": 9}, "num_hidden_layers=9 contradicts the order .*; change decoder_orders instead"),
+            ({"label_smoothing": 1.5}, "label_smoothing"),
+            ({"decoder_order": ["scf"]}, "did you mean 'decoder_orders'"),
+            ({"sublayer_order": "sf"}, "has no sublayer_order; give encoder_orders and decoder_orders"),
+            ({"encoder_sublayer_order": "sf"}, "has no encoder_sublayer_order; give encoder_orders and decoder_orders"),
+            ({"encoder_vocab_size": 90}, "encoder_vocab_size=90 differs from vocab_size=61"),
+        ],
+    )
+    def test_refuses_bad_configs(self, overrides, message):
+        # `strict` wraps what a validator raises in classes of its own, not all of which are ValueErrors
+        with pytest.raises(Exception, match=message):
+            self.config(**overrides)
+
+
+class TestSeveralOrders(TestOneOrder):
+    """The same for batches whose rows choose different orders."""
+
+    num_orders = (2, 3)
+
+    @pytest.fixture(autouse=True)
+    def no_noise(self, monkeypatch):
+        monkeypatch.setattr(torch.nn.functional, "gumbel_softmax", lambda logits, tau, dim: (logits / tau).softmax(dim))
+
+    def paths(self, model):
+        return [{"forced_encoder_order": m, "forced_decoder_order": n} for m, n in model.config.paths]
+
+    def model(self, head=AutoModel, *orders, **overrides):
+        model = super().model(head, *orders, **overrides)
+        encoder = model.base_model.encoder
+        for name, predictor in encoder.named_children():
+            for seed in itertools.count() if name.endswith("_predictor") else ():
+                with torch.no_grad():
+                    predictor.weight.normal_(generator=torch.Generator().manual_seed(seed))
+                    chosen = encoder(**padded())[name.removesuffix("_predictor")]
+                if len(chosen.unique()) > 1:
+                    break
+        return model
+
+    def test_rows_of_a_batch_choose_different_orders(self):
+        for orders in common_seq2seq.ALL_PAIRS:
+            model = self.translator(*orders)
+            out = model(**padded(), **TARGETS)
+            assert len(out.decoder_order.unique()) > 1
+            assert len(out.encoder_order.unique()) == min(2, len(model.config.encoder_orders))
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_loss_and_gradients_are_those_of_rows_without_padding(self, smoothing):
+        rows = full_rows(5)
+        batch = stacked(rows)
+        labelled = batch["labels"] != IGNORED
+        for orders in common_seq2seq.PAIRS[:2]:
+            model = self.translator(*orders, label_smoothing=smoothing)
+            losses = naive_losses(model, rows, smoothing)
+            assert len(losses) == labelled.sum()
+            full = model(**batch)
+            torch.testing.assert_close(full.loss, sum(losses) / len(losses))
+            torch.testing.assert_close(model(**batch, num_items_in_batch=100).loss, sum(losses) / 100)
+            terms = naive_terms(model, rows)
+            (terms[0] / len(losses) + 0.1 * terms[1] + 0.01 * terms[2]).backward()
+            naive_gradients = gradients(model)
+            model.train()
+            # whoever asks for all states has nothing left out
+            for options in ({}, {"output_hidden_states": True}):
+                model.zero_grad()
+                model(**batch, **options).loss.backward()
+                assert_same(gradients(model), naive_gradients, atol=1e-5, rtol=1e-4)
+
+    def test_targets_may_be_masked_and_given_beside_their_labels(self):
+        batch = stacked(full_rows())
+        ids = torch.stack([shifted(labels) for labels in batch["labels"]])
+        mask = torch.ones_like(ids)
+        # padded on the left, where nothing is labelled
+        ids[4, :2], mask[4, :2], batch["labels"][4, :2] = PAD, 0, IGNORED
+        for orders in common_seq2seq.ALL_PAIRS:
+            model = self.translator(*orders)
+            given = batch | {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+            expected = [model(**given, **path).logits[batch["labels"] != IGNORED] for path in self.paths(model)]
+            actual = model.train()(**given).logits
+            torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=1e-5)
+
+    def test_a_batch_without_a_label_has_no_loss(self):
+        model = self.translator(diversity_weight=0.0, sharpness_weight=0.0).train()
+        batch = stacked(full_rows())
+        batch["labels"][:] = IGNORED
+        loss = model(**batch).loss
+        loss.backward()
+        assert loss == 0
+        assert all(not gradient.any() for gradient in gradients(model).values())
+
+    def test_no_sublayer_runs_on_padding(self):
+        batch = stacked(full_rows())
+        real = int(batch["attention_mask"].sum())
+        wanted = sum(len(row["labels"]) for row in ragged_rows())
+        for orders in common_seq2seq.ALL_PAIRS:
+            model = self.translator(*orders).train()
+            config, rows = model.config, {"encoder": [], "decoder": [], "keys": []}
+            for name, module in model.model.named_modules():
+                side, _, part = name.partition(".layers.")
+                if part.endswith("mixer"):
+                    module.register_forward_hook(lambda _, args, out, to=rows[side]: to.append(out[0][..., 0].numel()))
+                if side == "decoder" and part.endswith("k_proj") and orders[1][int(part.split(".")[0])] == "c":
+                    module.register_forward_hook(lambda _, args, out, to=rows["keys"]: to.append(out[..., 0].numel()))
+            model(**batch)
+            encoders = len(config.encoder_orders)
+            assert rows["encoder"] == [real] * config.num_encoder_sublayers * encoders
+            assert rows["decoder"] == [wanted] * config.num_decoder_sublayers * len(config.paths)
+            assert rows["keys"] == [real] * orders[1].count("c") * encoders
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_gradient_accumulation_is_exact(self, smoothing, tmp_path):
+        # but for what only our Trainer tells the parts of a batch
+        weights = {"diversity_weight": 0.0, "sharpness_weight": 0.0}
+        model, rows = self.translator(label_smoothing=smoothing, **weights), full_rows(4)
+        (naive_terms(model, rows)[0] / sum(int((row["labels"] != IGNORED).sum()) for row in rows)).backward()
+        whole = train_gradients(model, rows, tmp_path, per_device_train_batch_size=4)
+        parts = train_gradients(model, rows, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+        assert_same(whole, gradients(model), atol=1e-5, rtol=1e-4)
+        assert_same(parts, gradients(model), atol=1e-5, rtol=1e-4)
+
+    def test_the_trainers_label_smoothing_smooths_the_same(self, tmp_path):
+        # it keeps the labels to itself, and orders are chosen by their losses
+        model, options = self.translator(), {"per_device_train_batch_size": 8, "label_smoothing_factor": 0.1}
+        with pytest.raises(ValueError, match="without labels the choice of orders learns nothing; give labels"):
+            train_gradients(model, ragged_rows(), tmp_path, data_collator=collator(model), **options)
+
+    def test_looks_source_and_target_up_at_once_where_they_share_an_embedding(self):
+        for shared in (True, False):
+            model = self.model(AutoModelForSeq2SeqLM, share_encoder_decoder_embeddings=shared).train()
+            shapes = Counter()
+            for side in (model.model.encoder, model.model.decoder):
+                side.embed_tokens.register_forward_hook(
+                    lambda _, args, out, shapes=shapes: shapes.update([tuple(out.shape[:-1])])
+                )
+            model(tokens(2, 9), labels=tokens(2, 5)).loss.backward()
+            assert shapes == ({(2 * 9 + 2 * 5,): 1} if shared else {(2, 9): 2, (2, 5): 2 * 3})
+
+    def test_forced_orders_take_the_place_of_predicted_ones(self):
+        for orders in common_seq2seq.PAIRS:
+            model = self.translator(*orders)
+            predicted = model(**padded(), **TARGETS)
+            same = {f"forced_{name}": predicted[name] for name in ("encoder_order", "decoder_order")}
+            assert torch.equal(model(**padded(), **TARGETS, **same).logits, predicted.logits)
+            # every row in each order, by number and by tensor, equals that row of a batch of its own
+            alone = {
+                path: model(**padded(), **TARGETS, forced_encoder_order=path[0], forced_decoder_order=path[1])
+                for path in model.config.paths
+            }
+            for shift in range(2):
+                chosen = [model.config.paths[(i + shift) % len(alone)] for i in range(3)]
+                encoder_order, decoder_order = torch.tensor(chosen).T
+                forced = {"forced_encoder_order": encoder_order, "forced_decoder_order": decoder_order}
+                out = model(**padded(), **TARGETS, **forced)
+                assert torch.equal(out.encoder_order, encoder_order)
+                assert torch.equal(out.decoder_order, decoder_order)
+                for i, path in enumerate(chosen):
+                    torch.testing.assert_close(out.logits[i], alone[path].logits[i], atol=1e-5, rtol=1e-5)
+            assert not torch.allclose(*(out.logits for out in [*alone.values()][:2]), atol=1e-3)
+
+    def test_forced_orders_of_generation_are_those_of_a_naive_loop(self):
+        model, forced = self.translator(), {"forced_encoder_order": torch.tensor([1, 0, 1]), "forced_decoder_order": 2}
+        rows = []
+        for i, source in enumerate(sources(padded())):
+            row, encoder_order = torch.tensor([[EOS]]), int(forced["forced_encoder_order"][i])
+            for _ in range(STEPS):
+                orders = {"forced_encoder_order": encoder_order, "forced_decoder_order": 2}
+                logits = model(source, decoder_input_ids=row, use_cache=False, **orders).logits
+                row = torch.cat([row, logits[:, -1:].argmax(-1)], dim=1)
+            rows.append(row[0])
+        for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
+            out = model.generate(**padded(), **GREEDY, **options, **forced, return_dict_in_generate=True)
+            assert torch.equal(out.sequences, torch.stack(rows))
+            assert out.encoder_order.tolist() == [1, 0, 1]
+            assert out.decoder_order.tolist() == [2, 2, 2]
+        # two candidates for each source
+        forced["forced_decoder_order"] = torch.tensor([0, 2, 1])
+        expected = model.generate(**padded(), **BEAMS, **forced, use_cache=False)
+        assert torch.equal(model.generate(**padded(), **BEAMS, **forced), expected)
+
+    @pytest.mark.parametrize(
+        ("forced", "message"),
+        [
+            ({"forced_decoder_order": 3}, "there is no order 3; give a position from 0 to 2"),
+            ({"forced_decoder_order": -1}, "there is no order -1; give a position from 0 to 2"),
+            ({"forced_encoder_order": 2}, "there is no order 2; give a position from 0 to 1"),
+            ({"forced_encoder_order": torch.zeros(2).long()}, r"forced orders of shape \(2,\) do not fit 3 sources"),
+            ({"forced_decoder_order": torch.zeros(3, 1).long()}, r"shape \(3, 1\) do not fit 3 sources"),
+            ({"forced_decoder_order": torch.tensor([0, 3, 1])}, "there is no order 3; give a position from 0 to 2"),
+            ({"forced_encoder_order": torch.tensor([0, -1, 1])}, "there is no order -1; give a position from 0 to 1"),
+        ],
+    )
+    def test_says_which_forced_orders_there_are_not(self, forced, message):
+        with pytest.raises(ValueError, match=message):
+            self.translator()(**padded(), **TARGETS, **forced)
+
+    def test_a_cache_of_one_order_takes_no_mixed_batch(self):
+        model = self.translator()
+        first = model(**padded(), **TARGETS, use_cache=True, forced_decoder_order=1)
+        more = {"attention_mask": padded()["attention_mask"], "decoder_input_ids": tokens(3, 1)}
+        more |= {"encoder_outputs": (first.encoder_last_hidden_state,), "past_key_values": first.past_key_values}
+        with pytest.raises(ValueError, match="holds rows of one order; force that order again, or give a new cache"):
+            model(**more, forced_decoder_order=torch.tensor([0, 1, 2]))
+        actual = model(**more, forced_decoder_order=1).logits[:, 0]
+        ids = torch.cat([TARGETS["decoder_input_ids"], tokens(3, 1)], 1)
+        encoded = {"encoder_outputs": (first.encoder_last_hidden_state,), "attention_mask": more["attention_mask"]}
+        expected = model(**encoded, decoder_input_ids=ids, forced_decoder_order=1).logits[:, -1]
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+    def test_encoder_outputs_bring_their_orders(self):
+        model = self.translator()
+        expected = model(**padded(), **TARGETS)
+        encoded = model.get_encoder()(**padded())
+        assert torch.equal(encoded.encoder_order, encoded.encoder_order_logits.argmax(1))
+        assert torch.equal(encoded.decoder_order, encoded.decoder_order_logits.argmax(1))
+        mask = padded()["attention_mask"]
+        whole, bare = (
+            model(encoder_outputs=outputs, attention_mask=mask, **TARGETS)
+            for outputs in (encoded, (encoded.last_hidden_state,))
+        )
+        for out in (whole, bare):
+            assert torch.equal(out.decoder_order, expected.decoder_order)
+            torch.testing.assert_close(out.logits, expected.logits)
+        assert torch.equal(whole.encoder_order, expected.encoder_order)
+        # what ran cannot be told from states
+        assert bare.encoder_order is None
+        generated = model.generate(**padded(), **BEAMS)
+        for outputs in (encoded, BaseModelOutput(encoded.last_hidden_state)):
+            assert torch.equal(model.generate(encoder_outputs=outputs, attention_mask=mask, **BEAMS), generated)
+
+    def test_states_and_weights_of_a_mixed_batch_are_those_of_rows_alone(self):
+        for orders in common_seq2seq.PAIRS:
+            model = self.translator(*orders, attn_implementation="eager")
+            out = model(**padded(), **TARGETS, output_hidden_states=True, output_attentions=True)
+            for i, target in enumerate(TARGETS["decoder_input_ids"]):
+                given = {name: value[i : i + 1] for name, value in padded().items()}
+                asked = {"output_hidden_states": True, "output_attentions": True}
+                alone = model(**given, decoder_input_ids=target[None], **asked)
+                real = given["attention_mask"][0].bool()
+                for name in (
+                    "encoder_hidden_states",
+                    "decoder_hidden_states",
+                    "decoder_attentions",
+                    "cross_attentions",
+                ):
+                    for actual, expected in zip(out[name], alone[name], strict=True):
+                        actual, expected = actual[i], expected[0]
+                        if name == "encoder_hidden_states":
+                            actual, expected = actual[real], expected[real]
+                        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+                for actual, expected in zip(out.encoder_attentions, alone.encoder_attentions, strict=True):
+                    torch.testing.assert_close(actual[i][:, real], expected[0][:, real], atol=1e-5, rtol=1e-5)

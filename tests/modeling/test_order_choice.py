@@ -1,0 +1,234 @@
+import math
+from collections import Counter
+
+import pytest
+import torch
+from common import VOCAB, assert_same, gradients, randomize, tokens
+from common_iot_naive import Noise, naive_terms
+from common_seq2seq import TARGETS, padded
+from common_seq2seq_generation import BEAMS, GREEDY
+from common_seq2seq_training import IGNORED, full_rows, stacked
+
+from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
+from sublayers.modeling.order_choice import WholeBatch
+
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "vocab_size": VOCAB, "dropout": 0.0}
+TWO_BY_THREE = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc", "cfs"]}
+ONE_BY_THREE = TWO_BY_THREE | {"encoder_orders": ["sf"]}
+ROWS = full_rows(5)
+LABELLED = sum(int((row["labels"] != IGNORED).sum()) for row in ROWS)
+
+
+def make(orders=TWO_BY_THREE, **options) -> IOTSeq2SeqForConditionalGeneration:
+    blocks = {"num_encoder_blocks": 1, "num_decoder_blocks": 1}
+    config = IOTSeq2SeqConfig(**SIZES | orders | blocks | {"gumbel_temperature": 3.0} | options)
+    return randomize(IOTSeq2SeqForConditionalGeneration(config))
+
+
+@pytest.fixture
+def noise(monkeypatch):
+    noise = Noise()
+    monkeypatch.setattr(torch.nn.functional, "gumbel_softmax", noise)
+    return noise
+
+
+@pytest.mark.parametrize(
+    ("orders", "options", "calls"),
+    [
+        (TWO_BY_THREE, {}, 3),
+        (TWO_BY_THREE, {"norm_position": "pre", "label_smoothing": 0.2, "clamp_gumbel": False}, 3),
+        (TWO_BY_THREE, {"label_smoothing": 0.2, "weighted_smoothing": False, "gumbel_per_pass": True}, 7),
+        (TWO_BY_THREE, {"order_paths": "paired", "diversity_weight": 0.7, "sharpness_weight": 0.3}, 1),
+        (TWO_BY_THREE, {"order_paths": "paired", "gumbel_per_pass": True, "min_order_probability": 0.2}, 3),
+        (TWO_BY_THREE, {"predict_order": False, "label_smoothing": 0.1}, 0),
+        (TWO_BY_THREE | {"decoder_orders": ["scf"]}, {"min_order_probability": 0.4}, 1),
+        (ONE_BY_THREE, {"num_decoder_blocks": 2, "diversity_weight": 2.0, "sharpness_weight": 1.0}, 1),
+        (ONE_BY_THREE, {"gumbel_per_pass": True, "shared_encoder": False, "label_smoothing": 0.1}, 3),
+    ],
+)
+def test_loss_and_gradients_are_those_of_the_equations(orders, options, calls, noise):
+    model = make(orders, **options)
+    cross_entropy, diversity, sharpness = naive_terms(model, ROWS, lambda call, row: noise.values[call, row])
+    config = model.config
+    expected = cross_entropy / LABELLED + config.diversity_weight * diversity + config.sharpness_weight * sharpness
+    expected.backward()
+    naive_gradients = gradients(model)
+    model.train().zero_grad()
+    out = model(**stacked(ROWS))
+    assert noise.calls == calls
+    for actual, term in (
+        (out.loss, expected),
+        (out.cross_entropy, cross_entropy / LABELLED),
+        (out.diversity, diversity),
+        (out.sharpness, sharpness),
+    ):
+        torch.testing.assert_close(
+            actual.detach(), torch.as_tensor(term, dtype=torch.float32).detach(), atol=1e-5, rtol=1e-5
+        )
+    out.loss.backward()
+    assert_same(gradients(model), naive_gradients, atol=1e-5, rtol=1e-4)
+    for name, gradient in naive_gradients.items():
+        assert gradient.any(), name
+
+
+def test_noise_is_drawn_in_training_only():
+    model, batch = make(), stacked(ROWS)
+    losses = [model.train(training)(**batch).loss.item() for training in (True, True, False, False)]
+    assert losses[0] != losses[1]
+    assert losses[2] == losses[3]
+
+
+def test_the_encoder_may_run_anew_for_every_path(noise):
+    found = []
+    for shared in (True, False):
+        noise.calls = 0
+        model = make(shared_encoder=shared).train()
+        model(**stacked(ROWS)).loss.backward()
+        found.append(gradients(model))
+    assert_same(*found, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_paths_share_is_computed_once(shared):
+    model = make(shared_encoder=shared).train()
+    runs = Counter()
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: runs.update([name]))
+    model(**stacked(ROWS))
+    assert runs["model.encoder"] == runs["model.encoder.layers.0"] == (2 if shared else 6)
+    assert runs["model.decoder"] == runs["model.decoder.layers.0"] == 6
+    crossing = "model.decoder.layers.1.mixer"
+    assert runs[f"{crossing}.q_proj"] == 6
+    assert runs[f"{crossing}.k_proj"] == runs[f"{crossing}.v_proj"] == (2 if shared else 6)
+
+
+def test_predictors_cost_the_width_for_each_order():
+    plain, chosen = make(TWO_BY_THREE, predict_order=False), make()
+    assert chosen.num_parameters() == plain.num_parameters() + (2 + 3) * 16
+    assert make(order_paths="paired").num_parameters() == plain.num_parameters() + 3 * 16
+    assert make(ONE_BY_THREE, predict_order=False).num_parameters() == plain.num_parameters()
+
+
+def test_scores_are_dropped_in_training_only():
+    model, batch = make(predictor_dropout=1.0), stacked(ROWS)
+    out = model.train()(**batch)
+    assert out.diversity == out.sharpness == 0
+    encoded = model.eval().get_encoder()(batch["input_ids"], batch["attention_mask"])
+    assert encoded.decoder_order_logits.all()
+
+
+@pytest.mark.parametrize("options", [{}, {"order_paths": "paired"}, {"label_smoothing": 0.1}])
+def test_parts_of_a_batch_add_up_to_it(options, monkeypatch):
+    monkeypatch.setattr(torch.nn.functional, "gumbel_softmax", Noise(0.0))
+    model = make(**options, diversity_weight=2.0, sharpness_weight=1.0)
+    terms = naive_terms(model, ROWS)
+    expected = terms[0] / LABELLED + 2 * terms[1] + terms[2]
+    expected.backward()
+    naive_gradients = gradients(model)
+
+    batch = stacked(ROWS)
+    source = (batch["input_ids"], batch["attention_mask"])
+    passes = [model.get_encoder()(*source, forced_encoder_order=m) for m, _ in model.config.paths]
+    of_decoders = sum(each.decoder_order_logits.softmax(-1).mean(0) for each in passes).detach() / len(passes)
+    of_encoders = passes[0].encoder_order_logits
+    of_encoders = None if of_encoders is None else of_encoders.softmax(-1).mean(0).detach()
+    whole_batch = WholeBatch(len(ROWS), of_encoders, of_decoders)
+    model.train().zero_grad()
+    sums = torch.zeros(4)
+    for part in (ROWS[:1], ROWS[1:3], ROWS[3:]):
+        out = model(**stacked(part), num_items_in_batch=LABELLED, whole_batch=whole_batch)
+        out.loss.backward()
+        sums += torch.stack([out.loss.detach(), out.cross_entropy, out.diversity, out.sharpness])
+    found = torch.stack([expected, terms[0] / LABELLED, *terms[1:]]).detach()
+    torch.testing.assert_close(sums, found, atol=1e-5, rtol=1e-5)
+    assert_same(gradients(model), naive_gradients, atol=1e-5, rtol=1e-4)
+
+
+def test_a_part_without_the_whole_takes_its_share_of_labels(noise):
+    model = make().train()
+    whole = model(**stacked(ROWS))
+    noise.calls = 0
+    share = model(**stacked(ROWS), num_items_in_batch=4 * LABELLED)
+    for name in ("loss", "cross_entropy", "diversity", "sharpness"):
+        torch.testing.assert_close(4 * share[name], whole[name])
+
+
+def test_the_temperature_falls_every_5000_updates():
+    model = make(gumbel_temperature=20.0, gumbel_temperature_min=2.0, gumbel_temperature_decay=1e-4)
+    assert model.temperature == 20
+    for update, factor in {0: 0, 4999: 0, 5000: 5000, 9999: 5000, 10000: 10000}.items():
+        model.anneal(update)
+        assert model.temperature == pytest.approx(20 * math.exp(-1e-4 * factor))
+    model.anneal(10**6)
+    assert model.temperature == 2
+    model = make(gumbel_temperature=20.0)
+    model.anneal(10**6)
+    assert model.temperature == 20
+
+
+def places_run(model) -> list[dict[str, set[int]]]:
+    """The places of sublayers that each pass of a stack runs, as it goes."""
+    passes = []
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.register_forward_pre_hook(lambda *_: passes.append(set()))
+        for place, layer in enumerate(stack.layers):
+            layer.register_forward_pre_hook(lambda *_, place=place: passes[-1].add(place))
+    return passes
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.0, 1), (0.3, 20), (1.0, 1)])
+def test_training_leaves_blocks_out_and_not_sublayers(rate, steps):
+    model = make(layerdrop=rate, num_encoder_blocks=3, num_decoder_blocks=4)
+    passes = places_run(model)
+    model(**padded(), **TARGETS)
+    assert {len(places) for places in passes} == {3 * 2, 4 * 3}
+    passes.clear()
+    for _ in range(steps):
+        model.train()(**stacked(ROWS[:2]))
+    assert len(passes) == 2 * (1 + 3) * steps
+    kept = []
+    for i, places in enumerate(passes):
+        # each encoder order goes before its three decoders
+        length, number = (2, 3) if i % 4 == 0 else (3, 4)
+        blocks = [{*range(length * block, length * (block + 1))} for block in range(number)]
+        assert all(block <= places or not block & places for block in blocks)
+        kept += [block <= places for block in blocks]
+    # four standard deviations
+    assert sum(kept) / len(kept) == pytest.approx(1 - rate, abs=4 * (rate * (1 - rate) / len(kept)) ** 0.5)
+
+
+def test_a_stack_without_a_block_is_one_of_the_others(monkeypatch):
+    model = make(ONE_BY_THREE, layerdrop=0.5, num_encoder_blocks=3, num_decoder_blocks=3).train()
+    short = make(ONE_BY_THREE, num_encoder_blocks=2, num_decoder_blocks=2)
+    left = {}
+    for name, weight in model.state_dict().items():
+        stack, found, rest = name.partition(".layers.")
+        length = 2 if "encoder" in stack else 3
+        place, _, rest = rest.partition(".")
+        if not found or int(place) // length == 0:
+            left[name] = weight
+        elif int(place) // length == 2:
+            left[f"{stack}.layers.{int(place) - length}.{rest}"] = weight
+    short.load_state_dict(left)
+    # the middle one
+    monkeypatch.setattr(torch, "rand", lambda number: torch.tensor([0.9, 0.1, 0.9]))
+    for order in range(3):
+        forced = {"forced_decoder_order": order}
+        actual = model(**padded(), **TARGETS, **forced).logits
+        torch.testing.assert_close(actual, short(**padded(), **TARGETS, **forced).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, BEAMS, {"cache_implementation": "static"}])
+def test_generation_decodes_each_sentence_in_its_own_order_only(options):
+    model, sources = make(), tokens(8, 9)
+    counts = Counter(model.get_encoder()(sources).decoder_order.tolist())
+    assert len(counts) > 1
+    rows = []
+    model.model.decoder.layers[0].register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
+    out = model.generate(sources, **GREEDY | options, return_dict_in_generate=True)
+    assert Counter(out.decoder_order.tolist()) == counts
+    candidates = options.get("num_beams", 1)
+    expected = sorted(candidates * number for number in counts.values())
+    assert [sorted(rows[i : i + len(counts)]) for i in range(0, len(rows), len(counts))] == [expected] * GREEDY[
+        "max_new_tokens"
+    ]
