@@ -245,6 +245,9 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         finally:
             hook.remove()
         if isinstance(generated, ModelOutput) and isinstance(encoded[0], IOTEncoderOutput):
-            for name in ("encoder_order", "decoder_order"):
-                generated[name] = encoded[0][name]
+            predicted = encoded[0]["decoder_order"]
+            generated["encoder_order"] = encoded[0].encoder_order
+            generated["decoder_order"] = (
+                predicted if forced is None else spread(forced, len(predicted), predicted.device)
+            )
         return generated

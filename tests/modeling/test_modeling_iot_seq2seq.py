@@ -316,6 +316,10 @@ class TestSeveralOrders(TestOneOrder):
         generated = model.generate(**padded(), **BEAMS)
         for outputs in (encoded, BaseModelOutput(encoded.last_hidden_state)):
             assert torch.equal(model.generate(encoder_outputs=outputs, attention_mask=mask, **BEAMS), generated)
+        options = BEAMS | {"return_dict_in_generate": True, "forced_decoder_order": 0}
+        forced = model.generate(encoder_outputs=encoded, attention_mask=mask, **options)
+        assert forced.decoder_order.tolist() == [0] * 3
+        assert torch.equal(forced.encoder_order, encoded.encoder_order)
 
     def test_states_and_weights_of_a_mixed_batch_are_those_of_rows_alone(self):
         for orders in common_seq2seq.PAIRS:
