@@ -19,8 +19,8 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     field chooses; the defaults are the paper's, and those of the code where the paper names none.
 
     Raises:
-        ValueError: a list of orders that is empty, repeats one or mixes different sublayers, a least probability that
-            so many orders cannot all have, or what every configuration refuses.
+        ValueError: a list of orders that is empty, repeats one or mixes different sublayers, a temperature that is not
+            positive, a least probability that so many orders cannot all have, or what every configuration refuses.
     """
 
     model_type = "iot_seq2seq"
@@ -50,8 +50,8 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     # the authors' code drops predictor logits as it drops hidden states
     predictor_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
     # the paper names no value; the authors' settings keep the confidences close to equal
-    gumbel_temperature: float | int = interval(min=0.0, exclude_min=True)(default=20.0)
-    gumbel_temperature_min: float | int = interval(min=0.0, exclude_min=True)(default=2.0)
+    gumbel_temperature: float | int = 20.0
+    gumbel_temperature_min: float | int = 2.0
     # of its exponent per update, applied every 5,000 updates
     gumbel_temperature_decay: float | int = interval(min=0.0)(default=0.0)
     # the authors' code draws noise in each pass and averages
@@ -72,11 +72,17 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
 
     @property
     def stack_orders(self) -> list[list[str]]:
-        """The orders in which the whole encoder, and those in which the whole decoder can run."""
-        return [
-            [compact(f"({order}){self.num_encoder_blocks}") for order in self.encoder_orders],
-            [compact(f"({order}){self.num_decoder_blocks}") for order in self.decoder_orders],
-        ]
+        """The orders in which the whole encoder, and those in which the whole decoder can run.
+
+        Raises:
+            ValueError: a list is empty.
+        """
+        stacks = []
+        for name, blocks in zip(self.order_fields, (self.num_encoder_blocks, self.num_decoder_blocks), strict=True):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty; give at least one order")
+            stacks.append([compact(f"({order}){blocks}") for order in getattr(self, name)])
+        return stacks
 
     @property
     def num_predicted_orders(self) -> tuple[int, int]:
@@ -97,8 +103,6 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
         """Check also that the orders of a stack differ, and run the same sublayers."""
         for name in self.order_fields:
             orders = [expand(order) for order in getattr(self, name)]
-            if not orders:
-                raise ValueError(f"{name} is empty; give at least one order")
             if len({*orders}) < len(orders):
                 raise ValueError(f"{name}={getattr(self, name)} holds an order twice; leave one of them out")
             if len({"".join(sorted(order)) for order in orders}) > 1:
@@ -109,6 +113,9 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
                     f"{len(orders)} orders cannot all have min_order_probability={self.min_order_probability}; "
                     f"give at most {1 / len(orders):.3g}"
                 )
+        for name in ("gumbel_temperature", "gumbel_temperature_min"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive")
         if self.pre_attention_act is not None:
             raise ValueError("what follows a feed-forward sublayer depends on the order; leave pre_attention_act out")
         super().validate_architecture()
