@@ -16,7 +16,10 @@ from transformers.utils.import_utils import is_tracing
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.modeling.losses import IGNORED, weighted_cross_entropy
 from sublayers.modeling.modeling_iot_seq2seq import IOTEncoderOutput, IOTSeq2SeqModel
-from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq_generation import (
+    ReorderedSeq2SeqForConditionalGeneration,
+    up_to_last,
+)
 from sublayers.modeling.order_choice import Order, WholeBatch, auxiliary_losses, choose, confidences, spread
 
 # updates from one temperature to the next
@@ -179,6 +182,9 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
                 source["input_ids"], targets["input_ids"], source["inputs_embeds"], targets["inputs_embeds"]
             )
         )
+        padding_mask = up_to_last(labelled)
+        # recomputed sublayers would find a cache that is filled
+        checkpointing = any(layer.gradient_checkpointing for layer in model.decoder.layers)
         states, encoded = [], []
         previous = None
         for encoder_order, decoder_order in config.paths:
@@ -187,8 +193,6 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
                 # all decoders of an encoder share what cross-attention makes of its states
                 cross_cache = DynamicCache()
                 previous = encoder_order
-            # recomputed sublayers would find a cache that is filled
-            checkpointing = any(layer.gradient_checkpointing for layer in model.decoder.layers)
             cache = None if checkpointing else EncoderDecoderCache(DynamicCache(), cross_cache)
             decoded = model.decoder(
                 output.last_hidden_state,
@@ -196,8 +200,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
                 **targets,
                 past_key_values=cache,
                 use_cache=False,
-                # what stands behind a row's last label changes no score
-                padding_mask=labelled.flip(1).cummax(1).values.flip(1),
+                padding_mask=padding_mask,
                 order=decoder_order,
                 **kwargs,
             )

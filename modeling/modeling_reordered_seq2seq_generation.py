@@ -15,6 +15,11 @@ from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel, ReorderedSeq2SeqPreTrainedModel
 
 
+def up_to_last(labelled: torch.Tensor) -> torch.Tensor:
+    """Hide what stands behind the last label of each row, and so changes no score: (batch, length)."""
+    return labelled.flip(1).cummax(1).values.flip(1)
+
+
 class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with scores for each next token: (batch, source length) -> (batch, length, vocabulary)."""
 
@@ -75,8 +80,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             labelled = labels != IGNORED
             if self.training:
-                # what stands behind a row's last label changes no score
-                padding_mask = labelled.flip(1).cummax(1).values.flip(1)
+                padding_mask = up_to_last(labelled)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,

@@ -18,6 +18,7 @@ from transformers import (
     set_seed,
 )
 
+from sublayers import IOTSeq2SeqConfig
 from sublayers.pipelines import TARGET_TOKENIZER
 from sublayers.training.average import average_checkpoints
 from sublayers.training.cli import expand_settings_file, parse_flags
@@ -100,7 +101,8 @@ def seq2seq(argv: list[str]) -> dict[str, Any]:
     scorers = {
         split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
     }
-    trainer_class = OrderTrainer if len(getattr(model.config, "paths", [])) > 1 else PairTrainer
+    chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
+    trainer_class = OrderTrainer if chooses else PairTrainer
     trainer = trainer_class(
         tokenizers,
         run.max_tokens,

@@ -19,6 +19,7 @@ from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.corpus import CorpusArguments, load_corpus
 from sublayers.training.glue import glue
 from sublayers.training.pretrain import pretrain
+from sublayers.training.results import mean_and_deviation, write_results, write_table
 from sublayers.training.squad import squad
 from sublayers.training.tokenizer import sample, train_tokenizer
 
@@ -193,21 +194,3 @@ def report(found: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / "quality_against_cost.svg")
     write_results(found, write_table([head, *rows]), folder)
     Console().print(f"all numbers and a picture of quality against cost are in {folder}")
-
-
-def write_table(rows: list[list[str]]) -> str:
-    """Write rows, of which the first is their head, as a table in Markdown."""
-    lines = ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
-    return "\n".join(lines) + "\n"
-
-
-def write_results(found: dict[str, Any], tables: str, folder: Path) -> None:
-    """Write every number as `results.json`, and tables in Markdown as `results.md`; print the tables."""
-    (folder / "results.md").write_text(tables, encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    Console().print(tables, soft_wrap=True, markup=False)
-
-
-def mean_and_deviation(scores: list[float], digits: int = 1) -> str:
-    """Write the mean of several runs, with its standard deviation if there are more than one."""
-    return f"{mean(scores):.{digits}f}" + (f" ± {stdev(scores):.{digits}f}" if len(scores) > 1 else "")

@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from sublayers.training.results import write_results, write_table
 from sublayers.training.seq2seq_data import SIDES
-from sublayers.training.study import write_results, write_table
 
 LABELS = {"loss": "training loss (nats per token)", "eval_loss": "validation loss (nats per token)"}
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.training.cli import expand_settings_file, positive
+from sublayers.training.results import mean_and_deviation, write_results, write_table
 from sublayers.training.seq2seq import seq2seq
-from sublayers.training.study import mean_and_deviation, write_results, write_table
 
 # figures of a run that are compared
 SCORES = ("eval_loss", "eval_bleu", "test_bleu")
