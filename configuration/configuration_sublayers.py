@@ -2,6 +2,8 @@
 
 import difflib
 from dataclasses import field, fields
+from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -46,6 +48,8 @@ class SublayersConfig(PreTrainedConfig):
     # the fields that hold an order, or several in a list, and the letters that each may have; the last is that of the
     # stack with a cache
     order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "sf"}
+    # the package puts its module here; in the code that a folder brings along, transformers saves code
+    self_contained: ClassVar[Any] = None
 
     vocab_size: int = 28996
     hidden_size: int = 1024
@@ -75,7 +79,7 @@ class SublayersConfig(PreTrainedConfig):
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    # trl reads it unguarded
+    # where a folder has its code; trl reads it unguarded
     auto_map: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self, **kwargs):
@@ -122,6 +126,14 @@ class SublayersConfig(PreTrainedConfig):
     def base_model_tp_plan(self, plan):
         # where the plan is a field of the base class (transformers 5.17), the base class sets it to its default
         pass
+
+    def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save; a configuration with an `auto_map` takes the code that this names along."""
+        super().save_pretrained(save_directory)
+        if self.auto_map and self.self_contained:
+            self.self_contained.write_code(self, save_directory)
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """Serialise, with the derived count that other readers of config.json look for."""

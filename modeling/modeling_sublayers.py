@@ -1,5 +1,7 @@
 """What the models of all families share."""
 
+from pathlib import Path
+
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -52,6 +54,28 @@ class SublayersPreTrainedModel(PreTrainedModel):
         asked = (inputs.get(name, getattr(self.config, name)) for name in ("output_hidden_states", "output_attentions"))
         # 0 is the number of a hidden state
         return any(value is not None and value is not False for value in asked)
+
+    def save_pretrained(
+        self, save_directory, is_main_process=True, *args, self_contained=False, push_to_hub=False, **kwargs
+    ):
+        """Save as transformers does; with `self_contained`, so that the folder can be used without this package.
+
+        Such a folder also has the code of the family, its licence, a card and, if the model was loaded from where there
+        is one, the tokenizer. A model that was saved like this, or loaded from such a folder, always is.
+        """
+        package = self.config.self_contained
+        if package and (self_contained or self.is_remote_code()):
+            self.config.auto_map = package.auto_map(self.config)
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if package and self.config.auto_map and is_main_process:
+            package.write_companions(self, save_directory)
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name))
+
+    def push_to_hub(self, repo_id, **kwargs):  # type: ignore[override]
+        """Upload the model's self-contained folder as one commit; arguments are those of transformers."""
+        package = self.config.self_contained
+        return package.push(self, repo_id, **kwargs) if package else super().push_to_hub(repo_id, **kwargs)
 
     def _init_weights(self, module):
         super()._init_weights(module)

@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sublayers import self_contained
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
@@ -103,6 +104,7 @@ AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
     IOTSeq2SeqConfig: {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration},
 }
 
+SublayersConfig.self_contained = self_contained
 for config_class, heads in AUTO_CLASSES.items():
     AutoConfig.register(config_class.model_type, config_class)
     for auto_class, model_class in heads.items():

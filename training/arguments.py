@@ -1,5 +1,6 @@
 """The Trainer's arguments with other defaults."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,6 +20,9 @@ class TrainerArguments(TrainingArguments):
     _argument_group_name: ClassVar[str] = "Trainer"
 
     def __post_init__(self):
+        if self.hub_token:
+            # with every checkpoint the Trainer saves its arguments
+            os.environ["HF_TOKEN"], self.hub_token = self.hub_token, None
         # torch warns where there is nothing to copy to
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         super().__post_init__()

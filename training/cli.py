@@ -24,6 +24,8 @@ COMMANDS = {
     "study-seq2seq": ("sublayers.training.study_seq2seq", "train several encoder-decoders and compare what they write"),
     "study-orders": ("sublayers.training.study_orders", "study what the order does to what encoder-decoders write"),
     "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
+    "export": ("sublayers.training.export", "write a model's folder with the code, licence and card that it needs"),
+    "push": ("sublayers.training.push", "publish a model on the Hugging Face Hub"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
 }
 

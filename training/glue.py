@@ -21,14 +21,22 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedTokenizerBase,
-    Trainer,
     set_seed,
 )
 
 from sublayers.pipelines import longest_input
 from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
-from sublayers.training.glue_metrics import TASKS, GlueDataArguments, GlueMetric, Splits, load_task, write_submission
+from sublayers.training.glue_metrics import (
+    HUB_NAME,
+    TASKS,
+    GlueDataArguments,
+    GlueMetric,
+    Splits,
+    load_task,
+    write_submission,
+)
+from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
 
 
 @dataclass
@@ -109,6 +117,8 @@ def glue(argv: list[str]) -> dict[str, dict[str, Any]]:
         if args.process_index == 0:
             text = json.dumps(results, indent=2) + "\n"
             Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
+            if args.do_train:
+                _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
         _add_rows(table, name, results[name]["best"])
     console.print(table)
     console.print(f"models, predictions and all scores are in {args.output_dir}")
@@ -241,6 +251,27 @@ def _run(
     return scores
 
 
+def _publish(
+    name: str,
+    best: dict[str, Any],
+    run: GlueArguments,
+    data_args: GlueDataArguments,
+    args: GlueTrainingArguments,
+    command: list[str],
+) -> None:
+    data = describe_data(data_args, {"name": f"GLUE {name}", "id": HUB_NAME}, name)
+    results = [
+        result(data, split, metric, score, scores["seed"])
+        for scores in best["runs"]
+        for split in TASKS[name].validation
+        for metric, score in scores.get(split, {}).items()
+    ]
+    # each task has a model of its own
+    repository = f"{args.hub_model_id}-{name}" if args.hub_model_id and run.task_name == "all" else args.hub_model_id
+    own = replace(args, hub_model_id=repository)
+    publish(Path(args.output_dir, name), own, command, data, results, run.seeds, run.model_name_or_path)
+
+
 def _predict(
     name: str, folder: Path, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
 ) -> None:
@@ -257,11 +288,11 @@ def _predict(
 
 def _trainer(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> Trainer:
+) -> PublishingTrainer:
     task, metric = TASKS[name], GlueMetric(name, keep_in_memory=True)
     # a new head is random
     set_seed(args.seed)
-    return Trainer(
+    return PublishingTrainer(
         model=AutoModelForSequenceClassification.from_pretrained(
             model,
             id2label=dict(enumerate(task.labels)),

@@ -1,5 +1,6 @@
 """`sublayers pretrain`: train a language model from scratch or from a checkpoint, and evaluate it exactly."""
 
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     default_data_collator,
     set_seed,
 )
@@ -38,9 +38,11 @@ from sublayers.training.pretrain_arguments import (
     check_objective,
     choose_family,
 )
+from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
 from sublayers.training.resume import adopt_counts, find_checkpoint
 from sublayers.training.tokenizer import sample, train_tokenizer
 
+STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 # printed at the end, as far as the objective has them
 METRICS = (
     "train_loss",
@@ -86,16 +88,16 @@ def pretrain(argv: list[str]) -> dict[str, float]:
         tokenizer = _load_tokenizer(run, args, checkpoint, corpus)
         train = corpus["train"].take(run.max_train_samples) if args.do_train else None
         validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
-        data = _load_data(run, args, tokenizer, train, validation, corpus_args.streaming)
+        windows = _load_data(run, args, tokenizer, train, validation, corpus_args.streaming)
     set_seed(args.seed)
     model = _load_model(run, config, tokenizer)
     use_cache = model.config.use_cache
-    trainer = Trainer(
+    trainer = PublishingTrainer(
         model=model,
         args=args,
         processing_class=tokenizer,
         optimizer_cls_and_kwargs=_optimizer(run, args),
-        **data,
+        **windows,
     )
     metrics: dict[str, float] = {}
     if args.do_train:
@@ -115,6 +117,11 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     if trainer.is_world_process_zero():
         if args.do_train:
             save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
+            scores = {name.removeprefix("eval_"): metrics[name] for name in METRICS[1:] if name in metrics}
+            results = [result(data, "validation", name, value, args.seed) for name, value in scores.items()]
+            command = ["pretrain", *argv]
+            publish(args.output_dir, args, command, data, results, [args.seed], run.model_name_or_path)
         print(
             ", ".join(f"{name} {metrics[name]:.4f}" for name in METRICS if name in metrics) + f" in {args.output_dir}"
         )

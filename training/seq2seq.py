@@ -1,5 +1,6 @@
 """`sublayers seq2seq`: train, evaluate and use encoder-decoders for translation, summaries and code from docstrings."""
 
+import re
 import sys
 from math import inf
 from pathlib import Path
@@ -25,6 +26,7 @@ from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.config_flags import check_unchanged, config_flags, given_flags, load_config
 from sublayers.training.loss_curve import save_loss_curve
 from sublayers.training.order_trainer import OrderTrainer
+from sublayers.training.publish import describe_data, publish, result
 from sublayers.training.resume import adopt_counts, complete_checkpoints, find_checkpoint
 from sublayers.training.seq2seq_arguments import (
     DECIDED,
@@ -127,6 +129,7 @@ def seq2seq(argv: list[str]) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         if args.do_train:
             save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            _publish(metrics, run, data_args, args, ["seq2seq", *argv])
         _report(metrics, args)
     return metrics
 
@@ -283,6 +286,37 @@ def _train(
     trainer.save_model()
     trainer.save_metrics("train", metrics)
     return metrics
+
+
+def _publish(
+    metrics: dict[str, Any],
+    run: Seq2SeqArguments,
+    data_args: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+    command: list[str],
+) -> None:
+    data = describe_data(data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name)
+    results = [
+        result(data, split, name, metrics[f"{prefix}_{name}"], args.seed)
+        for split, prefix in PREFIXES.items()
+        for name in METRICS
+        if f"{prefix}_{name}" in metrics
+    ]
+    task = run.task if run.task in ("translation", "summarization") else None
+    languages = [
+        code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")
+    ] or None
+    publish(
+        args.output_dir,
+        args,
+        command,
+        data,
+        results,
+        [args.seed],
+        run.model_name_or_path,
+        task=task,
+        languages=languages,
+    )
 
 
 def _report(metrics: dict[str, Any], args: Seq2SeqTrainerArguments) -> None:

@@ -20,15 +20,24 @@ from transformers import (
     AutoTokenizer,
     DataCollatorWithPadding,
     EvalPrediction,
-    Trainer,
     set_seed,
 )
 
 from sublayers.pipelines import best_answers, longest_input
 from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
-from sublayers.training.squad_data import PLACE, SquadDataArguments, answer_windows, load_questions, read_json
+from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
+from sublayers.training.squad_data import (
+    PLACE,
+    SquadDataArguments,
+    answer_windows,
+    hub_name,
+    load_questions,
+    read_json,
+)
 from sublayers.training.squad_metrics import squad_metrics
+
+SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
 
 
 @dataclass
@@ -64,7 +73,7 @@ class SquadTrainingArguments(FineTuningArguments):
         super().__post_init__()
 
 
-class SquadTrainer(Trainer):
+class SquadTrainer(PublishingTrainer):
     """A Trainer that evaluates windows in their order, in which the answers are put together."""
 
     def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
@@ -140,6 +149,11 @@ def squad(argv: list[str]) -> dict[str, float]:
         trainer.save_metrics("eval", evaluated)
         metrics |= evaluated
     if trainer.is_world_process_zero():
+        if args.do_train:
+            found = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
+            scores = {name: metrics[f"eval_{name}"] for name in SCORES if f"eval_{name}" in metrics}
+            results = [result(found, "validation", name, value, args.seed) for name, value in scores.items()]
+            publish(args.output_dir, args, ["squad", *argv], found, results, [args.seed], source)
         print(f"{_summary(metrics)} in {args.output_dir}")
     return metrics
 
@@ -248,6 +262,5 @@ def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
 
 
 def _summary(metrics: dict[str, float]) -> str:
-    names = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
-    shown = ["train_loss", *names, *(f"eval_{name}" for name in names)]
+    shown = ["train_loss", *SCORES, *(f"eval_{name}" for name in SCORES)]
     return ", ".join(f"{name} {metrics[name]:.4f}" for name in shown if name in metrics)

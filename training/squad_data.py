@@ -44,6 +44,11 @@ class SquadDataArguments:
     max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
 
 
+def hub_name(args: SquadDataArguments) -> str:
+    """Name the data set on the Hub that is read without other flags."""
+    return "rajpurkar/squad_v2" if args.version_2 else "rajpurkar/squad"
+
+
 def load_questions(split: str, args: SquadDataArguments) -> Dataset:
     """Load the questions of the split `train` or `validation`.
 
@@ -56,7 +61,7 @@ def load_questions(split: str, args: SquadDataArguments) -> Dataset:
     """
     files = {"train": args.train_file, "validation": args.validation_file}
     if not any(files.values()):
-        source = args.dataset_name or ("rajpurkar/squad_v2" if args.version_2 else "rajpurkar/squad")
+        source = args.dataset_name or hub_name(args)
     elif args.dataset_name:
         raise ValueError("--dataset_name and files exclude each other; give one of them")
     elif not files[split]:

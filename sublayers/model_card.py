@@ -1,0 +1,213 @@
+"""The card of a model: what it is, what it costs, where it comes from and what it scored, as its folder tells."""
+
+import json
+import re
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors import safe_open
+from transformers import AutoConfig
+
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
+from sublayers.configuration.sublayer_order import LETTERS, expand
+
+CARD = "README.md"
+# what a training command leaves behind: its own command, data, seeds and scores
+RUN = "run.json"
+LOSS_CURVE = "loss_curve.png"
+# whoever deletes this line keeps a text of his own
+GENERATED = (
+    "<!-- Written by sublayers from this folder, anew with every save. Delete this line to keep your own text. -->"
+)
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+
+SQUARES = {"s": "🟩", "c": "🟦", "f": "🟪", "d": "🟧", "l": "🟨"}
+# by the end of the name of a model's class: the Hub's name for its task, and what it is for
+TASKS = {
+    "ForCausalLM": ("text-generation", "a language model that continues texts"),
+    "ForMaskedLM": ("fill-mask", "an encoder that fills in masked words"),
+    "ForPreTraining": ("fill-mask", "an encoder with BERT's two heads of pre-training, to be fine-tuned"),
+    "ForNextSentencePrediction": ("text-classification", "an encoder that says whether one text follows another"),
+    "ForSequenceClassification": ("text-classification", "a classifier of texts"),
+    "ForTokenClassification": ("token-classification", "a classifier of tokens"),
+    "ForQuestionAnswering": ("question-answering", "an encoder that finds the answers to questions in a text"),
+    "ForMultipleChoice": ("multiple-choice", "an encoder that chooses among several texts"),
+    "ForConditionalGeneration": (None, "an encoder-decoder that writes a text from a text"),
+    "Model": ("feature-extraction", "a body without a head, whose outputs are hidden states"),
+}
+# by the first part of a model type
+PAPERS = {
+    "sandwich": {
+        "title": "Improving Transformer Models by Reordering their Sublayers",
+        "arxiv": "1911.03864",
+        "authors": "Press, Ofir and Smith, Noah A. and Levy, Omer",
+        "year": 2020,
+    },
+    "par": {
+        "title": "Pay Attention when Required",
+        "arxiv": "2009.04534",
+        "authors": "Mandava, Swetha and Migacz, Szymon and Fit Florea, Alex",
+        "year": 2020,
+    },
+    "macaron": {
+        "title": "Understanding and Improving Transformer From a Multi-Particle Dynamic System Point of View",
+        "arxiv": "1906.02762",
+        "authors": "Lu, Yiping and Li, Zhuohan and He, Di and Sun, Zhiqing and Dong, Bin and Qin, Tao and Wang, Liwei "
+        "and Liu, Tie-Yan",
+        "year": 2019,
+    },
+    "iot": {
+        "title": "IOT: Instance-wise Layer Reordering for Transformer Structures",
+        "arxiv": "2103.03457",
+        "authors": "Zhu, Jinhua and Wu, Lijun and Xia, Yingce and Xie, Shufang and Qin, Tao and Zhou, Wengang and Li, "
+        "Houqiang and Liu, Tie-Yan",
+        "year": 2021,
+    },
+}
+
+
+def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[str] = ()) -> None:
+    """Write the card of the model in a folder; a card that somebody has made his own is left alone.
+
+    Args:
+        folder: of a model with safetensors; what `run.json` in it says of training is told, too.
+        model_id: by which it will be loaded; by default the folder's name.
+        tags: for the Hub, beside our own.
+    """
+    # the package imports this module
+    from sublayers import AUTO_CLASSES
+
+    folder = Path(folder)
+    file = folder / CARD
+    if file.exists() and GENERATED not in file.read_text(encoding="utf-8"):
+        return
+    config = AutoConfig.from_pretrained(folder)
+    run = json.loads((folder / RUN).read_text(encoding="utf-8")) if (folder / RUN).exists() else {}
+    run, model_id = _plain(run), _plain(model_id or folder.resolve().name)
+    [architecture] = config.architectures or []
+    task, purpose = next(known for ending, known in TASKS.items() if architecture.endswith(ending))
+    task = run.get("task", task)
+    scores = _scores(run)
+    stacks = _stacks(config)
+    used = set("".join(expand(stack["order"]) for stack in stacks))
+    data = ModelCardData(
+        model_name=model_id,
+        library_name="transformers",
+        license=run.get("license", "apache-2.0"),
+        pipeline_tag=task,
+        language=run.get("languages"),
+        base_model=run.get("base_model"),
+        datasets=sorted({part["id"] for part in run.get("data", []) if part.get("id")}) or None,
+        metrics=sorted({score["metric"] for score in scores}) or None,
+        tags=sorted({"sublayers", config.model_type, *tags}),
+        eval_results=[
+            EvalResult(
+                task_type=task or "text2text-generation",
+                dataset_type=score["id"] or "local",
+                dataset_name=score["dataset"],
+                dataset_split=score["split"],
+                metric_type=score["metric"],
+                metric_value=score["mean"],
+            )
+            for score in scores
+        ]
+        or None,
+    )
+    card = ModelCard.from_template(
+        data,
+        template_path=str(TEMPLATE),
+        generated=GENERATED,
+        model_id=model_id,
+        architecture=architecture,
+        auto_class=next(
+            auto_class.__name__
+            for auto_class, head in AUTO_CLASSES[type(config)].items()
+            if head.__name__ == architecture
+        ),
+        purpose=purpose,
+        task=task,
+        removed=task in ("question-answering", "summarization", "translation", "text2text-generation"),
+        paper=PAPERS[config.model_type.split("_")[0]],
+        config=config,
+        num_parameters=_num_parameters(folder),
+        has_loss_curve=(folder / LOSS_CURVE).exists(),
+        has_tokenizer=(folder / "tokenizer_config.json").exists(),
+        stacks=stacks,
+        legend=", ".join(
+            f"{SQUARES[letter]} {name} (`{letter}`)" for letter, name in LETTERS.items() if letter in used
+        ),
+        run=run,
+        scores=scores,
+    )
+    card.save(file)
+
+
+def _num_parameters(folder: Path) -> int:
+    # what is tied is in the files once
+    total = 0
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            total += sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """One score for each metric on each part of the data, over all seeds."""
+    found: dict[tuple[str, ...], dict[int, float]] = {}
+    for result in run.get("results", []):
+        key = (result["dataset"], result.get("id", ""), result["split"], result["metric"])
+        found.setdefault(key, {})[result["seed"]] = result["value"]
+    return [
+        dict(zip(("dataset", "id", "split", "metric"), key, strict=True))
+        | {
+            "mean": mean(values.values()),
+            "deviation": stdev(values.values()) if len(values) > 1 else None,
+            "seeds": ", ".join(map(str, values)),
+        }
+        for key, values in found.items()
+    ]
+
+
+def _stacks(config: SublayersConfig) -> list[dict[str, Any]]:
+    """Each order in which a stack can run, drawn, with its costs at two lengths."""
+    kernels = (max(getattr(config, "kernel_sizes", [1])), config.num_attention_heads)
+    lengths = sorted({min(length, config.max_position_embeddings) for length in (128, 512)})
+    stacks = []
+    for name, order in _orders(config):
+        costs = []
+        for length in lengths:
+            sizes = (order, config.hidden_size, config.intermediate_size, length)
+            gigaflops = [flops(*sizes, read, None, *kernels) / 1e9 for read in read_positions(length).values()]
+            costs.append((length, cache_bytes(order, config.hidden_size, length) / 2**20, *gigaflops))
+        drawing = "".join(SQUARES[letter] for letter in expand(order))
+        stacks.append(
+            {"name": name, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
+        )
+    return stacks
+
+
+def _orders(config: SublayersConfig) -> list[tuple[str, str]]:
+    if not config.is_encoder_decoder:
+        return [("encoder" if config.model_type.endswith("bert") else "decoder", config.sublayer_order)]
+    sides = zip(("encoder", "decoder"), config.stack_orders, strict=True)
+    return [
+        (side if len(orders) == 1 else f"{side}, order {number}", order)
+        for side, orders in sides
+        for number, order in enumerate(orders)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    # what a run was told, such as a file's name, must not end a line, a cell, a code span or the metadata
+    if isinstance(value, str):
+        return re.sub(r"[`|<>\s]+", " ", value).strip()
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value

@@ -1,0 +1,141 @@
+"""Folders that need no installation: the code of a model's family beside its weights.
+
+transformers loads such code from files of one folder that import each other relatively.
+"""
+
+import ast
+import json
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from huggingface_hub import CommitInfo
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
+
+from sublayers.model_card import write_card
+
+OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
+REST_OF_THE_FAMILY = """
+
+# whoever saves the model again gets the files that this one names: all of the family
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+"""
+
+
+def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
+    """Write the code of a configuration's family into the folder of its config.json, and tell there where it is.
+
+    `auto_map` names the configuration and all heads, `custom_pipelines` the pipelines for them that transformers lacks.
+
+    Raises:
+        ValueError: a configuration that is none of this package.
+    """
+    # takes a moment, and not everybody who imports the package saves a model
+    from sublayers.pipeline_tasks import PIPELINES
+
+    folder = Path(folder)
+    classes = _classes(config)
+    tasks = {
+        task: (pipeline, auto_class.__name__)
+        for task, (pipeline, auto_class) in PIPELINES.items()
+        if auto_class.__name__ in classes
+    }
+    for name, text in _flattened([*classes.values(), *(pipeline for pipeline, _ in tasks.values())]).items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name("LICENSE"), folder / "LICENSE")
+    file = folder / "config.json"
+    description = json.loads(file.read_text(encoding="utf-8")) | {
+        "auto_map": auto_map(config),
+        "custom_pipelines": {
+            task: {"impl": _reference(pipeline), "pt": [auto_class], "type": "text"}
+            for task, (pipeline, auto_class) in tasks.items()
+        },
+    }
+    file.write_text(json.dumps(description, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def auto_map(config: PreTrainedConfig) -> dict[str, str]:
+    """Tell where in the code that `write_code` writes each Auto class finds its own. Raises what that raises."""
+    return {auto_class: _reference(cls) for auto_class, cls in _classes(config).items()}
+
+
+def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
+    """Write what a model's folder needs beside weights and code: the tokenizer it was loaded with, and a card."""
+    folder = Path(folder)
+    if not (folder / "tokenizer_config.json").exists():
+        copy_tokenizers(str(model.name_or_path), folder)
+    write_card(folder)
+
+
+def copy_tokenizers(source: str, folder: Path) -> None:
+    """Copy the tokenizer of a model's folder or repository, and that of its target side, where there are any."""
+    from sublayers.text2text_generation import TARGET_TOKENIZER
+
+    for subfolder in ("", TARGET_TOKENIZER):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder)
+        except (OSError, ValueError):
+            continue
+        tokenizer.save_pretrained(folder / subfolder)
+
+
+def push(
+    model: PreTrainedModel,
+    repo_id: str,
+    max_shard_size: int | str = "50GB",
+    tags: list[str] | None = None,
+    **kwargs: Any,
+) -> CommitInfo:
+    """Upload a model's self-contained folder in one commit; other arguments are those of `upload`."""
+    # takes a moment, too
+    from sublayers.upload import upload
+
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder, self_contained=True, max_shard_size=max_shard_size)
+        write_card(folder, repo_id, [*(model.model_tags or []), *(tags or [])])
+        return upload(folder, repo_id, **kwargs)
+
+
+def _classes(config: PreTrainedConfig) -> dict[str, type]:
+    # the package imports this module
+    from sublayers import AUTO_CLASSES
+
+    for config_class, heads in AUTO_CLASSES.items():
+        if type(config) is config_class:
+            return {"AutoConfig": config_class} | {auto_class.__name__: head for auto_class, head in heads.items()}
+    raise ValueError(f"the code of {type(config).__name__} is not in this package; save it with an empty auto_map")
+
+
+def _flattened(classes: list[type]) -> dict[str, str]:
+    """The text of every module that the classes need, by the last part of its name."""
+    texts: dict[str, str] = {}
+
+    def take(module: str) -> None:
+        if _last(module) in texts:
+            return
+        source = Path(find_spec(module).origin).read_text(encoding="utf-8")  # type: ignore[union-attr,arg-type]
+        texts[_last(module)] = OWN_IMPORT.sub(r"\1from .\2 import", source)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sublayers."):
+                take(str(node.module))
+
+    for cls in classes:
+        take(cls.__module__)
+    entries = {_last(cls.__module__): cls.__name__ for cls in classes}
+    for module in entries:
+        others = [f"    from .{other} import {name}\n" for other, name in entries.items() if other != module]
+        texts[module] += REST_OF_THE_FAMILY + "".join(others)
+    return texts
+
+
+def _reference(cls: type) -> str:
+    return f"{_last(cls.__module__)}.{cls.__name__}"
+
+
+def _last(module: str) -> str:
+    return module.rpartition(".")[2]

@@ -1,0 +1,120 @@
+"""Publish a folder on the Hugging Face Hub, whole or not at all."""
+
+import fnmatch
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
+
+WEIGHTS = "model*.safetensors*"
+
+
+def upload(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+) -> CommitInfo:
+    """Put the files of a folder into a repository, in one commit.
+
+    The repository and the branch are made where they are missing. Files of the same names are replaced, and weights
+    that the folder does not have are removed, since a loader may prefer an old file to new shards. After an error, the
+    repository shows what it showed before; a second call completes the upload.
+
+    Args:
+        folder: what to upload, with all folders in it.
+        repo_id: user/name, or a name under the user whose token it is.
+        private: whether a repository that is made here is private.
+        token: a token that may write; the one of `hf auth login` or HF_TOKEN where it is None.
+        revision: branch to commit to, the default branch where it is None.
+        create_pr: propose the commit as a pull request.
+        commit_message: title of the commit.
+        commit_description: what the commit says below its title.
+
+    Returns:
+        What is known of the commit, such as its `commit_url`.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no file in it.
+        ValueError: a link leads out of the folder, the repository has no valid name, or the Hub refuses a file.
+        PermissionError: the token is missing or wrong, or may not write there.
+        ConnectionError: the Hub cannot be reached, or the connection broke.
+    """
+    folder = Path(folder)
+    files = _files(folder)
+    api = HfApi(token=token, library_name="sublayers")
+    with hub_errors(repo_id):
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        if revision is not None and not revision.startswith("refs/pr/"):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        stale: set[str] = set()
+        if fnmatch.filter(files, WEIGHTS):
+            stale = set(fnmatch.filter(api.list_repo_files(repo_id, revision=revision), WEIGHTS)) - files.keys()
+        # not `upload_folder`, which makes several commits when it can
+        return api.create_commit(
+            repo_id,
+            [CommitOperationDelete(name) for name in sorted(stale)]
+            + [CommitOperationAdd(name, path) for name, path in files.items()],
+            commit_message=commit_message or "Upload model",
+            commit_description=commit_description,
+            revision=revision,
+            create_pr=create_pr,
+        )
+
+
+@contextmanager
+def hub_errors(repo_id: str) -> Iterator[None]:
+    """Say in one sentence what the Hub has against `repo_id`, and what to do; see `upload` for the errors."""
+    try:
+        yield
+    except HFValidationError as error:
+        raise ValueError(
+            f"{repo_id!r} is no name of a repository; write user/name, with letters, digits, '-', '_' and '.'"
+        ) from error
+    except OfflineModeIsEnabled:
+        raise
+    # the client wraps what happens to a large file in a RuntimeError; xet has ConnectionErrors of its own
+    except (HTTPError, ConnectionError, RuntimeError) as error:
+        cause = error if isinstance(error, HTTPError) else error.__cause__
+        raise _explain(cause, repo_id) from error
+    except ValueError as error:
+        # what the Hub has against a card comes in lines
+        raise ValueError(f"{repo_id} was not published: {' '.join(str(error).split())}") from error
+
+
+def _explain(error: BaseException | None, repo_id: str) -> ValueError | OSError:
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
+    if status == 401:
+        return PermissionError(
+            f"the Hub does not know you as somebody who may see {repo_id}; log in with `hf auth login`, or set HF_TOKEN"
+        )
+    if status in (403, 404):
+        return PermissionError(
+            f"your token may not write to {repo_id}; choose a name under your own, or a token with the right to write"
+        )
+    if 400 <= status < 500 and status != 429:
+        said = " ".join((error.server_message or "").split())  # type: ignore[union-attr]
+        return ValueError(f"the Hub does not take {repo_id} (status {status}: {said}); correct this and push again")
+    return ConnectionError(
+        f"the connection to the Hub broke before {repo_id} was complete; push again, which sends what has not arrived"
+    )
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; give one that `save_pretrained` or `sublayers export` made")
+    inside = folder.resolve()
+    for path in folder.rglob("*"):
+        if not path.resolve().is_relative_to(inside):
+            raise ValueError(f"{path} leads out of the folder, to {path.resolve()}; put a copy in its place")
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no files; save a model there first")
+    return files

@@ -1,0 +1,52 @@
+"""What somebody does who has never heard of this package: run in a process that cannot import it, offline.
+
+`python stranger.py load FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors` as
+`outputs.safetensors`, and saves bodies in `again`. `python stranger.py pipeline [FOLDER TASK INPUT]...` prints the
+answers of pipelines to inputs, all in JSON, and saves each pipeline in `again`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import pipeline
+
+# an import of it fails from here on
+sys.modules["sublayers"] = None
+
+
+def load(folder):
+    config = json.loads((folder / "config.json").read_text())
+    [architecture] = config["architectures"]
+    [name] = [name for name, found in config["auto_map"].items() if found.endswith(f".{architecture}")]
+    model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
+    with torch.no_grad():
+        outputs = model(**load_file(folder / "inputs.safetensors"))
+    tensors = {name: value.contiguous() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    save_file(tensors, folder / "outputs.safetensors")
+    if name == "AutoModel":
+        model.save_pretrained(folder / "again")
+
+
+def ask(folder, task, given):
+    run = pipeline(task, model=folder, trust_remote_code=True)
+    answer = run(**given) if isinstance(given, dict) else run(given)
+    run.save_pretrained(f"{folder}/again")
+    return answer
+
+
+def main(command, *arguments):
+    torch.set_num_threads(1)
+    if command == "load":
+        for folder in arguments:
+            load(Path(folder))
+    else:
+        answers = [ask(*arguments[i : i + 2], json.loads(arguments[i + 2])) for i in range(0, len(arguments), 3)]
+        print(json.dumps(answers))
+
+
+main(*sys.argv[1:])

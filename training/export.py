@@ -1,0 +1,56 @@
+"""`sublayers export`: a model's folder as one that works for somebody without this package."""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from sublayers import AUTO_CLASSES
+from sublayers.model_card import CARD, LOSS_CURVE, RUN, write_card
+from sublayers.training.cli import refuse_to_overwrite
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run `export` for the command line."""
+    parser = argparse.ArgumentParser(prog="sublayers export", description=__doc__)
+    parser.add_argument("source", type=Path, help="a model's folder, such as the output_dir of a training command")
+    parser.add_argument("destination", type=Path, help="a new folder")
+    arguments = parser.parse_args(argv)
+    export(arguments.source, arguments.destination)
+    print(f"{arguments.destination} loads with trust_remote_code=True where this package is not installed")
+
+
+def export(source: Path, destination: Path, model_id: str | None = None) -> None:
+    """Write a model's weights, configuration, tokenizer, code, licence and card into a new folder, and nothing else.
+
+    Args:
+        source: folder of a trained model.
+        destination: a new folder.
+        model_id: what the card calls the model, by default the new folder's name.
+
+    Raises:
+        FileExistsError: the destination holds files.
+        OSError: the source has no configuration, or no safetensors.
+        ValueError: the source is no model of this package, or lacks some of its weights.
+    """
+    refuse_to_overwrite(destination)
+    if not (source / "config.json").is_file():
+        raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
+    config = AutoConfig.from_pretrained(source)
+    heads = {head.__name__: head for head in AUTO_CLASSES.get(type(config), {}).values()}
+    architecture = (config.architectures or [""])[0]
+    if architecture not in heads:
+        raise ValueError(
+            f"{source} holds {architecture or 'no architecture'} of type {config.model_type!r}, no model of this "
+            "package; `sublayers convert` makes one of some others"
+        )
+    model, loaded = heads[architecture].from_pretrained(source, use_safetensors=True, output_loading_info=True)
+    if lacking := sorted(loaded["missing_keys"]):
+        raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; train the model and save it first")
+    destination.mkdir(parents=True, exist_ok=True)
+    for name in (RUN, LOSS_CURVE, CARD):
+        if (source / name).exists():
+            shutil.copyfile(source / name, destination / name)
+    model.save_pretrained(destination, self_contained=True)
+    write_card(destination, model_id)

@@ -1,0 +1,65 @@
+"""`sublayers push`: publish a trained model on the Hugging Face Hub, with the code that it needs."""
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+from sublayers.training.export import export
+from sublayers.upload import hub_errors, upload
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Export a folder, upload the result in one commit, and print where it is.
+
+    Raises:
+        FileExistsError: the repository holds files already, and `--overwrite` is not given.
+        ValueError: the folder holds no model of ours, or the repository is public and `--private` is given; see also
+            `export` and `upload`.
+    """
+    parser = argparse.ArgumentParser(
+        prog="sublayers push",
+        description="Publish a model on the Hugging Face Hub, with its tokenizer, card, licence and code.",
+        epilog="Log in with `hf auth login`, or set HF_TOKEN; a token on a command line would end in its history.",
+    )
+    parser.add_argument("folder", type=Path, help="of the model, such as the output_dir of a training command")
+    parser.add_argument("repository", metavar="USER/NAME", help="where to publish it; made if there is none")
+    parser.add_argument("--private", action="store_true", help="make a repository that only you can see")
+    parser.add_argument("--revision", metavar="BRANCH", help="default: main; made if there is none")
+    parser.add_argument("--commit-message", "--commit_message", metavar="TEXT", default="Upload model")
+    parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
+    arguments = parser.parse_args(argv)
+    repository = arguments.repository
+    _check_repository(repository, arguments.revision, arguments.private, arguments.overwrite)
+    with TemporaryDirectory() as folder:
+        exported = Path(folder) / "model"
+        export(arguments.folder, exported, repository)
+        commit = upload(
+            exported,
+            repository,
+            # a public repository is what organizations may have other defaults for
+            private=arguments.private or None,
+            revision=arguments.revision,
+            commit_message=arguments.commit_message,
+        )
+    print(f"{arguments.folder} is published at {commit.repo_url}")
+
+
+def _check_repository(name: str, revision: str | None, private: bool, overwrite: bool) -> None:
+    if name.count("/") != 1:
+        raise ValueError(f"{name!r} does not say whose the repository is; write USER/NAME")
+    with hub_errors(name):
+        try:
+            found = HfApi().model_info(name, revision=revision)
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            return
+    if private and not found.private:
+        raise ValueError(f"{name} is public already; make it private in its settings, or leave --private out")
+    # the Hub begins a repository with .gitattributes; a push that broke leaves no more than that
+    files = [file.rfilename for file in found.siblings or [] if file.rfilename != ".gitattributes"]
+    if files and not overwrite:
+        raise FileExistsError(
+            f"{name} holds {files[0]} and {len(files) - 1} other files; add --overwrite to replace them"
+        )
