@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
 
@@ -21,13 +22,32 @@ install: $(VENV)/.installed  ## make the environment in .venv
 demo: $(VENV)/.installed  ## train two small language models and two small BERTs, compare them, try them
 	$(BIN)/sublayers demo
 
+$(VENV)/.ecosystem: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test,ecosystem]'
+	@touch $@
+
 .PHONY: test
-test: $(VENV)/.installed  ## lint, check the types, run all tests
+test: $(VENV)/.ecosystem  ## lint, check the types, run all tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 2
 
+# of what both files name, the first is taken
+$(OLDEST)/.installed: setup.cfg pyproject.toml constraints.txt constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	awk -F== '!seen[$$1]++' constraints-oldest.txt constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[train,bench,test]'
+	@touch $@
+
+.PHONY: test-oldest
+test-oldest: $(OLDEST)/.installed  ## run all tests with the oldest transformers
+	$(OLDEST)/bin/pytest --numprocesses 2
+
+.PHONY: cards
+cards: $(VENV)/.installed  ## write the cards of the recipes from the recipes
+	$(BIN)/python -m sublayers.training.recipe_cards
+
 .PHONY: clean
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

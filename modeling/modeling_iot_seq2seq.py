@@ -30,6 +30,7 @@ from sublayers.modeling.order_choice import (
     OrderPredictor,
     choose,
     drop_blocks,
+    mean_state,
     part_of,
     run_rows,
     select_rows,
@@ -73,7 +74,6 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
             self.encoder_order_predictor = OrderPredictor(config.hidden_size, encoder_orders, config.predictor_dropout)
         if decoder_orders:
             self.decoder_order_predictor = OrderPredictor(config.hidden_size, decoder_orders, config.predictor_dropout)
-        self.post_init()
 
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -89,7 +89,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
         """
         if not self.config.num_predicted_orders[1]:
             return None
-        return self.decoder_order_predictor(hidden_states, attention_mask)
+        return self.decoder_order_predictor(mean_state(hidden_states, attention_mask))
 
     @can_return_tuple
     def forward(  # type: ignore[override]
@@ -113,7 +113,8 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
         batch, device = tokens.shape[0], tokens.device
         logits = None
         if config.num_predicted_orders[0]:
-            logits = self.encoder_order_predictor(inputs_embeds * self.embed_scale, attention_mask)
+            means = mean_state(inputs_embeds * self.embed_scale, attention_mask)
+            logits = self.encoder_order_predictor(means)
         order = choose(forced_encoder_order, logits, config.encoder_orders, batch)
         inputs = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask, "return_dict": True, **kwargs}
 

@@ -18,20 +18,26 @@ from transformers.utils.import_utils import is_tracing
 Order = int | torch.Tensor
 
 
+def mean_state(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Average the states (batch, length, hidden) that the mask (batch, length) shows: (batch, hidden)."""
+    if attention_mask is None:
+        return states.mean(1)
+    weights = attention_mask.to(states.dtype)[..., None]
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
 class OrderPredictor(nn.Linear):
-    """Score the orders for each sentence: the mean (batch, hidden) of its states -> (batch, orders)."""
+    """Score the orders for each sentence by the mean of its states: (batch, hidden) -> (batch, orders).
+
+    It takes what nn.Linear takes, as adapters beside a linear map read the same input.
+    """
 
     def __init__(self, hidden_size: int, num_orders: int, dropout: float):
         super().__init__(hidden_size, num_orders, bias=False)
         self.dropout = dropout
 
-    def forward(self, states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Score from the mean of the states (batch, length, hidden) that the mask (batch, length) shows."""
-        if attention_mask is None:
-            means = states.mean(1)
-        else:
-            weights = attention_mask.to(states.dtype)[..., None]
-            means = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+    def forward(self, means: torch.Tensor) -> torch.Tensor:
+        """Score, and drop scores in training."""
         return nn.functional.dropout(super().forward(means), self.dropout, self.training)
 
 

@@ -5,8 +5,14 @@ from pathlib import Path
 from common import randomize
 
 from sublayers import (
+    IOTSeq2SeqConfig,
+    IOTSeq2SeqForConditionalGeneration,
+    MacaronBertConfig,
+    MacaronBertForMaskedLM,
     MacaronSeq2SeqConfig,
     MacaronSeq2SeqForConditionalGeneration,
+    PARBertConfig,
+    PARBertForMaskedLM,
     SandwichLMConfig,
     SandwichLMForCausalLM,
     SandwichSeq2SeqConfig,
@@ -14,18 +20,25 @@ from sublayers import (
 )
 
 SIZES = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
+SIZES |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
 
 
 def test_two_processes_that_split_or_shard_the_model_equal_one(tmp_path):
     own = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+    blocks = {"num_encoder_blocks": 1, "num_decoder_blocks": 1, "encoder_orders": ["sf", "fs"]}
     models = {
         "sfsff": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="sfsff", final_norm=True, **SIZES)),
         "sss": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="sss", **SIZES)),
+        "ssff": PARBertForMaskedLM(PARBertConfig(sublayer_order="ssff", **SIZES)),
+        "fsffsf": MacaronBertForMaskedLM(MacaronBertConfig(sublayer_order="fsffsf", **SIZES)),
         "fsf-fscf": MacaronSeq2SeqForConditionalGeneration(
             MacaronSeq2SeqConfig(encoder_sublayer_order="fsf", decoder_sublayer_order="fscf", **SIZES)
         ),
         "ss-cc": SandwichSeq2SeqForConditionalGeneration(
             SandwichSeq2SeqConfig(encoder_sublayer_order="ss", decoder_sublayer_order="cc", **SIZES, **own)
+        ),
+        "any": IOTSeq2SeqForConditionalGeneration(
+            IOTSeq2SeqConfig(decoder_orders=["scf", "fsc", "csf"], **blocks, **SIZES)
         ),
     }
     for name, model in models.items():

@@ -1,0 +1,58 @@
+"""A tiny model of every family with its main head, and inputs that all of them read."""
+
+from typing import Any
+
+import pytest
+import torch
+from common import BOS, EOS, PAD, VOCAB, randomize, tokens
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from sublayers import (
+    AUTO_CLASSES,
+    IOTSeq2SeqConfig,
+    MacaronBertConfig,
+    MacaronSeq2SeqConfig,
+    PARBertConfig,
+    SandwichLMConfig,
+    SandwichSeq2SeqConfig,
+)
+
+SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+SIZES |= {"max_position_embeddings": 64, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+SIZES |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+PAIR = {"encoder_sublayer_order": "sff", "decoder_sublayer_order": "fscscf"}
+CHOICE = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc"]}
+CHOICE |= {"num_encoder_blocks": 1, "num_decoder_blocks": 1}
+# the configuration, the main head and the orders of each family
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "sandwich_lm": (SandwichLMConfig, AutoModelForCausalLM, {"sublayer_order": "sfsff", "final_norm": True}),
+    "par_bert": (PARBertConfig, AutoModelForMaskedLM, {"sublayer_order": "sfsff"}),
+    "macaron_bert": (MacaronBertConfig, AutoModelForMaskedLM, {"sublayer_order": "fsffsf"}),
+    "macaron_seq2seq": (MacaronSeq2SeqConfig, AutoModelForSeq2SeqLM, PAIR),
+    "sandwich_seq2seq": (SandwichSeq2SeqConfig, AutoModelForSeq2SeqLM, PAIR),
+    "iot_seq2seq": (IOTSeq2SeqConfig, AutoModelForSeq2SeqLM, CHOICE),
+}
+ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def build(family: str, head: Any = None, **options) -> PreTrainedModel:
+    config_class, main_head, orders = FAMILIES[family]
+    return randomize(AUTO_CLASSES[config_class][head or main_head](config_class(**SIZES | orders | options)))
+
+
+def inputs(model: PreTrainedModel, rows: int = 3, length: int = 9) -> dict[str, torch.Tensor]:
+    """Tokens of which the second row is padded on its left and the third on its right."""
+    mask = torch.ones(rows, length, dtype=torch.long)
+    mask[1, :4] = mask[2, -3:] = 0
+    batch = {"input_ids": tokens(rows, length), "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = tokens(rows, length - 2)
+    return batch
+
+
+def logits(model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The scores that are not those of padding: (tokens, vocabulary)."""
+    with torch.no_grad():
+        scores = model(**batch).logits
+    return scores.flatten(0, 1) if "decoder_input_ids" in batch else scores[batch["attention_mask"].bool()]
