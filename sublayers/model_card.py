@@ -93,8 +93,8 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
     task, purpose = next(known for ending, known in TASKS.items() if architecture.endswith(ending))
     task = run.get("task", task)
     scores = _scores(run)
-    stacks = _stacks(config)
-    used = set("".join(expand(stack["order"]) for stack in stacks))
+    drawn = stacks(config)
+    used = set("".join(expand(stack["order"]) for stack in drawn))
     data = ModelCardData(
         model_name=model_id,
         library_name="transformers",
@@ -137,7 +137,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         num_parameters=_num_parameters(folder),
         has_loss_curve=(folder / LOSS_CURVE).exists(),
         has_tokenizer=(folder / "tokenizer_config.json").exists(),
-        stacks=stacks,
+        stacks=drawn,
         legend=", ".join(
             f"{SQUARES[letter]} {name} (`{letter}`)" for letter, name in LETTERS.items() if letter in used
         ),
@@ -173,11 +173,11 @@ def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _stacks(config: SublayersConfig) -> list[dict[str, Any]]:
+def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     """Each order in which a stack can run, drawn, with its costs at two lengths."""
     kernels = (max(getattr(config, "kernel_sizes", [1])), config.num_attention_heads)
     lengths = sorted({min(length, config.max_position_embeddings) for length in (128, 512)})
-    stacks = []
+    drawn = []
     for name, order in _orders(config):
         costs = []
         for length in lengths:
@@ -185,10 +185,10 @@ def _stacks(config: SublayersConfig) -> list[dict[str, Any]]:
             gigaflops = [flops(*sizes, read, None, *kernels) / 1e9 for read in read_positions(length).values()]
             costs.append((length, cache_bytes(order, config.hidden_size, length) / 2**20, *gigaflops))
         drawing = "".join(SQUARES[letter] for letter in expand(order))
-        stacks.append(
+        drawn.append(
             {"name": name, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
         )
-    return stacks
+    return drawn
 
 
 def _orders(config: SublayersConfig) -> list[tuple[str, str]]:

@@ -67,20 +67,29 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
 def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
     """Write what a model's folder needs beside weights and code: the tokenizer it was loaded with, and a card."""
     folder = Path(folder)
-    if not (folder / "tokenizer_config.json").exists():
-        copy_tokenizers(str(model.name_or_path), folder)
+    if model.name_or_path and not (folder / "tokenizer_config.json").exists():
+        copy_tokenizers(model.name_or_path, folder)
     write_card(folder)
 
 
 def copy_tokenizers(source: str, folder: Path) -> None:
-    """Copy the tokenizer of a model's folder or repository, and that of its target side, where there are any."""
+    """Copy the tokenizer of a model's folder or repository, and that of its target side, where there are any.
+
+    Raises:
+        ValueError: there is one in the folder that cannot be loaded without code of its own.
+    """
     from sublayers.text2text_generation import TARGET_TOKENIZER
 
     for subfolder in ("", TARGET_TOKENIZER):
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder)
-        except (OSError, ValueError):
+        if Path(source).is_dir() and not Path(source, subfolder, "tokenizer_config.json").exists():
             continue
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder, trust_remote_code=False)
+        except OSError:
+            # a repository without one, or a model that was not loaded from anywhere
+            continue
+        # what its own folder says of code is not true of this one
+        tokenizer.init_kwargs.pop("auto_map", None)
         tokenizer.save_pretrained(folder / subfolder)
 
 

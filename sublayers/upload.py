@@ -6,9 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+from sublayers.model_card import CARD, GENERATED
 
 WEIGHTS = "model*.safetensors*"
+# what a card holds that nobody has made his own: ours, the one for lack of any, and the Trainer's
+DRAFTS = (GENERATED, "[More Information Needed]", "according to the information the Trainer had access to")
 
 
 def upload(
@@ -24,14 +28,15 @@ def upload(
 ) -> CommitInfo:
     """Put the files of a folder into a repository, in one commit.
 
-    The repository and the branch are made where they are missing. Files of the same names are replaced, and weights
-    that the folder does not have are removed, since a loader may prefer an old file to new shards. After an error, the
+    The repository and the branch are made where they are missing. Files of the same names are replaced, but for a card
+    that somebody has written there, by one that was generated; weights that the folder does not have are removed, since
+    a loader may prefer an old file to new shards. After an error, the
     repository shows what it showed before; a second call completes the upload.
 
     Args:
         folder: what to upload, with all folders in it.
         repo_id: user/name, or a name under the user whose token it is.
-        private: whether a repository that is made here is private.
+        private: whether a repository that is made here is private; one that exists stays as it is.
         token: a token that may write; the one of `hf auth login` or HF_TOKEN where it is None.
         revision: branch to commit to, the default branch where it is None.
         create_pr: propose the commit as a pull request.
@@ -54,6 +59,12 @@ def upload(
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         if revision is not None and not revision.startswith("refs/pr/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+        if (
+            CARD in files
+            and GENERATED in files[CARD].read_text(encoding="utf-8")
+            and _has_own_card(api, repo_id, revision)
+        ):
+            del files[CARD]
         stale: set[str] = set()
         if fnmatch.filter(files, WEIGHTS):
             stale = set(fnmatch.filter(api.list_repo_files(repo_id, revision=revision), WEIGHTS)) - files.keys()
@@ -74,10 +85,6 @@ def hub_errors(repo_id: str) -> Iterator[None]:
     """Say in one sentence what the Hub has against `repo_id`, and what to do; see `upload` for the errors."""
     try:
         yield
-    except HFValidationError as error:
-        raise ValueError(
-            f"{repo_id!r} is no name of a repository; write user/name, with letters, digits, '-', '_' and '.'"
-        ) from error
     except OfflineModeIsEnabled:
         raise
     # the client wraps what happens to a large file in a RuntimeError; xet has ConnectionErrors of its own
@@ -85,7 +92,7 @@ def hub_errors(repo_id: str) -> Iterator[None]:
         cause = error if isinstance(error, HTTPError) else error.__cause__
         raise _explain(cause, repo_id) from error
     except ValueError as error:
-        # what the Hub has against a card comes in lines
+        # a name that cannot be, or what the Hub has against a card, in lines
         raise ValueError(f"{repo_id} was not published: {' '.join(str(error).split())}") from error
 
 
@@ -105,6 +112,15 @@ def _explain(error: BaseException | None, repo_id: str) -> ValueError | OSError:
     return ConnectionError(
         f"the connection to the Hub broke before {repo_id} was complete; push again, which sends what has not arrived"
     )
+
+
+def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
+    try:
+        card = api.hf_hub_download(repo_id, CARD, revision=revision)
+    except EntryNotFoundError:
+        return False
+    text = Path(card).read_text(encoding="utf-8")
+    return not any(draft in text for draft in DRAFTS)
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,13 @@ def test_the_order_language_needs_no_torch():
 def test_public_names_are_documented():
     for name in sublayers.__all__:
         assert inspect.getdoc(getattr(sublayers, name)), name
+
+
+def test_the_package_imports_nothing_that_only_some_need():
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, sublayers; print(*sys.modules)"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "sublayers.modeling.stack" in loaded
+    for name in ("training", "upload", "pipelines", "question_answering", "text2text_generation"):
+        assert f"sublayers.{name}" not in loaded
+    assert not {"transformers.trainer", "transformers.pipelines", "datasets", "matplotlib"} & {*loaded}

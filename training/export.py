@@ -8,6 +8,7 @@ from transformers import AutoConfig
 
 from sublayers import AUTO_CLASSES
 from sublayers.model_card import CARD, LOSS_CURVE, RUN, write_card
+from sublayers.training.checkpoint import refuse_ways_out
 from sublayers.training.cli import refuse_to_overwrite
 
 
@@ -32,9 +33,10 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
     Raises:
         FileExistsError: the destination holds files.
         OSError: the source has no configuration, or no safetensors.
-        ValueError: the source is no model of this package, or lacks some of its weights.
+        ValueError: the source is no model of this package, lacks some of its weights, or leads out of its folder.
     """
     refuse_to_overwrite(destination)
+    refuse_ways_out(source)
     if not (source / "config.json").is_file():
         raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
     config = AutoConfig.from_pretrained(source)

@@ -1,6 +1,7 @@
 """`sublayers push`: publish a trained model on the Hugging Face Hub, with the code that it needs."""
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,12 +35,11 @@ def main(argv: list[str] | None = None) -> None:
     repository = arguments.repository
     _check_repository(repository, arguments.revision, arguments.private, arguments.overwrite)
     with TemporaryDirectory() as folder:
-        exported = Path(folder) / "model"
-        export(arguments.folder, exported, repository)
+        export(arguments.folder, Path(folder), repository)
         commit = upload(
-            exported,
+            folder,
             repository,
-            # a public repository is what organizations may have other defaults for
+            # without the flag, the owner's own default decides
             private=arguments.private or None,
             revision=arguments.revision,
             commit_message=arguments.commit_message,
@@ -50,16 +50,12 @@ def main(argv: list[str] | None = None) -> None:
 def _check_repository(name: str, revision: str | None, private: bool, overwrite: bool) -> None:
     if name.count("/") != 1:
         raise ValueError(f"{name!r} does not say whose the repository is; write USER/NAME")
-    with hub_errors(name):
-        try:
-            found = HfApi().model_info(name, revision=revision)
-        except (RepositoryNotFoundError, RevisionNotFoundError):
-            return
-    if private and not found.private:
+    public, files = False, []
+    with hub_errors(name), suppress(RepositoryNotFoundError, RevisionNotFoundError):
+        public = not HfApi().model_info(name).private
+        files = HfApi().list_repo_files(name, revision=revision)
+    if private and public:
         raise ValueError(f"{name} is public already; make it private in its settings, or leave --private out")
     # the Hub begins a repository with .gitattributes; a push that broke leaves no more than that
-    files = [file.rfilename for file in found.siblings or [] if file.rfilename != ".gitattributes"]
-    if files and not overwrite:
-        raise FileExistsError(
-            f"{name} holds {files[0]} and {len(files) - 1} other files; add --overwrite to replace them"
-        )
+    if (published := [file for file in files if file != ".gitattributes"]) and not overwrite:
+        raise FileExistsError(f"{name} holds {', '.join(published[:5])}; add --overwrite to replace what is there")

@@ -6,6 +6,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -83,6 +84,11 @@ def test_trains_evaluates_predicts_and_leaves_everything_behind(tmp_path, settin
         name: metrics[name] for name in ("eval_bleu", "test_loss")
     }
     assert (out / "loss_curve.png").exists()
+    card = ModelCard.load(out / "README.md").data
+    assert (card.pipeline_tag, card.language) == ("translation", ["de", "en"])
+    scores = {(score.metric_type, score.dataset_split): score.metric_value for score in card.eval_results}
+    assert scores["bleu", "test"] == metrics["test_bleu"]
+    assert scores["bleu", "validation"] == metrics["eval_bleu"]
 
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
     config, generation = model.config, model.generation_config

@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import AutoModelForQuestionAnswering, pipeline
 
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
@@ -178,6 +179,9 @@ def test_learns_and_leaves_a_model_for_the_pipeline(tmp_path, model, capsys):
     printed = capsys.readouterr().out.splitlines()[-1]
     assert f"eval_exact_match {metrics['eval_exact_match']:.4f}, eval_f1 {metrics['eval_f1']:.4f} in {out}" in printed
     assert json.loads((out / "all_results.json").read_text())["eval_f1"] == metrics["eval_f1"]
+    card = ModelCard.load(out / "README.md").data
+    assert card.pipeline_tag == "question-answering"
+    assert {s.metric_type: s.metric_value for s in card.eval_results}["f1"] == metrics["eval_f1"]
     predictions = json.loads((out / "predictions.json").read_text())
     n_best = json.loads((out / "nbest_predictions.json").read_text())
     assert predictions == {name: answers[0]["text"] for name, answers in n_best.items()}
