@@ -1,5 +1,7 @@
 """Configuration of the sandwich language model."""
 
+from itertools import pairwise
+
 from huggingface_hub.dataclasses import strict
 from transformers.utils.type_validators import interval
 
@@ -12,7 +14,12 @@ class SandwichLMConfig(SublayersConfig):
 
     The defaults are the model of Press, Smith and Levy (2020), section 5.1: the pre-norm decoder of Baevski and Auli
     with sinusoidal positions, scaled embeddings tied to the output, no norm after the last sublayer and, as in the
-    released code, 8 heads.
+    released code, 8 heads. Their word-level model, section 3, has a vocabulary of 267,744 words and
+    `adaptive_cutoffs=[20000, 60000]`.
+
+    Raises:
+        ValueError: cutoffs that do not increase from above 0, a width that cannot be divided for every band, or what
+            every configuration refuses.
     """
 
     model_type = "sandwich_lm"
@@ -20,3 +27,51 @@ class SandwichLMConfig(SublayersConfig):
 
     sublayer_order: str = "s6(sf)10f6"
     dropout: float | int = interval(min=0.0, max=1.0)(default=0.3)
+    # ids, sorted by frequency, at which bands of rarer words begin (Baevski and Auli 2019, section 3); None: all words
+    # have vectors of hidden_size. tie_word_embeddings then shares the tables of all bands and the matrices of all but
+    # the first, which has none in the softmax
+    adaptive_cutoffs: list[int] | None = None
+    # how many times narrower than those of the band before the vectors of a band are
+    adaptive_factor: int = interval(min=1)(default=4)
+    # of what the adaptive softmax reads, and of that made narrow for a band
+    adaptive_softmax_dropout: float | int = interval(min=0.0, max=1.0)(default=0.2)
+
+    @property
+    def adaptive_bands(self) -> list[tuple[int, int]]:
+        """The number of words of each band, and the width of their vectors.
+
+        Raises:
+            ValueError: the vocabulary ends before the last band begins.
+        """
+        cutoffs = self.adaptive_cutoffs or []
+        # not a check of the configuration: the vocabulary may be set later, when its tokenizer is known
+        if cutoffs and cutoffs[-1] >= self.vocab_size:
+            raise ValueError(
+                f"adaptive_cutoffs={cutoffs} leave no word of vocab_size={self.vocab_size} for the last band; "
+                "give smaller ones"
+            )
+        ends = pairwise([0, *cutoffs, self.vocab_size])
+        return [(end - start, self.hidden_size // self.adaptive_factor**i) for i, (start, end) in enumerate(ends)]
+
+    @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
+    def base_model_tp_plan(self) -> dict[str, str]:
+        """The tensor-parallel plan; every process has all of an adaptive embedding."""
+        plan = super().base_model_tp_plan
+        if self.adaptive_cutoffs is not None:
+            del plan["embed_tokens"]
+        return plan
+
+    def validate_architecture(self):
+        """Check also the cutoffs, and the widths of their bands."""
+        super().validate_architecture()
+        if (cutoffs := self.adaptive_cutoffs) is None:
+            return
+        if not cutoffs or any(start >= end for start, end in pairwise([0, *cutoffs])):
+            raise ValueError(
+                f"adaptive_cutoffs={cutoffs} must increase from above 0; leave them out for a single table"
+            )
+        if self.hidden_size % self.adaptive_factor ** len(cutoffs):
+            raise ValueError(
+                f"hidden_size={self.hidden_size} cannot be divided by adaptive_factor={self.adaptive_factor} for each "
+                f"of adaptive_cutoffs={cutoffs}; give a smaller factor or fewer cutoffs"
+            )

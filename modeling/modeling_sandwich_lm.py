@@ -3,9 +3,12 @@
 Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their Sublayers".
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import Cache, DynamicCache, GenerationMixin
+from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
@@ -16,10 +19,11 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax
 from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
 from sublayers.modeling.heads import last_tokens, read_body
 from sublayers.modeling.linear import Linear
-from sublayers.modeling.losses import classification_loss
+from sublayers.modeling.losses import IGNORED, classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack, final_norm
 
@@ -29,13 +33,47 @@ class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
 
     config: SandwichLMConfig
 
+    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True):
+        """Resize the vocabulary as transformers does; where there are bands, the last one grows or shrinks.
+
+        Raises:
+            ValueError: the last band would be empty.
+        """
+        cutoffs = self.config.adaptive_cutoffs
+        if cutoffs is None:
+            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        multiple = pad_to_multiple_of or 1
+        size = -(-(new_num_tokens or self.config.vocab_size) // multiple) * multiple
+        if size <= cutoffs[-1]:
+            raise ValueError(f"{size} words are not enough for adaptive_cutoffs={cutoffs}; keep more")
+        embedding: Any = self.get_input_embeddings()
+        head = self.get_output_embeddings()
+        for band in (embedding[-1], *(head.tails[-1:] if head else ())):
+            table = nn.Embedding.from_pretrained(band.table, freeze=not band.table.requires_grad)
+            band.table = self._get_resized_embeddings(table, size - cutoffs[-1], mean_resizing=mean_resizing).weight
+        self.config.vocab_size = size
+        self.tie_weights()
+        return embedding
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, AdaptiveBand):
+            # as fairseq does: multiplied by sqrt(hidden), embeddings are about as large as the sinusoids
+            init.normal_(module.table, std=module.table.shape[1] ** -0.5)
+            init.xavier_uniform_(module.projection)
+        elif isinstance(module, AdaptiveLogSoftmax):
+            init.normal_(module.words, std=module.words.shape[1] ** -0.5)
+
 
 class SandwichLMModel(SandwichLMPreTrainedModel):
     """Token ids to hidden states: (batch, length) -> (batch, length, hidden)."""
 
     def __init__(self, config: SandwichLMConfig):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        adaptive = config.adaptive_cutoffs is not None
+        self.embed_tokens = (
+            AdaptiveEmbedding(config) if adaptive else nn.Embedding(config.vocab_size, config.hidden_size)
+        )
         self.embed_positions = position_embeddings(config)
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.dropout = nn.Dropout(config.dropout)
@@ -97,16 +135,31 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
 
 
 class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
-    """The language model: (batch, length) -> (batch, length, vocabulary)."""
+    """The language model: (batch, length) -> (batch, length, vocabulary).
+
+    With `adaptive_cutoffs` its logits are log-probabilities; in training with labels there are none, only the loss.
+    """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
+    lm_head: nn.Module
 
     def __init__(self, config: SandwichLMConfig):
         super().__init__(config)
         self.model = SandwichLMModel(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        if config.adaptive_cutoffs is None:
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.post_init()
+        else:
+            self.lm_head = AdaptiveLogSoftmax(config)
+            self._tied_weights_keys = {"lm_head.words": "model.embed_tokens.0.table"} | {
+                f"lm_head.tails.{i}.{name}": f"model.embed_tokens.{i + 1}.{name}"
+                for i in range(len(config.adaptive_cutoffs))
+                for name in ("table", "projection")
+            }
+            self.post_init()
+            # every process has all of it
+            del self._tp_plan["lm_head"]
 
     @can_return_tuple
     def forward(
@@ -133,9 +186,17 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(hidden_states)
-        loss = None
-        if labels is not None:
+        loss = logits = None
+        adaptive = self.config.adaptive_cutoffs is not None
+        # an adaptive softmax is there to save them
+        if labels is None or not (adaptive and self.training):
+            logits = self.lm_head(hidden_states)
+        if labels is not None and adaptive:
+            shifted = kwargs.get("shift_labels")
+            if shifted is None:
+                shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+            loss = self.lm_head(hidden_states, shifted, kwargs.get("num_items_in_batch"))
+        elif labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,

@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 import torch
+import transformers
 from common import EOS, PAD, tokens
 from common_seq2seq import ALL_PAIRS, PAIRS, WITHOUT_SELF_ATTENTION, Seq2SeqContract, padded, sources
+from packaging.version import Version
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StaticCache
 
 STEPS = 6
@@ -15,6 +17,14 @@ BEAMS = GREEDY | {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0
 SCORES = {"return_dict_in_generate": True, "output_scores": True}
 # what a user may give as the first tokens of the target; the rows after the first are shorter
 PROMPTS = torch.tensor([[EOS, 9, 5, 11], [PAD, EOS, 7, 8], [PAD, PAD, EOS, 6]])
+
+# a cache has as many layers for cross- as for self-attention; what is fewer leaves some empty
+crops_empty_layers = pytest.mark.xfail(
+    Version(transformers.__version__) < Version("5.22"),
+    reason="transformers before 5.22 cannot take rejected tokens from a cache layer that holds nothing",
+    raises=TypeError,
+    strict=True,
+)
 
 
 def generic(model):
@@ -170,9 +180,12 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
                 expected = model.generate(**batch, **options, use_cache=False)
                 assert torch.equal(model.generate(**batch, **options, **static), expected)
 
-    def test_assisted_decoding_equals_plain_decoding(self):
+    @pytest.mark.parametrize("more_cross_than_self", [False, pytest.param(True, marks=crops_empty_layers)])
+    def test_assisted_decoding_equals_plain_decoding(self, more_cross_than_self):
         assistant = self.translator("sf", "scf")
         for orders in ALL_PAIRS:
+            if (orders[1].count("c") > sum(map(orders[1].count, "sdl"))) != more_cross_than_self:
+                continue
             model = self.translator(*orders)
             for i in range(3):
                 batch = {name: tensor[i : i + 1] for name, tensor in padded().items()}

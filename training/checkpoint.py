@@ -1,18 +1,26 @@
 """What conversions of all kinds of checkpoints share."""
 
 import argparse
-import pickle
-from collections.abc import Mapping
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sublayers.configuration.sublayer_order import expand
 
 Weights = dict[str, torch.Tensor]
 Model = TypeVar("Model", bound=PreTrainedModel)
+# the ends of the names of fairseq's buffers, which hold no information
+BUFFERS = ("version", "_float_tensor")
+COPIED: ContextVar[Weights | None] = ContextVar("COPIED", default=None)
 
 
 class Coverage(NamedTuple):
@@ -26,8 +34,7 @@ class State(dict[str, torch.Tensor]):
     """Weights by their old names, from which a conversion takes one after the other."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor]):
-        # buffers without information
-        super().__init__((k, v) for k, v in weights.items() if not k.endswith(("version", "_float_tensor")))
+        super().__init__((name, tensor) for name, tensor in weights.items() if not name.endswith(BUFFERS))
 
     def take_tensor(self, name: str) -> torch.Tensor:
         """Take a single tensor.
@@ -90,6 +97,17 @@ def place_whole(order: str, sublayers: dict[str, list[Weights]], stack: str = "m
     return state
 
 
+@contextmanager
+def record_copies() -> Iterator[Weights]:
+    """Collect what `fill` copies in this context: tensors of the source or views of them, by parameter."""
+    copied: Weights = {}
+    token = COPIED.set(copied)
+    try:
+        yield copied
+    finally:
+        COPIED.reset(token)
+
+
 def fill(model: Model, state: Weights) -> Model:
     """Give a model its weights; parameters that are not named keep those that they have.
 
@@ -104,6 +122,8 @@ def fill(model: Model, state: Weights) -> Model:
         if name not in own or own[name].shape != tensor.shape:
             raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not fit into {type(model).__name__}")
     model.load_state_dict(state, strict=False)
+    if (copied := COPIED.get()) is not None:
+        copied.update(state)
     return model.eval()
 
 
@@ -121,6 +141,8 @@ def assemble_whole(model: Model, sublayers: dict[str, list[Weights]], others: We
     return fill(model, others | place_whole(model.config.sublayer_order, sublayers))
 
 
+# what may name a file, other than a word
+PATH = re.compile(r"[./\\]")
 # what fairseq keeps beside the weights: its options and, up to 0.8, its clocks and counters, here without their code
 HARMLESS: list[Any] = [
     argparse.Namespace,
@@ -128,22 +150,78 @@ HARMLESS: list[Any] = [
 ]
 
 
+@contextmanager
+def never_running_code(source: Path) -> Iterator[None]:
+    """Say one sentence for everything that a foreign file can make its reader raise; an OSError has its own.
+
+    Raises:
+        ValueError: the file is damaged or would run code.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{source} is damaged, or holds more than weights and would run code to load it; it is not read "
+            f"({type(error).__name__})"
+        ) from error
+
+
 def load_fairseq(path: Path) -> tuple[Weights, dict[str, Any]]:
     """Read the weights of a fairseq checkpoint, and its model's options, without running what else may be in it.
+
+    A safetensors file holds no options.
 
     Raises:
         ValueError: the file holds other objects, or no weights.
     """
-    try:
-        with torch.serialization.safe_globals(HARMLESS):
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} holds more than weights and would run code to load it; it is not read") from error
-    if "model" not in checkpoint:
-        raise ValueError(f"{path} has no 'model'; is it a fairseq checkpoint?")
+    with never_running_code(path), torch.serialization.safe_globals(HARMLESS):
+        if path.suffix == ".safetensors":
+            return load_file(path), {}
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    weights = checkpoint.get("model") if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in weights.values()):
+        raise ValueError(f"{path} has no 'model' of tensors; is it a fairseq checkpoint?")
     # since 0.10, the options of the model are one of several groups
     options = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model") or {}
-    return checkpoint["model"], vars(options) if isinstance(options, argparse.Namespace) else options
+    return weights, vars(options) if isinstance(options, argparse.Namespace) else options
+
+
+def refuse_ways_out(source: Path) -> None:
+    """Check that no link and no file name in a downloaded folder leads to files that are not part of it.
+
+    The Hub's cache, whose files are links to its own blobs, is one folder.
+
+    Raises:
+        ValueError: something leads out.
+    """
+    homes = [source.resolve()]
+    if source.resolve().parent.name == "snapshots":
+        homes.append(source.resolve().parents[1] / "blobs")
+
+    def leads_out(path: Path) -> bool:
+        return not any(path.resolve().is_relative_to(home) for home in homes)
+
+    for path in source.rglob("*"):
+        if leads_out(path):
+            raise ValueError(f"{path} links to {path.resolve()}, outside of the folder; put a copy in its place")
+    # files name others in their values, which a reader looks up there or else where it runs
+    for path in (*source.glob("*config.json"), *source.glob("*.index.json")):
+        with never_running_code(path):
+            names = {*_strings(json.loads(path.read_text(encoding="utf-8")))}
+        for name in sorted(filter(PATH.search, names)):
+            found = source / name if os.path.exists(source / name) else Path(name)
+            if os.path.isfile(found) and leads_out(found):
+                raise ValueError(f"{path} names {name!r}, a file outside of the folder; put a copy into the folder")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 def agreed(options: Mapping[str, Any], name: str) -> Any:

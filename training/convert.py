@@ -1,23 +1,47 @@
 """`sublayers convert`: other implementations' checkpoints as ours, in their own or any other order."""
 
 import argparse
+import copy
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import torch
 import transformers
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedModel
+from transformers import (
+    AutoTokenizer,
+    BartForConditionalGeneration,
+    BertPreTrainedModel,
+    GPT2LMHeadModel,
+    MarianMTModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from sublayers.configuration.sublayer_order import expand
-from sublayers.training.checkpoint import agreed, load_fairseq
+from sublayers.training.checkpoint import (
+    Weights,
+    agreed,
+    load_fairseq,
+    never_running_code,
+    record_copies,
+    refuse_ways_out,
+)
 from sublayers.training.cli import refuse_to_overwrite
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
 from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
-from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq
+from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq, read_options
+from sublayers.training.verify import account, compare
 
 # by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
+CLASSES = {"gpt2": GPT2LMHeadModel, "bart": BartForConditionalGeneration, "marian": MarianMTModel}
+LANGUAGE_MODEL = {"norm_position": "pre", "hidden_act": "relu", "scale_embedding": True}
+# by one of these, a folder has a tokenizer
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
 
 def refuse_other_orders(orders: dict[str, str], known: list[str]) -> None:
@@ -31,43 +55,60 @@ def refuse_other_orders(orders: dict[str, str], known: list[str]) -> None:
         raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
 
 
-def from_folder(source: Path, orders: dict[str, str]) -> PreTrainedModel:
-    """Convert a transformers folder, and say what could not be taken over.
+def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a model from a folder of transformers, and say what was missing or unexpected there.
 
     Raises:
-        ValueError: a model that is none of GPT-2, BERT, BART and Marian, or an order of a stack that it lacks.
+        FileNotFoundError: there is no config.json.
+        ValueError: a model that is none of GPT-2, BERT, BART and Marian, an adapter, or a file that would run code.
     """
-    config = AutoConfig.from_pretrained(source)
-    if config.model_type not in ("gpt2", "bert", "bart", "marian"):
-        raise ValueError(f"{source} holds {config.model_type!r}; GPT-2, BERT, BART and Marian can be converted")
-    refuse_other_orders(orders, ORDERS[config.is_encoder_decoder])
-    if config.model_type == "gpt2":
-        return from_gpt2(GPT2LMHeadModel.from_pretrained(source), **orders)
-    if config.model_type in ("bart", "marian"):
-        return from_bart(AutoModelForSeq2SeqLM.from_pretrained(source), **orders)
-    model_class = getattr(transformers, (config.architectures or ["BertModel"])[0])
-    model, coverage = from_bert(model_class.from_pretrained(source), **orders)
-    letters = expand(model.config.sublayer_order)
-    if coverage.new:
-        print("new, with random weights:", ", ".join(f"layers.{i} ({letters[i]})" for i in coverage.new))
-    for letter, number in coverage.unused.items():
-        if number:
-            print(f"not taken over: the last {number} {letter} of the source")
-    return model
+    refuse_ways_out(source)
+    if not (source / "config.json").exists():
+        raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
+    if (source / "adapter_config.json").exists():
+        raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
+    config, _ = PreTrainedConfig.get_config_dict(source)
+    model_type, (name, *_) = config.get("model_type"), config.get("architectures") or ["BertModel"]
+    if model_type not in (*CLASSES, "bert"):
+        raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART and Marian can be converted")
+    model_class: Any = CLASSES.get(model_type)
+    if model_type == "bert":
+        model_class = getattr(transformers, name, None)
+        if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
+            raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
+    with never_running_code(source):
+        return model_class.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
 
 
-def from_fairseq_file(source: Path, num_attention_heads: int | None, orders: dict[str, str]) -> PreTrainedModel:
-    """Convert a fairseq checkpoint, or the safetensors of its weights.
+def from_transformers(source: Any, orders: dict[str, str]) -> PreTrainedModel:
+    """Convert a model of transformers.
+
+    Raises:
+        ValueError: an order of a stack that it lacks, or what its conversion refuses.
+    """
+    refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
+    if isinstance(source, BertPreTrainedModel):
+        return from_bert(source, **orders)[0]
+    if isinstance(source, GPT2LMHeadModel):
+        model = from_gpt2(source, **orders)
+        model.generation_config = copy.deepcopy(source.generation_config)
+        return model
+    return from_bart(source, **orders)
+
+
+def from_fairseq(
+    weights: Weights, options: Mapping[str, Any], num_attention_heads: int | None, orders: dict[str, str]
+) -> PreTrainedModel:
+    """Convert the weights of a fairseq checkpoint, with the options that it tells.
 
     Raises:
         ValueError: what is not in the file is not given either, or an order of a stack that it lacks is.
     """
-    weights, options = (load_file(source), {}) if source.suffix == ".safetensors" else load_fairseq(source)
     # read in any case: heads that differ cannot be converted
     told = agreed(options, "attention_heads")
     heads = num_attention_heads or told
     if heads is None:
-        raise ValueError(f"{source} does not tell its number of heads; pass --num-attention-heads")
+        raise ValueError("the file does not tell its number of heads; pass --num-attention-heads")
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
         return from_macaron_bert(weights, heads)
@@ -80,15 +121,40 @@ def from_fairseq_file(source: Path, num_attention_heads: int | None, orders: dic
         return from_fairseq_lightconv(weights, heads, options=options, **orders)
     if is_encoder_decoder:
         return from_fairseq_seq2seq(weights, heads, options=options, **orders)
+    # what would change a language model without a trace among its weights
+    fields = LANGUAGE_MODEL | {name: v for name, v in read_options(options).items() if name in LANGUAGE_MODEL}
+    if fields != LANGUAGE_MODEL:
+        raise ValueError(f"a language model with {fields} cannot be converted; only one with {LANGUAGE_MODEL} can")
     return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Convert a checkpoint into a new folder.
+def copy_tokenizer(source: Path, destination: Path) -> None:
+    """Save a folder's tokenizer, if it has one, so that it loads beside any model.
 
     Raises:
-        FileExistsError: the folder holds files.
-        ValueError: a checkpoint that this model has no place for, or a fairseq file without its number of heads.
+        ValueError: it cannot be loaded.
+    """
+    if any((source / name).exists() for name in TOKENIZER_FILES):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        except (ImportError, ValueError) as error:
+            raise ValueError(
+                f"the tokenizer in {source} cannot be loaded; it has code of its own, or needs a package such as "
+                "sentencepiece, or can be left out by moving its files away"
+            ) from error
+        # its code stays behind
+        tokenizer.init_kwargs.pop("auto_map", None)
+        tokenizer.save_pretrained(destination)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Convert a checkpoint into a new folder, which is written as a whole or not at all.
+
+    Raises:
+        FileExistsError: the folder holds files, or the report exists.
+        FileNotFoundError: there is no such source.
+        ValueError: a checkpoint that this model has no place for or that would run code, a fairseq file without its
+            number of heads, or outputs that are not the source's.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
     source_help = "a transformers folder (GPT-2, BERT, BART, Marian) or a fairseq file (.pt, .safetensors: language "
@@ -101,19 +167,55 @@ def main(argv: list[str] | None = None) -> None:
         parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed where a fairseq file does not tell"
     parser.add_argument("--num-attention-heads", "--num_attention_heads", type=int, help=heads_help)
+    verify_help = "run a transformers source and the new folder on random tokens, and keep it only if they agree"
+    parser.add_argument("--verify", action="store_true", help=verify_help)
+    parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
-    refuse_to_overwrite(arguments.destination)
+    source, destination = arguments.source, arguments.destination
     names = ORDERS[False] + ORDERS[True]
     orders = {name: order for name, order in vars(arguments).items() if name in names and order}
-    if arguments.source.is_dir():
-        model = from_folder(arguments.source, orders)
-    else:
-        model = from_fairseq_file(arguments.source, arguments.num_attention_heads, orders)
-    model.save_pretrained(arguments.destination)
-    if (arguments.source / "tokenizer_config.json").exists():
-        AutoTokenizer.from_pretrained(arguments.source).save_pretrained(arguments.destination)
-    found = {name.replace("_", " "): getattr(model.config, name) for name in model.config.orders}
+    refuse_to_overwrite(destination)
+    if not source.exists():
+        raise FileNotFoundError(f"{source} is neither a folder nor a file; download it first")
+    if destination.resolve().is_relative_to(source.resolve()):
+        raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
+    if arguments.report and arguments.report.exists():
+        raise FileExistsError(f"{arguments.report} exists; choose another file for the report")
+    if arguments.verify and orders:
+        raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
+    if arguments.verify and source.is_file():
+        raise ValueError(
+            f"--verify cannot run {source}: fairseq does not work with this Python; leave it out, every number that is "
+            "copied is compared in any case"
+        )
+    original: PreTrainedModel | None = None
+    found: dict[str, Any] = {"missing_keys": (), "unexpected_keys": ()}
+    with record_copies() as copied:
+        if source.is_dir():
+            original, found = load_transformers(source)
+            weights, model = original.state_dict(), from_transformers(original, orders)
+        else:
+            weights, options = load_fairseq(source)
+            model = from_fairseq(weights, options, arguments.num_attention_heads, orders)
+    report = account(weights, copied, model, found["missing_keys"])
+    unexpected = f"unknown to {type(original).__name__}"
+    report.left_out.update(dict.fromkeys(sorted(found["unexpected_keys"]), unexpected))
+    destination.resolve().parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=destination.resolve().parent) as folder:
+        model.save_pretrained(folder)
+        copy_tokenizer(source, Path(folder))
+        if arguments.verify and original is not None:
+            difference = compare(type(model).from_pretrained(folder), original)
+            print(f"verified: the outputs differ by at most {difference:.1e} of their size")
+        destination.mkdir(exist_ok=True)
+        for file in Path(folder).iterdir():
+            file.rename(destination / file.name)
+    if arguments.report:
+        text = json.dumps({"source": str(source), "destination": str(destination)} | report._asdict(), indent=2)
+        arguments.report.write_text(text + "\n", encoding="utf-8")
+    print(report.summary())
+    final = {name.replace("_", " "): getattr(model.config, name) for name in model.config.orders}
     described = ", ".join(
-        f"{name} {' '.join(order) if isinstance(order, list) else order}" for name, order in found.items()
+        f"{name} {' '.join(order) if isinstance(order, list) else order}" for name, order in final.items()
     )
-    print(f"{arguments.destination}: {model.num_parameters():,} parameters, {described}")
+    print(f"{destination}: {model.num_parameters():,} parameters, {described}")

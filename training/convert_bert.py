@@ -102,11 +102,10 @@ def from_macaron_bert(
     """Convert Macaron BERT as its authors released it (a fork of fairseq 0.6).
 
     Raises:
-        ValueError: a key that is missing or that this model has no place for.
+        ValueError: a key that is missing or that this model has no place for, or an output that is not tied to the
+            embeddings.
     """
     state = State(weights)
-    # tied to the embeddings
-    state.pop("embed_out", None)
     sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
     while any(k.startswith(prefix := f"encoder.layers.{len(sublayers['s'])}.") for k in state):
         attention = state.take(f"{prefix}self_attn.out_proj", "mixer.o_proj")
@@ -118,6 +117,8 @@ def from_macaron_bert(
             names = {f"{prefix}{half}{number}": f"mixer.fc{number}" for number in (1, 2)}
             sublayers["f"].append(state.take_all(names))
     embeddings = state.take_tensor("encoder.embed_tokens.weight")
+    if not torch.equal(state.pop("embed_out", embeddings), embeddings):
+        raise ValueError("embed_out differs from the embeddings, but Macaron BERT's output is tied to them")
     others = {
         "model.embed_tokens.weight": embeddings,
         # the release gives the first sentence the number 1

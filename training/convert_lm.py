@@ -1,6 +1,8 @@
-"""Conversions into SandwichLM: transformers' GPT-2 and fairseq's language model."""
+"""Conversions into SandwichLM: transformers' GPT-2 and fairseq's language models."""
 
 from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
 
 import torch
 from transformers import GPT2LMHeadModel
@@ -9,14 +11,7 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.checkpoint import State, Weights, assemble_whole
-
-
-def language_model(
-    config: SandwichLMConfig, sublayers: dict[str, list[Weights]], others: Weights
-) -> SandwichLMForCausalLM:
-    """Build a language model from the weights of its sublayers and those of its body's other parts."""
-    state = {f"model.{name}": tensor for name, tensor in others.items()}
-    return assemble_whole(SandwichLMForCausalLM(config), sublayers, state)
+from sublayers.training.convert_seq2seq import upgrade
 
 
 def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> SandwichLMForCausalLM:
@@ -66,8 +61,49 @@ def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> San
         sublayers["s"].append(attention)
         feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
         sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
-    others = {"embed_tokens.weight": state["wte.weight"], "embed_positions.weight": state["wpe.weight"]}
-    return language_model(config, sublayers, others | take("ln_f", "norm"))
+    others = {"model.embed_tokens.weight": state["wte.weight"], "model.embed_positions.weight": state["wpe.weight"]}
+    return assemble_whole(SandwichLMForCausalLM(config), sublayers, others | take("ln_f", "model.norm"))
+
+
+def take_adaptive(state: State) -> tuple[Weights, dict[str, Any]]:
+    """Take adaptive embeddings and the adaptive softmax: their weights, and the fields of the configuration.
+
+    Weights that are equal are tied. Without `tie_adaptive_weights` the head is a single matrix, and without
+    `tie_adaptive_proj` the projections of the softmax lie on their other side.
+
+    Raises:
+        ValueError: a weight that is missing.
+    """
+    weights: Weights = {}
+    sizes: list[int] = []
+    while f"decoder.embed_tokens.embeddings.{(band := len(sizes))}.0.weight" in state:
+        for number, name in enumerate(("table", "projection")):
+            theirs = f"decoder.embed_tokens.embeddings.{band}.{number}.weight"
+            weights[f"model.embed_tokens.{band}.{name}"] = state.take_tensor(theirs)
+        sizes.append(len(weights[f"model.embed_tokens.{band}.table"]))
+    softmax = "decoder.adaptive_softmax"
+    if f"{softmax}.head.weight" in state:
+        words, bands = state.take_tensor(f"{softmax}.head.weight").tensor_split([sizes[0]])
+    else:
+        words, bands = (state.take_tensor(f"{softmax}.head.{kind}_proj.weight") for kind in ("word", "class"))
+    tied = torch.equal(words, weights["model.embed_tokens.0.table"])
+    weights |= {"lm_head.words": words, "lm_head.bands.weight": bands}
+    for tail in range(len(sizes) - 1):
+        projection, table = (state.take_tensor(f"{softmax}.tail.{tail}.{number}.weight") for number in (0, 2))
+        source = f"model.embed_tokens.{tail + 1}"
+        tied = tied and torch.equal(table, weights[f"{source}.table"])
+        if not torch.equal(projection, weights[f"{source}.projection"]):
+            projection, tied = projection.T, False
+        weights |= {f"lm_head.tails.{tail}.table": table, f"lm_head.tails.{tail}.projection": projection}
+    *cutoffs, vocab_size = accumulate(sizes)
+    hidden_size, width = (weights[f"model.embed_tokens.{band}.table"].shape[1] for band in (0, 1))
+    return weights, {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "adaptive_cutoffs": cutoffs,
+        "adaptive_factor": hidden_size // width,
+        "tie_word_embeddings": tied,
+    }
 
 
 def from_fairseq_lm(
@@ -76,14 +112,19 @@ def from_fairseq_lm(
     max_position_embeddings: int = 3072,
     sublayer_order: str | None = None,
 ) -> SandwichLMForCausalLM:
-    """Convert fairseq's transformer language model with tied embeddings (0.9 key layout), which is pre-norm with ReLU.
+    """Convert fairseq's transformer language model, with tied or with adaptive embeddings, which is pre-norm with ReLU.
 
     Raises:
         ValueError: a key that is missing or that this model has no place for, or an order that does not fit.
     """
-    old = State(state)
+    old = upgrade(state)
     sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
-    embeddings = old.take_tensor("decoder.embed_tokens.weight")
+    if "decoder.embed_tokens.embeddings.0.0.weight" in old:
+        others, embedding = take_adaptive(old)
+    else:
+        table = old.take_tensor("decoder.embed_tokens.weight")
+        others = {"model.embed_tokens.weight": table}
+        embedding = {"vocab_size": table.shape[0], "hidden_size": table.shape[1]}
     while any(k.startswith(prefix := f"decoder.layers.{len(sublayers['s'])}.") for k in old):
         attention = {f"{prefix}self_attn.{name}": f"mixer.{name}" for name in ("q_proj", "k_proj", "v_proj")}
         attention |= {f"{prefix}self_attn_layer_norm": "norm", f"{prefix}self_attn.out_proj": "mixer.o_proj"}
@@ -91,12 +132,11 @@ def from_fairseq_lm(
         feed_forward = {f"{prefix}{name}": f"mixer.{name}" for name in ("fc1", "fc2")}
         sublayers["f"].append(old.take_all({f"{prefix}final_layer_norm": "norm"} | feed_forward))
     final_norm = "decoder.layer_norm.weight" in old
-    others = {"embed_tokens.weight": embeddings} | (old.take("decoder.layer_norm", "norm") if final_norm else {})
-    old.refuse_rest("a language model with tied embeddings")
+    if final_norm:
+        others |= old.take("decoder.layer_norm", "model.norm")
+    old.refuse_rest("a language model with tied or adaptive embeddings")
     config = SandwichLMConfig(
-        vocab_size=embeddings.shape[0],
         sublayer_order=sublayer_order or interleaved(len(sublayers["s"])),
-        hidden_size=embeddings.shape[1],
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,
         max_position_embeddings=max_position_embeddings,
@@ -106,5 +146,6 @@ def from_fairseq_lm(
         bos_token_id=0,
         pad_token_id=1,
         eos_token_id=2,
+        **embedding,
     )
-    return language_model(config, sublayers, others)
+    return assemble_whole(SandwichLMForCausalLM(config), sublayers, others)

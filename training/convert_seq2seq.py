@@ -163,7 +163,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if found := [name for name in UNKNOWN_HERE if options.get(name)]:
         raise ValueError(f"fairseq's option {found[0]} cannot be converted")
     fields: dict[str, Any] = {
-        "max_position_embeddings": max(options.get(f"max_{side}_positions", 1024) for side in ("source", "target")),
+        "max_position_embeddings": max(options.get(f"max_{side}_positions") or 1024 for side in ("source", "target")),
         "hidden_act": options.get("activation_fn", "relu"),
         "scale_embedding": not options.get("no_scale_embedding", False),
     }

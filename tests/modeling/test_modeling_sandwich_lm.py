@@ -3,7 +3,17 @@ import math
 
 import pytest
 import torch
-from common import ALL_FEED_FORWARD, ORDERS, REFERENCE, needs_reference, randomize, tokens
+from common import (
+    ALL_FEED_FORWARD,
+    ORDERS,
+    REFERENCE,
+    VOCAB,
+    assert_same,
+    gradients,
+    needs_reference,
+    randomize,
+    tokens,
+)
 from common_causal_lm import CausalLMContract
 from safetensors.torch import load_file
 from transformers import (
@@ -50,6 +60,56 @@ class TestSandwichLM(CausalLMContract):
             torch.testing.assert_close(
                 model(tokens(1, 9)).logits[0], naive_logits(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5
             )
+
+
+class TestAdaptiveSandwichLM(CausalLMContract):
+    config_class = SandwichLMConfig
+    classes = TestSandwichLM.classes
+
+    def config(self, *orders, **overrides):
+        adaptive = {"adaptive_cutoffs": [20, 40], "adaptive_factor": 2, "adaptive_softmax_dropout": 0.0}
+        return super().config(*orders, **adaptive | overrides)
+
+    def test_resizes_embeddings(self):
+        for head in self.classes:
+            model = self.model(head)
+            before = model.get_input_embeddings()(torch.arange(VOCAB))
+            model.resize_token_embeddings(VOCAB + 7, mean_resizing=False)
+            assert model.config.vocab_size == VOCAB + 7
+            assert torch.equal(model.get_input_embeddings()(torch.arange(VOCAB)), before)
+            assert model(torch.full((1, 3), VOCAB + 6))[0].isfinite().all()
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_ties_the_output_to_the_embeddings_only_when_told(self, tied, tmp_path):
+        model = self.model(AutoModelForCausalLM, tie_word_embeddings=tied)
+        model.save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "model.safetensors").keys()
+        # the vectors of the other bands themselves are nobody's but the head's
+        own = {name for name in saved if name.startswith("lm_head")} - {"lm_head.bands.weight"}
+        tails = {f"lm_head.tails.{i}.{name}" for i in (0, 1) for name in ("table", "projection")}
+        assert own == (set() if tied else {"lm_head.words"} | tails)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+        assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
+        for band, tail in enumerate(loaded.lm_head.tails, start=1):
+            embedded = loaded.model.embed_tokens[band]
+            assert (tail.table is embedded.table) == (tail.projection is embedded.projection) == tied
+        assert (loaded.lm_head.words is loaded.model.embed_tokens[0].table) == tied
+
+    def test_compiles_in_one_graph(self):
+        for head in self.classes:
+            model = self.model(head).train()
+            batch = {"input_ids": tokens(2, 9), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
+            if head is AutoModelForCausalLM:
+                batch["labels"] = tokens(2, 9).where(tokens(2, 9) > 9, -100)
+            expected = model(**batch)[0]
+            expected.sum().backward()
+            wanted = gradients(model)
+            model.zero_grad()
+            actual = torch.compile(model, fullgraph=True, backend="aot_eager")(**batch)[0]
+            torch.testing.assert_close(actual, expected)
+            actual.sum().backward()
+            assert_same(gradients(model), wanted, atol=1e-5, rtol=1e-4)
+            torch.compiler.reset()
 
 
 def naive_logits(model, ids):

@@ -1,4 +1,5 @@
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -145,6 +146,17 @@ def test_a_family_without_a_causal_head_is_trained_on_masked_tokens(tmp_path, be
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "out")).__name__ == "MacaronBertForMaskedLM"
     assert {"eval_perplexity", "eval_masked_accuracy"} <= metrics.keys()
     assert "eval_next_sentence_loss" not in metrics
+
+
+def test_rare_words_get_narrow_vectors(tmp_path, settings):
+    flags = ["--adaptive_cutoffs", "100", "200", "--adaptive_factor", "2", "--learning_rate", "1e-2", "--max_steps", "30"]
+    metrics = pretrain([settings, *flags, "--output_dir", str(tmp_path / "out")])
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert [band.table.shape[1] for band in model.get_input_embeddings()] == [16, 8, 4]
+    again = ["--model_name_or_path", str(tmp_path / "out"), "--do_eval", "--output_dir", str(tmp_path / "again")]
+    assert pretrain([settings, *again])["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+    # better than no idea of what comes next
+    assert metrics["eval_loss"] < math.log(model.config.vocab_size)
 
 
 def test_lamb_takes_the_place_of_adam(tmp_path, bert_settings):

@@ -1,0 +1,119 @@
+"""Adaptive input representations and softmax: the rarer a word, the narrower its vector.
+
+Baevski and Auli (2019), "Adaptive Input Representations for Neural Language Modeling", section 3, and Grave et al.
+(2017), "Efficient softmax approximation for GPUs", section 4. Ids are sorted by frequency, the most frequent first, and
+`adaptive_cutoffs` divides them into bands.
+"""
+
+import torch
+from torch import nn
+from transformers.utils.import_utils import is_tracing
+
+from sublayers.modeling.linear import Linear
+from sublayers.modeling.losses import IGNORED, mean_cross_entropy
+
+
+def number_bands(ids: torch.Tensor, cutoffs: list[int]) -> torch.Tensor:
+    """Say in which band each id is, negative ones in the first."""
+    return torch.stack([ids >= cutoff for cutoff in cutoffs]).sum(0)
+
+
+class AdaptiveBand(nn.Module):
+    """A table of narrow vectors, which a matrix makes wide: numbers of words within the band (...) -> (..., hidden)."""
+
+    # bare parameters: what adapts or quantises every nn.Linear would part them from those that they are tied to
+    def __init__(self, size: int, width: int, hidden_size: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(size, width))
+        self.projection = nn.Parameter(torch.empty(hidden_size, width))
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Look the words up."""
+        return nn.functional.linear(nn.functional.embedding(numbers, self.table), self.projection)
+
+
+class AdaptiveTail(AdaptiveBand):
+    """The same matrix and table the other way round: (..., hidden) -> (..., words of the band)."""
+
+    def __init__(self, size: int, width: int, hidden_size: int, dropout: float):
+        super().__init__(size, width, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Score the words."""
+        return nn.functional.linear(self.dropout(states @ self.projection), self.table)
+
+
+class AdaptiveEmbedding(nn.ModuleList):
+    """The embeddings of all bands: ids (batch, length) -> (batch, length, hidden)."""
+
+    def __init__(self, config):
+        super().__init__(AdaptiveBand(size, width, config.hidden_size) for size, width in config.adaptive_bands)
+        self.cutoffs = config.adaptive_cutoffs
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Look the words up; each band is asked for all of them, which costs little and needs no data-dependent shape.
+
+        Raises:
+            IndexError: an id outside the vocabulary.
+        """
+        bands = number_bands(ids, self.cutoffs)
+        states = ids.new_zeros(())
+        for number, (band, first) in enumerate(zip(self, [0, *self.cutoffs], strict=True)):
+            here = bands == number
+            states = torch.where(here[..., None], band(torch.where(here, ids - first, 0)), states)
+        return states
+
+
+class AdaptiveLogSoftmax(nn.Module):
+    """Log-probabilities of the next word, or a loss from which rare words are left out where they do not occur.
+
+    The head scores the words of the first band and the other bands; the tail of a band scores the words within it.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.cutoffs = config.adaptive_cutoffs
+        (frequent, hidden_size), *rare = config.adaptive_bands
+        dropout = config.adaptive_softmax_dropout
+        self.words = nn.Parameter(torch.empty(frequent, hidden_size))
+        self.bands = Linear(hidden_size, len(rare), bias=False)
+        self.tails = nn.ModuleList(AdaptiveTail(size, width, hidden_size, dropout) for size, width in rare)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """Score all words, (..., hidden) -> (..., vocabulary), or with labels (...) compute `mean_cross_entropy`."""
+        states = self.dropout(states)
+        if labels is not None:
+            return self.loss(states.flatten(0, -2), labels.flatten(), num_items_in_batch)
+        words, bands = self.head(states).log_softmax(-1).split([self.cutoffs[0], len(self.tails)], dim=-1)
+        tails = [tail(states).float().log_softmax(-1) + bands[..., i, None] for i, tail in enumerate(self.tails)]
+        return torch.cat([words, *tails], dim=-1)
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Score the first band's words and the other bands: (..., hidden) -> (..., words and bands)."""
+        return torch.cat([nn.functional.linear(states, self.words), self.bands(states)], dim=-1).float()
+
+    def loss(
+        self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        """Compute the mean cross-entropy, each tail's only where a word of its band is the label."""
+        if num_items_in_batch is None:
+            num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
+        bands = number_bands(labels, self.cutoffs)
+        chosen = torch.where(bands > 0, self.cutoffs[0] + bands - 1, labels)
+        loss = mean_cross_entropy(self.head(states), chosen, num_items_in_batch)
+        for number, (tail, first) in enumerate(zip(self.tails, self.cutoffs, strict=True), start=1):
+            here = bands == number
+            if is_tracing(states):
+                # a graph has fixed shapes
+                scores, inside = tail(states), torch.where(here, labels - first, IGNORED)
+            else:
+                scores, inside = tail(states[here]), labels[here] - first
+            loss = loss + mean_cross_entropy(scores.float(), inside, num_items_in_batch)
+        return loss
