@@ -149,7 +149,17 @@ def test_a_family_without_a_causal_head_is_trained_on_masked_tokens(tmp_path, be
 
 
 def test_rare_words_get_narrow_vectors(tmp_path, settings):
-    flags = ["--adaptive_cutoffs", "100", "200", "--adaptive_factor", "2", "--learning_rate", "1e-2", "--max_steps", "30"]
+    flags = [
+        "--adaptive_cutoffs",
+        "100",
+        "200",
+        "--adaptive_factor",
+        "2",
+        "--learning_rate",
+        "1e-2",
+        "--max_steps",
+        "30",
+    ]
     metrics = pretrain([settings, *flags, "--output_dir", str(tmp_path / "out")])
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert [band.table.shape[1] for band in model.get_input_embeddings()] == [16, 8, 4]
