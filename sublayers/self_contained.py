@@ -65,32 +65,35 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
 
 
 def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write what a model's folder needs beside weights and code: the tokenizer it was loaded with, and a card."""
-    folder = Path(folder)
-    if model.name_or_path and not (folder / "tokenizer_config.json").exists():
-        copy_tokenizers(model.name_or_path, folder)
-    write_card(folder)
-
-
-def copy_tokenizers(source: str, folder: Path) -> None:
-    """Copy the tokenizer of a model's folder or repository, and that of its target side, where there are any.
+    """Write what a model's folder needs beside weights and code: the tokenizer it was loaded with, and a card.
 
     Raises:
-        ValueError: there is one in the folder that cannot be loaded without code of its own.
+        ValueError: a tokenizer that cannot be loaded without code of its own.
     """
     from sublayers.text2text_generation import TARGET_TOKENIZER
 
-    for subfolder in ("", TARGET_TOKENIZER):
-        if Path(source).is_dir() and not Path(source, subfolder, "tokenizer_config.json").exists():
-            continue
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder, trust_remote_code=False)
-        except OSError:
-            # a repository without one, or a model that was not loaded from anywhere
-            continue
-        # what its own folder says of code is not true of this one
-        tokenizer.init_kwargs.pop("auto_map", None)
-        tokenizer.save_pretrained(folder / subfolder)
+    folder = Path(folder)
+    if model.name_or_path and not (folder / "tokenizer_config.json").exists():
+        _copy_tokenizer(model.name_or_path, folder)
+        if getattr(model.config, "encoder_vocab_size", None):
+            _copy_tokenizer(model.name_or_path, folder, TARGET_TOKENIZER)
+    write_card(folder)
+
+
+def _copy_tokenizer(source: str, folder: Path, subfolder: str = "") -> None:
+    is_local = Path(source).is_dir()
+    if is_local and not Path(source, subfolder, "tokenizer_config.json").exists():
+        return
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder, trust_remote_code=False)
+    except (OSError, ValueError):
+        # a repository may have none, and a model need not be loaded from anywhere
+        if is_local:
+            raise
+        return
+    # what its own folder says of code is not true of this one
+    tokenizer.init_kwargs.pop("auto_map", None)
+    tokenizer.save_pretrained(folder / subfolder)
 
 
 def push(

@@ -7,7 +7,13 @@ from safetensors.torch import load_file, save_file
 from test_self_contained import small
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from sublayers import PARBertConfig, PARBertForMaskedLM, PARBertModel
+from sublayers import (
+    PARBertConfig,
+    PARBertForMaskedLM,
+    PARBertModel,
+    SandwichSeq2SeqConfig,
+    SandwichSeq2SeqForConditionalGeneration,
+)
 from sublayers.model_card import GENERATED
 from sublayers.training import cli
 from sublayers.training.export import export
@@ -126,3 +132,17 @@ def test_a_tokenizer_that_needs_code_is_refused_rather_than_left_out(trained, tm
     (trained / "tokenizer_config.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="trust_remote_code"):
         export(trained, tmp_path / "exported")
+
+
+def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):
+    config = small(SandwichSeq2SeqConfig)
+    config.encoder_vocab_size, config.share_encoder_decoder_embeddings = 50, False
+    SandwichSeq2SeqForConditionalGeneration(config).save_pretrained(tmp_path / "trained")
+    for folder, text in {"": "eins zwei", "target_tokenizer": "one two"}.items():
+        train_tokenizer([text] * 2, "wordpiece", 40).save_pretrained(tmp_path / "trained" / folder)
+    export(tmp_path / "trained", tmp_path / "exported")
+    found = [AutoTokenizer.from_pretrained(tmp_path / "exported" / folder) for folder in ("", "target_tokenizer")]
+    assert [tokenizer.tokenize(text) for tokenizer, text in zip(found, ("eins", "one"), strict=True)] == [
+        ["eins"],
+        ["one"],
+    ]
