@@ -83,6 +83,7 @@ def test_a_model_publishes_itself_in_one_commit(hub, model, tmp_path):
     assert "LICENSE" in repository.files()
     card = ModelCard(repository.files()["README.md"].content.decode())
     assert card.data.pipeline_tag == "text-classification"
+    assert 'from_pretrained("ann/model", trust_remote_code=True)' in card.text
     assert "colours" in card.data.tags
 
 

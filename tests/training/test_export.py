@@ -126,6 +126,14 @@ def test_links_out_of_the_folder_are_refused(trained, tmp_path):
         export(trained, tmp_path / "exported")
 
 
+def test_a_tokenizer_forgets_code_that_it_does_not_need(trained, tmp_path):
+    description = json.loads((trained / "tokenizer_config.json").read_text())
+    description |= {"auto_map": {"AutoTokenizer": [None, "evil.T"]}, "tokenizer_class": "BertTokenizer"}
+    (trained / "tokenizer_config.json").write_text(json.dumps(description))
+    export(trained, tmp_path / "exported")
+    assert "evil" not in (tmp_path / "exported" / "tokenizer_config.json").read_text()
+
+
 def test_a_tokenizer_that_needs_code_is_refused_rather_than_left_out(trained, tmp_path):
     description = json.loads((trained / "tokenizer_config.json").read_text())
     description |= {"auto_map": {"AutoTokenizer": ["evil.T", None]}, "tokenizer_class": "T"}
