@@ -12,6 +12,9 @@ from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.linear import OutputLinear
 from sublayers.modeling.sublayer import Sublayer
 
+# the arguments of saving that are of publishing
+PUBLISHING = {"repo_id", "commit_message", "commit_description", "private", "token", "revision", "create_pr", "tags"}
+
 
 def hidden_state_recorder(number: str) -> OutputRecorder:
     """Record a hidden state for each sublayer; `number` is the configuration's name for how many there are."""
@@ -61,16 +64,18 @@ class SublayersPreTrainedModel(PreTrainedModel):
         """Save as transformers does; with `self_contained`, so that the folder can be used without this package.
 
         Such a folder also has the code of the family, its licence, a card and, if the model was loaded from where there
-        is one, the tokenizer. A model that was saved like this, or loaded from such a folder, always is.
+        is one, the tokenizer. A model that was saved like this once, loaded from such a folder, or registered for an
+        Auto class always is.
         """
         package = self.config.self_contained
-        if package and (self_contained or self.is_remote_code()):
+        publishing = {name: kwargs.pop(name) for name in PUBLISHING & kwargs.keys()} if push_to_hub else {}
+        if package and self_contained:
             self.config.auto_map = package.auto_map(self.config)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         if package and self.config.auto_map and is_main_process:
             package.write_companions(self, save_directory)
         if push_to_hub:
-            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name))
+            self.push_to_hub(publishing.pop("repo_id", Path(save_directory).name), **publishing)
 
     def push_to_hub(self, repo_id, **kwargs):  # type: ignore[override]
         """Upload the model's self-contained folder as one commit; arguments are those of transformers."""

@@ -102,6 +102,11 @@ def test_a_model_publishes_itself_as_transformers_models_do(hub, model, tmp_path
     commit = model.push_to_hub("ann/model", token=BOB, create_pr=True)
     assert commit.pr_url.startswith(hub.url)
     model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id="ann/model")
+    model.save_pretrained(tmp_path / "other", push_to_hub=True, private=True, commit_message="Hidden", tags=["colours"])
+    hidden = hub.repositories["ann/other"]
+    assert (hidden.private, hidden.commit().title) == (True, "Hidden")
+    model.config.save_pretrained(tmp_path / "third", push_to_hub=True, private=True)
+    assert hub.repositories["ann/third"].private
     assert_published(model, None, tmp_path / "empty")
     with pytest.raises(PermissionError, match="ann/model"):
         model.push_to_hub("ann/model", token=BOB)
