@@ -5,9 +5,9 @@ import re
 from statistics import mean, stdev
 
 import pytest
+from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
-from test_self_contained import HEADS, small
 
 import sublayers.pipelines  # noqa: F401
 from sublayers import AUTO_CLASSES, IOTSeq2SeqConfig, PARBertConfig, PARBertForSequenceClassification

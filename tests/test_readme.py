@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from families import small
 from hub_repository import ANN
-from test_self_contained import small
 
 from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.training import bench, cli, glue, order, pretrain, push, squad
@@ -65,9 +65,7 @@ def test_linked_files_exist():
 def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer = train_tokenizer(["Who has never heard of it?"], "wordpiece", 60)
-    config = small(PARBertConfig)
-    config.vocab_size = len(tokenizer)
-    PARBertForSequenceClassification(config).save_pretrained("mine")
+    PARBertForSequenceClassification(small(PARBertConfig, vocab_size=len(tokenizer))).save_pretrained("mine")
     tokenizer.save_pretrained("mine")
     push.main(["mine", "ann/par-bert"])
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from common import BOS, EOS, PAD, VOCAB, randomize, token_ids
+from common import VOCAB, randomize, token_ids
+from families import HEADS, small
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, pipeline
 
@@ -23,26 +24,6 @@ from sublayers import (
     SandwichLMForCausalLM,
 )
 from sublayers.training.tokenizer import train_tokenizer
-
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 32,
-    "pad_token_id": PAD,
-    "bos_token_id": BOS,
-    "eos_token_id": EOS,
-}
-HEADS = [(config, auto_class) for config, heads in AUTO_CLASSES.items() for auto_class in heads]
-
-
-def small(config_class):
-    if config_class is IOTSeq2SeqConfig:
-        return config_class(**SIZES, num_encoder_blocks=1, num_decoder_blocks=1, encoder_orders=["sf", "fs"])
-    if config_class().is_encoder_decoder:
-        return config_class(**SIZES, encoder_sublayer_order="sfdlf", decoder_sublayer_order="scfdf")
-    return config_class(**SIZES, sublayer_order="sffsf")
 
 
 def stranger(home: Path, *arguments, **environment) -> str:
@@ -65,7 +46,10 @@ def folders(tmp_path_factory):
     """A self-contained folder of every head of every family, with inputs and a stranger's outputs."""
     root = tmp_path_factory.mktemp("heads")
     for config_class, auto_class in HEADS:
-        model = randomize(auto_class.from_config(small(config_class)))
+        # a convolution is code, too
+        orders = {"encoder_sublayer_order": "sfdlf", "decoder_sublayer_order": "scfdf"}
+        config = small(config_class, **(orders if orders.keys() == config_class.order_fields.keys() else {}))
+        model = randomize(auto_class.from_config(config))
         folder = root / type(model).__name__
         model.save_pretrained(folder, self_contained=True)
         inputs = {"input_ids": token_ids(auto_class, 2, 7)}
@@ -153,7 +137,7 @@ def test_code_that_is_not_ours_is_refused(tmp_path):
     class MyConfig(PARBertConfig):
         pass
 
-    config = MyConfig(**SIZES, sublayer_order="sf", auto_map={"AutoConfig": "my.MyConfig"})
+    config = MyConfig(auto_map={"AutoConfig": "my.MyConfig"})
     with pytest.raises(ValueError, match="MyConfig"):
         config.save_pretrained(tmp_path)
 
@@ -183,9 +167,7 @@ def answers(tmp_path_factory, tokenizer):
     arguments = []
     for config_class, name, task, given in PIPELINES:
         auto_class = getattr(transformers, name)
-        config = small(config_class)
-        config.vocab_size = len(tokenizer)
-        model = randomize(auto_class.from_config(config))
+        model = randomize(auto_class.from_config(small(config_class, vocab_size=len(tokenizer))))
         if model.can_generate():
             model.generation_config.update(max_new_tokens=4, do_sample=False)
         model.save_pretrained(root / task, self_contained=True)

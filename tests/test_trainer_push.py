@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from families import small
 from hub_repository import ANN, BOB
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
@@ -20,14 +21,7 @@ def tokenizer():
 
 @pytest.fixture
 def model(tokenizer):
-    config = PARBertConfig(
-        sublayer_order="sfsff",
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_attention_heads=2,
-        max_position_embeddings=16,
-    )
+    config = small(PARBertConfig, vocab_size=len(tokenizer))
     return PARBertForSequenceClassification(config)
 
 

@@ -5,7 +5,7 @@ import datasets
 import pytest
 import torch
 import yaml
-from ecosystem.families import ENCODER_DECODERS, SIZES, build
+from families import ENCODER_DECODERS, SIZES, build
 
 from sublayers.training.tokenizer import train_tokenizer
 

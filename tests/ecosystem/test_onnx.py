@@ -1,6 +1,6 @@
 import pytest
 import torch
-from ecosystem.families import build, every_family, inputs, logits
+from families import build, every_family, inputs, logits
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from common import assert_same, tokens
-from ecosystem.families import FAMILIES, build, every_family, inputs, logits
+from families import FAMILIES, build, every_family, inputs, logits
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from ecosystem.families import build
+from families import build
 
 from sublayers.training.tokenizer import train_tokenizer
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from common import tokens
-from ecosystem.families import FAMILIES, build, every_family, inputs, logits
+from families import FAMILIES, build, every_family, inputs, logits
 from torch import nn
 from transformers import TorchAoConfig
 

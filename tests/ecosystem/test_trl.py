@@ -1,7 +1,7 @@
 import datasets
 import pytest
 import torch
-from ecosystem.families import build
+from families import build
 from torch.nn import functional as F
 
 from sublayers import SandwichLMForCausalLM

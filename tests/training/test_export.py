@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 from common import randomize
+from families import small
 from safetensors.torch import load_file, save_file
-from test_self_contained import small
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from sublayers import (
@@ -143,8 +143,7 @@ def test_a_tokenizer_that_needs_code_is_refused_rather_than_left_out(trained, tm
 
 
 def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):
-    config = small(SandwichSeq2SeqConfig)
-    config.encoder_vocab_size, config.share_encoder_decoder_embeddings = 50, False
+    config = small(SandwichSeq2SeqConfig, encoder_vocab_size=50, share_encoder_decoder_embeddings=False)
     SandwichSeq2SeqForConditionalGeneration(config).save_pretrained(tmp_path / "trained")
     for folder, text in {"": "eins zwei", "target_tokenizer": "one two"}.items():
         train_tokenizer([text] * 2, "wordpiece", 40).save_pretrained(tmp_path / "trained" / folder)

@@ -7,6 +7,7 @@ import traceback
 import numpy as np
 import pytest
 import torch
+from families import small
 from hub_repository import ANN, BOB, File
 from huggingface_hub import HfApi, lfs
 from safetensors.numpy import save_file
@@ -34,14 +35,7 @@ with torch.no_grad():
 @pytest.fixture
 def model(tmp_path):
     tokenizer = train_tokenizer(["red green blue yellow black white"] * 2, "wordpiece", 60)
-    config = PARBertConfig(
-        sublayer_order="sfsff",
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_attention_heads=2,
-        max_position_embeddings=16,
-    )
+    config = small(PARBertConfig, vocab_size=len(tokenizer))
     model = PARBertForMaskedLM(config).eval()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")

@@ -32,13 +32,20 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "sandwich_seq2seq": (SandwichSeq2SeqConfig, AutoModelForSeq2SeqLM, PAIR),
     "iot_seq2seq": (IOTSeq2SeqConfig, AutoModelForSeq2SeqLM, CHOICE),
 }
+HEADS = [(config_class, auto_class) for config_class, heads in AUTO_CLASSES.items() for auto_class in heads]
 ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
+def small(config_class: type, **options) -> Any:
+    """A tiny configuration of a family."""
+    orders = next(orders for known, _, orders in FAMILIES.values() if known is config_class)
+    return config_class(**SIZES | orders | options)
+
+
 def build(family: str, head: Any = None, **options) -> PreTrainedModel:
-    config_class, main_head, orders = FAMILIES[family]
-    return randomize(AUTO_CLASSES[config_class][head or main_head](config_class(**SIZES | orders | options)))
+    config_class, main_head, _ = FAMILIES[family]
+    return randomize(AUTO_CLASSES[config_class][head or main_head](small(config_class, **options)))
 
 
 def inputs(model: PreTrainedModel, rows: int = 3, length: int = 9) -> dict[str, torch.Tensor]:
