@@ -72,7 +72,8 @@ class SublayersPreTrainedModel(PreTrainedModel):
         if package and self_contained:
             self.config.auto_map = package.auto_map(self.config)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-        if package and self.config.auto_map and is_main_process:
+        # of a model with adapters, only these are saved
+        if package and self.config.auto_map and is_main_process and not self._hf_peft_config_loaded:
             package.write_companions(self, save_directory)
         if push_to_hub:
             self.push_to_hub(publishing.pop("repo_id", Path(save_directory).name), **publishing)

@@ -72,7 +72,9 @@ PAPERS = {
 
 
 def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[str] = ()) -> None:
-    """Write the card of the model in a folder; a card that somebody has made his own is left alone.
+    """Write the card of the model in a folder.
+
+    A card that somebody has made his own is left alone, and a class of his own is his to describe.
 
     Args:
         folder: of a model with safetensors; what `run.json` in it says of training is told, too.
@@ -89,7 +91,10 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
     config = AutoConfig.from_pretrained(folder)
     run = json.loads((folder / RUN).read_text(encoding="utf-8")) if (folder / RUN).exists() else {}
     run, model_id = _plain(run), _plain(model_id or folder.resolve().name)
-    [architecture] = config.architectures or []
+    architecture = (config.architectures or [""])[0]
+    heads = {head.__name__: auto_class.__name__ for auto_class, head in AUTO_CLASSES.get(type(config), {}).items()}
+    if architecture not in heads:
+        return
     task, purpose = next(known for ending, known in TASKS.items() if architecture.endswith(ending))
     task = run.get("task", task)
     scores = _scores(run)
@@ -124,14 +129,9 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         generated=GENERATED,
         model_id=model_id,
         architecture=architecture,
-        auto_class=next(
-            auto_class.__name__
-            for auto_class, head in AUTO_CLASSES[type(config)].items()
-            if head.__name__ == architecture
-        ),
+        auto_class=heads[architecture],
         purpose=purpose,
         task=task,
-        removed=task in ("question-answering", "summarization", "translation", "text2text-generation"),
         paper=PAPERS[config.model_type.split("_")[0]],
         config=config,
         num_parameters=_num_parameters(folder),

@@ -22,6 +22,8 @@ from sublayers import (
     PARBertForSequenceClassification,
     SandwichLMConfig,
     SandwichLMForCausalLM,
+    SandwichSeq2SeqConfig,
+    SandwichSeq2SeqForConditionalGeneration,
 )
 from sublayers.training.tokenizer import train_tokenizer
 
@@ -189,3 +191,15 @@ def test_pipelines_answer_a_stranger_as_they_answer_us(answers, task, given):
     # what a stranger saved is whole
     assert python_files(root / task / "again") >= python_files(root / task)
     assert json.loads((root / task / "again" / "config.json").read_text())["auto_map"]
+
+
+def test_part_of_a_model_and_classes_of_ones_own_are_saved_without_a_card(tmp_path):
+    class MyModel(SandwichSeq2SeqForConditionalGeneration):
+        pass
+
+    model = MyModel(small(SandwichSeq2SeqConfig))
+    model.save_pretrained(tmp_path / "mine", self_contained=True)
+    model.get_encoder().save_pretrained(tmp_path / "encoder")
+    for folder in (tmp_path / "mine", tmp_path / "encoder"):
+        assert "modeling_sandwich_seq2seq.py" in python_files(folder)
+        assert not (folder / "README.md").exists()

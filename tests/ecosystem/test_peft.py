@@ -3,7 +3,7 @@ import torch
 from common import assert_same, tokens
 from families import FAMILIES, build, every_family, inputs, logits
 from torch import nn
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 peft = pytest.importorskip("peft")
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -88,3 +88,12 @@ def test_a_classifier_is_trained_and_saved_in_full_beside_the_adapters(family, t
     merged = adapted.merge_and_unload()
     assert (merged.get_submodule(name).weight - before).abs().max() > 1e-3
     torch.testing.assert_close(merged(**batch).logits, again(**batch).logits, **CLOSE)
+
+
+def test_adapters_of_a_self_contained_model_are_saved_alone(tmp_path):
+    build("par_bert").save_pretrained(tmp_path / "base", self_contained=True)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    model.add_adapter(peft.LoraConfig(target_modules="all-linear"))
+    model.save_pretrained(tmp_path / "adapter")
+    names = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors"}
