@@ -4,6 +4,8 @@ import argparse
 import difflib
 import importlib
 import json
+import re
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -117,6 +119,11 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     """
     if Path(folder).exists() and any(Path(folder).iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
+
+
+def without_tokens(command: list[str]) -> str:
+    """Write a command line without the flags whose values are tokens."""
+    return re.sub(r" --\S*token[ =]\S+", "", shlex.join(command))
 
 
 def positive(text: str) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from sublayers.model_card import RUN
 from sublayers.training.checkpoint import (
     Weights,
     agreed,
@@ -28,7 +30,7 @@ from sublayers.training.checkpoint import (
     record_copies,
     refuse_ways_out,
 )
-from sublayers.training.cli import refuse_to_overwrite
+from sublayers.training.cli import refuse_to_overwrite, without_tokens
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
@@ -204,6 +206,10 @@ def main(argv: list[str] | None = None) -> None:
     with TemporaryDirectory(dir=destination.resolve().parent) as folder:
         model.save_pretrained(folder)
         copy_tokenizer(source, Path(folder))
+        # for the card: these weights are somebody's, and not random
+        command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
+        run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
+        Path(folder, RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         if arguments.verify and original is not None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")

@@ -1,8 +1,6 @@
 """What every training command does at its end: record the run, write the model's card, publish it when asked to."""
 
 import json
-import re
-import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +10,7 @@ from transformers import AutoConfig, Trainer, TrainingArguments
 from sublayers import AUTO_CLASSES
 from sublayers.model_card import RUN, write_card
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.training.cli import without_tokens
 from sublayers.training.export import export
 from sublayers.training.measure import machine
 from sublayers.upload import upload
@@ -109,8 +108,3 @@ def publish(
         with TemporaryDirectory() as exported:
             export(Path(folder), Path(exported), repository)
             upload(exported, repository, private=args.hub_private_repo, revision=args.hub_revision)
-
-
-def without_tokens(command: list[str]) -> str:
-    """Write a command line without the flags whose values are tokens."""
-    return re.sub(r" --\S*token[ =]\S+", "", shlex.join(command))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from common import randomize
 from families import small
+from hub_metadata import metadata_errors
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -153,3 +154,16 @@ def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):
         ["eins"],
         ["one"],
     ]
+
+
+def test_the_card_of_a_converted_model_says_where_its_weights_are_from(tmp_path):
+    config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=1, intermediate_size=8)
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    cli.main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer-order", "sfsfs"])
+    export(tmp_path / "ours", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert metadata_errors(card) == ([], [])
+    assert f"sublayers convert {tmp_path}/bert {tmp_path}/ours --sublayer-order sfsfs" in card
+    assert "| started from | bert |" in card
+    assert "* new, with random weights: layers.4.norm.weight, " in card
+    assert "may be random" not in card

@@ -7,8 +7,9 @@ from hub_repository import ANN
 from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM
 
 from sublayers.training.arguments import TrainerArguments
+from sublayers.training.cli import without_tokens
 from sublayers.training.pretrain import pretrain
-from sublayers.training.publish import PublishingTrainer, describe_data, result, without_tokens
+from sublayers.training.publish import PublishingTrainer, describe_data, result
 
 pytest_plugins = ["hub_server"]
 HUB = {"name": "GLUE sst2", "id": "nyu-mll/glue"}
