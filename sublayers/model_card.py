@@ -24,6 +24,8 @@ LOSS_CURVE = "loss_curve.png"
 GENERATED = (
     "<!-- Written by sublayers from this folder, anew with every save. Delete this line to keep your own text. -->"
 )
+# what a card holds that nobody has made his own: ours, the one for lack of any, and the Trainer's
+DRAFTS = (GENERATED, "[More Information Needed]", "according to the information the Trainer had access to")
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 
 SQUARES = {"s": "🟩", "c": "🟦", "f": "🟪", "d": "🟧", "l": "🟨"}
@@ -86,7 +88,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
 
     folder = Path(folder)
     file = folder / CARD
-    if file.exists() and GENERATED not in file.read_text(encoding="utf-8"):
+    if file.exists() and not is_draft(file):
         return
     config = AutoConfig.from_pretrained(folder)
     run = json.loads((folder / RUN).read_text(encoding="utf-8")) if (folder / RUN).exists() else {}
@@ -145,6 +147,12 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         scores=scores,
     )
     card.save(file)
+
+
+def is_draft(card: str | Path) -> bool:
+    """Say whether a card is as some program wrote it."""
+    text = Path(card).read_text(encoding="utf-8")
+    return any(draft in text for draft in DRAFTS)
 
 
 def _num_parameters(folder: Path) -> int:

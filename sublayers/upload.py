@@ -8,11 +8,9 @@ from pathlib import Path
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
-from sublayers.model_card import CARD, GENERATED
+from sublayers.model_card import CARD, is_draft
 
 WEIGHTS = "model*.safetensors*"
-# what a card holds that nobody has made his own: ours, the one for lack of any, and the Trainer's
-DRAFTS = (GENERATED, "[More Information Needed]", "according to the information the Trainer had access to")
 
 
 def upload(
@@ -59,11 +57,7 @@ def upload(
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         if revision is not None and not revision.startswith("refs/pr/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        if (
-            CARD in files
-            and GENERATED in files[CARD].read_text(encoding="utf-8")
-            and _has_own_card(api, repo_id, revision)
-        ):
+        if CARD in files and is_draft(files[CARD]) and _has_own_card(api, repo_id, revision):
             del files[CARD]
         stale: set[str] = set()
         if fnmatch.filter(files, WEIGHTS):
@@ -116,11 +110,9 @@ def _explain(error: BaseException | None, repo_id: str) -> ValueError | OSError:
 
 def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
     try:
-        card = api.hf_hub_download(repo_id, CARD, revision=revision)
+        return not is_draft(api.hf_hub_download(repo_id, CARD, revision=revision))
     except EntryNotFoundError:
         return False
-    text = Path(card).read_text(encoding="utf-8")
-    return not any(draft in text for draft in DRAFTS)
 
 
 def _files(folder: Path) -> dict[str, Path]:

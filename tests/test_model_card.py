@@ -129,6 +129,12 @@ def test_a_card_of_ones_own_is_kept(classifier):
     assert card_of(classifier, RUN | {"command": "another"}) == own
 
 
+@pytest.mark.parametrize("gap", ["[More Information Needed]", "according to the information the Trainer had access to"])
+def test_a_draft_of_somebody_elses_program_makes_room(classifier, gap):
+    (classifier / "README.md").write_text(f"# A model\n{gap}")
+    assert "## Sizes and costs" in card_of(classifier)
+
+
 def test_a_generated_card_follows_its_folder(classifier):
     assert "ann/mine" not in card_of(classifier, RUN)
     assert 'from_pretrained("ann/mine"' in card_of(classifier, RUN, model_id="ann/mine")
