@@ -25,7 +25,7 @@ COMMANDS = {
     "study": ("sublayers.training.study", "pre-train and fine-tune several orders, draw quality against cost"),
     "study-seq2seq": ("sublayers.training.study_seq2seq", "train several encoder-decoders and compare what they write"),
     "study-orders": ("sublayers.training.study_orders", "study what the order does to what encoder-decoders write"),
-    "convert": ("sublayers.training.convert", "convert the authors' checkpoints"),
+    "convert": ("sublayers.training.convert", "convert checkpoints of transformers, fairseq and the authors"),
     "export": ("sublayers.training.export", "write a model's folder with the code, licence and card that it needs"),
     "push": ("sublayers.training.push", "publish a model on the Hugging Face Hub"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
