@@ -101,7 +101,6 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
     task = run.get("task", task)
     scores = _scores(run)
     drawn = stacks(config)
-    used = set("".join(expand(stack["order"]) for stack in drawn))
     data = ModelCardData(
         model_name=model_id,
         library_name="transformers",
@@ -134,15 +133,14 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         auto_class=heads[architecture],
         purpose=purpose,
         task=task,
-        paper=PAPERS[config.model_type.split("_")[0]],
+        paper=paper(config.model_type),
+        citation=citation(paper(config.model_type)),
         config=config,
         num_parameters=_num_parameters(folder),
         has_loss_curve=(folder / LOSS_CURVE).exists(),
         has_tokenizer=(folder / "tokenizer_config.json").exists(),
         stacks=drawn,
-        legend=", ".join(
-            f"{SQUARES[letter]} {name} (`{letter}`)" for letter, name in LETTERS.items() if letter in used
-        ),
+        legend=legend(drawn),
         run=run,
         scores=scores,
     )
@@ -197,6 +195,29 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
             {"name": name, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
         )
     return drawn
+
+
+def legend(drawn: list[dict[str, Any]]) -> str:
+    """Explain the letters and squares of what `stacks` drew."""
+    used = set("".join(expand(stack["order"]) for stack in drawn))
+    return ", ".join(f"{SQUARES[letter]} {name} (`{letter}`)" for letter, name in LETTERS.items() if letter in used)
+
+
+def paper(model_type: str) -> dict[str, Any]:
+    """Name the paper of a family."""
+    return PAPERS[model_type.split("_")[0]]
+
+
+def citation(paper: dict[str, Any]) -> str:
+    """Write a paper in BibTeX."""
+    return (
+        f"@article{{{paper['authors'].split(',')[0].lower()}{paper['year']},\n"
+        f"  title = {{{paper['title']}}},\n"
+        f"  author = {{{paper['authors']}}},\n"
+        f"  journal = {{arXiv preprint arXiv:{paper['arxiv']}}},\n"
+        f"  year = {{{paper['year']}}},\n"
+        "}"
+    )
 
 
 def _orders(config: SublayersConfig) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import shutil
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,26 +75,32 @@ def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
 
     folder = Path(folder)
     if model.name_or_path and not (folder / "tokenizer_config.json").exists():
-        _copy_tokenizer(model.name_or_path, folder)
+        _copy_if_there(model.name_or_path, folder)
         if getattr(model.config, "encoder_vocab_size", None):
-            _copy_tokenizer(model.name_or_path, folder, TARGET_TOKENIZER)
+            _copy_if_there(model.name_or_path, folder, TARGET_TOKENIZER)
     write_card(folder)
 
 
-def _copy_tokenizer(source: str, folder: Path, subfolder: str = "") -> None:
-    is_local = Path(source).is_dir()
-    if is_local and not Path(source, subfolder, "tokenizer_config.json").exists():
-        return
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder, trust_remote_code=False)
-    except (OSError, ValueError):
-        # a repository may have none, and a model need not be loaded from anywhere
-        if is_local:
-            raise
-        return
+def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "") -> None:
+    """Save the tokenizer of a folder or repository, or of a folder in it, without any code of its own.
+
+    Raises:
+        OSError, ValueError: there is none, or it needs such code.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder, trust_remote_code=False)
     # what its own folder says of code is not true of this one
     tokenizer.init_kwargs.pop("auto_map", None)
     tokenizer.save_pretrained(folder / subfolder)
+
+
+def _copy_if_there(source: str, folder: Path, subfolder: str = "") -> None:
+    if Path(source).is_dir():
+        if Path(source, subfolder, "tokenizer_config.json").exists():
+            copy_tokenizer(source, folder, subfolder)
+        return
+    # a repository may have none, and a model need not be loaded from anywhere
+    with suppress(OSError, ValueError):
+        copy_tokenizer(source, folder, subfolder)
 
 
 def push(

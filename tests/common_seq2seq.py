@@ -62,6 +62,7 @@ class Seq2SeqContract(FamilyContract):
 
     orders = ("sff", "fscscf")
     saved_orders = [("sff", "fscscf"), ("ff", "f"), ("sf", "cf"), ("sf", "sf")]
+    exported = ("s", "scf")
 
     def inputs(self, head):
         return {"input_ids": tokens(2, 9), "decoder_input_ids": tokens(2, 7)}
@@ -307,7 +308,7 @@ class Seq2SeqContract(FamilyContract):
         torch.compiler.reset()
 
     def test_exports_with_any_batch_and_length(self):
-        model = self.translator("s", "scf", use_cache=False)
+        model = self.translator(*self.exported, use_cache=False)
         rows, length = torch.export.Dim("rows"), torch.export.Dim("length", max=64)
         shapes = {name: {0: rows, 1: length} for name in ("input_ids", "attention_mask")}
         shapes["decoder_input_ids"] = {0: rows, 1: torch.export.Dim("target_length", max=64)}

@@ -151,7 +151,7 @@ model-index:
         ("transformers", "transformer", "library_name"),
         ("pipeline_tag: translation", "pipeline_tag: translate", "pipeline_tag"),
         ("[sublayers]", "[1]", "tags"),
-        ("ann/sentences", "/tmp/sentences", "datasets"),
+        ("ann/sentences", "/sentences", "datasets"),
         ("[bleu]", "[sacre bleu]", "metrics"),
         ("- name: model", "- title: model", "model-index[0].name"),
         ("task: {type", "task: {name", "model-index[0].results[0].task.type"),

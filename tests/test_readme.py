@@ -50,7 +50,7 @@ def test_make_targets_exist():
 def test_commands_are_understood(words):
     _, command, *flags = words
     parse = {"order": order.main, "bench": bench.parse}
-    parse |= {"pretrain": pretrain._parse, "glue": glue._parse, "squad": squad._parse}
+    parse |= {"pretrain": pretrain.parse, "glue": glue.parse, "squad": squad.parse}
     if command in parse:
         parse[command](flags)
     else:

@@ -1,7 +1,6 @@
 """`sublayers convert`: other implementations' checkpoints as ours, in their own or any other order."""
 
 import argparse
-import copy
 import json
 import sys
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 import transformers
 from transformers import (
-    AutoTokenizer,
     BartForConditionalGeneration,
     BertPreTrainedModel,
     GPT2LMHeadModel,
@@ -22,6 +20,7 @@ from transformers import (
 )
 
 from sublayers.model_card import RUN
+from sublayers.self_contained import copy_tokenizer
 from sublayers.training.checkpoint import (
     Weights,
     agreed,
@@ -92,9 +91,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> PreTrainedModel:
     if isinstance(source, BertPreTrainedModel):
         return from_bert(source, **orders)[0]
     if isinstance(source, GPT2LMHeadModel):
-        model = from_gpt2(source, **orders)
-        model.generation_config = copy.deepcopy(source.generation_config)
-        return model
+        return from_gpt2(source, **orders)
     return from_bart(source, **orders)
 
 
@@ -130,7 +127,7 @@ def from_fairseq(
     return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"))
 
 
-def copy_tokenizer(source: Path, destination: Path) -> None:
+def take_tokenizer(source: Path, destination: Path) -> None:
     """Save a folder's tokenizer, if it has one, so that it loads beside any model.
 
     Raises:
@@ -138,15 +135,12 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
     """
     if any((source / name).exists() for name in TOKENIZER_FILES):
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            copy_tokenizer(source, destination)
         except (ImportError, ValueError) as error:
             raise ValueError(
                 f"the tokenizer in {source} cannot be loaded; it has code of its own, or needs a package such as "
                 "sentencepiece, or can be left out by moving its files away"
             ) from error
-        # its code stays behind
-        tokenizer.init_kwargs.pop("auto_map", None)
-        tokenizer.save_pretrained(destination)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -205,7 +199,7 @@ def main(argv: list[str] | None = None) -> None:
     destination.resolve().parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=destination.resolve().parent) as folder:
         model.save_pretrained(folder)
-        copy_tokenizer(source, Path(folder))
+        take_tokenizer(source, Path(folder))
         # for the card: these weights are somebody's, and not random
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}

@@ -1,5 +1,6 @@
 """Conversions into SandwichLM: transformers' GPT-2 and fairseq's language models."""
 
+import copy
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
@@ -62,7 +63,9 @@ def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> San
         feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
         sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
     others = {"model.embed_tokens.weight": state["wte.weight"], "model.embed_positions.weight": state["wpe.weight"]}
-    return assemble_whole(SandwichLMForCausalLM(config), sublayers, others | take("ln_f", "model.norm"))
+    model = assemble_whole(SandwichLMForCausalLM(config), sublayers, others | take("ln_f", "model.norm"))
+    model.generation_config = copy.deepcopy(source.generation_config)
+    return model
 
 
 def take_adaptive(state: State) -> tuple[Weights, dict[str, Any]]:

@@ -91,7 +91,7 @@ def glue(argv: list[str]) -> dict[str, dict[str, Any]]:
         FileNotFoundError: there are no data for a task.
         ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
     """
-    run, data_args, args = _parse(argv)
+    run, data_args, args = parse(argv)
     refuse_to_overwrite(args.output_dir)
     console = Console(quiet=args.process_index > 0)
     # whatever can be wrong with any task is said before the first training
@@ -125,7 +125,12 @@ def glue(argv: list[str]) -> dict[str, dict[str, Any]]:
     return results
 
 
-def _parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTrainingArguments]:
+def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTrainingArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, an unknown task, files for several, or a grid that repeats itself.
+    """
     run, data_args, args = parse_flags(
         expand_settings_file(argv),
         [GlueArguments, GlueDataArguments, GlueTrainingArguments],

@@ -75,7 +75,7 @@ def pretrain(argv: list[str]) -> dict[str, float]:
         FileExistsError: the output folder is not empty and the run does not resume.
         ValueError: bad flags, a corpus that cannot be read, or windows longer than the model's positions.
     """
-    run, model_flags, corpus_args, args = _parse(argv)
+    run, model_flags, corpus_args, args = parse(argv)
     checkpoint = find_checkpoint(args)
     # whatever can be wrong with the flags is said before the first file is written
     config = _load_config(run, model_flags, checkpoint)
@@ -128,7 +128,12 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     return metrics
 
 
-def _parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:
+def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, a family without the objective, or a stream or a model that the flags do not go with.
+    """
     argv = expand_settings_file(argv)
     model_type, defaults = choose_family(argv)
     run, config, corpus, args = parse_flags(

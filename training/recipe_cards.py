@@ -10,15 +10,14 @@ from huggingface_hub import ModelCard, ModelCardData
 from tqdm.auto import tqdm
 from transformers import AutoModelForPreTraining, AutoModelForSeq2SeqLM
 
-from sublayers.configuration.sublayer_order import LETTERS, expand
-from sublayers.model_card import PAPERS, SQUARES, stacks
+from sublayers.model_card import citation, legend, paper, stacks
 from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.config_flags import load_config
 from sublayers.training.corpus import CorpusArguments
-from sublayers.training.pretrain import _parse as parse_pretrain
+from sublayers.training.pretrain import parse as parse_pretrain
 from sublayers.training.pretrain_arguments import FAMILIES as BERT_FAMILIES
 from sublayers.training.pretrain_arguments import PretrainingArguments
-from sublayers.training.seq2seq import _parse as parse_seq2seq
+from sublayers.training.seq2seq import parse as parse_seq2seq
 from sublayers.training.seq2seq_arguments import FAMILIES as SEQ2SEQ_FAMILIES
 from sublayers.training.study import MODELS, StudyArguments, intermediate_size
 
@@ -150,9 +149,9 @@ def recipe_card(name: str) -> str:
         with torch.device("meta"):
             models.append((model, config, recipe.auto_class.from_config(config).num_parameters()))
         drawn += [stack | {"name": model} if several else stack for stack in stacks(config)]
-    used = set("".join(expand(stack["order"]) for stack in drawn))
     families = sorted({config.model_type for config in recipe.configs.values()})
-    papers = {family.split("_")[0]: PAPERS[family.split("_")[0]] for family in families}
+    # in the order of the families, each once
+    citations = dict.fromkeys(citation(paper(family)) for family in families)
     data = ModelCardData(
         model_name=name,
         library_name="transformers",
@@ -171,14 +170,12 @@ def recipe_card(name: str) -> str:
         example=f"sublayers {command} {flags}",
         families=families,
         stacks=drawn,
-        legend=", ".join(
-            f"{SQUARES[letter]} {kind} (`{letter}`)" for letter, kind in LETTERS.items() if letter in used
-        ),
+        legend=legend(drawn),
         models=models,
         training=recipe.training,
         figures=FIGURES.get(name),
         measured=MEASURED.get(name),
-        papers=papers.values(),
+        citations="\n".join(citations),
     )
     return f"{card}\n"
 

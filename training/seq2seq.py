@@ -69,7 +69,7 @@ def seq2seq(argv: list[str]) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         ValueError: bad flags, or data that cannot be read.
     """
-    run, model_flags, data_args, args = _parse(argv)
+    run, model_flags, data_args, args = parse(argv)
     checkpoint = find_checkpoint(args)
     # whatever can be wrong with the flags is said before the first file is written
     config = _load_config(run, model_flags, data_args, args, checkpoint)
@@ -134,7 +134,12 @@ def seq2seq(argv: list[str]) -> dict[str, Any]:
     return metrics
 
 
-def _parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:
+def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, flags that do not go together.
+    """
     argv = expand_settings_file(argv)
     model_flags = config_flags(FAMILIES[choose_family(argv)], Seq2SeqArguments, DECIDED)
     run, config, data, args = parse_flags(

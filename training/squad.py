@@ -103,7 +103,7 @@ def squad(argv: list[str]) -> dict[str, float]:
         ValueError: bad flags, data that cannot be read or lack a column, an answer that is not where it should be, or
             windows too long for the model or too short for the questions.
     """
-    run, data, args = _parse(argv)
+    run, data, args = parse(argv)
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
     if not args.resume_from_checkpoint:
@@ -191,7 +191,12 @@ def choose_answers(
     return answers
 
 
-def _parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTrainingArguments]:
+def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTrainingArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, numbers that are too small, or no model.
+    """
     run, data, args = parse_flags(
         expand_settings_file(argv),
         [SquadArguments, SquadDataArguments, SquadTrainingArguments],

@@ -18,7 +18,7 @@ from transformers import (
 
 from sublayers import SandwichLMConfig
 from sublayers.training import cli
-from sublayers.training.pretrain import _parse, pretrain
+from sublayers.training.pretrain import parse, pretrain
 from sublayers.training.tokenizer import train_tokenizer
 
 TINY = {
@@ -347,7 +347,7 @@ def test_a_recipe_has_the_settings_of_its_paper(name, tmp_path, monkeypatch):
     # where phase 1 left its model
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "nvlamb_phase1").mkdir(parents=True)
-    run, config, corpus, args = _parse([name, "--train_file", "books.txt"])
+    run, config, corpus, args = parse([name, "--train_file", "books.txt"])
     settings = vars(run) | config | vars(args)
     for key, value in (SHARED | RECIPES[name]).items():
         assert settings[key] == value, key

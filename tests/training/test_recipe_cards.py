@@ -8,9 +8,9 @@ from hub_metadata import front_matter, metadata_errors
 from sublayers import AUTO_CLASSES
 from sublayers.training import recipe_cards, study
 from sublayers.training.cli import COMMANDS
-from sublayers.training.pretrain import _parse as parse_pretrain
+from sublayers.training.pretrain import parse as parse_pretrain
 from sublayers.training.recipe_cards import recipe_card
-from sublayers.training.seq2seq import _parse as parse_seq2seq
+from sublayers.training.seq2seq import parse as parse_seq2seq
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "training" / "recipes").glob("*.yaml"))

@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import IOTSeq2SeqConfig
-from sublayers.training.seq2seq import _parse
+from sublayers.training.seq2seq import parse
 
 # the paper's choices (A.3) by the numbers of Table 11
 TABLE_11 = {1: "scf", 2: "fsc", 3: "cfs", 4: "csf", 5: "sfc", 6: "fcs"}
@@ -43,7 +43,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_settings_and_the_size_of_its_paper(name):
     numbers, (vocabulary, width, feed_forward, heads, blocks), expected = RECIPES[name]
-    run, flags, data, args = _parse([name, "--train_file", "a.jsonl", "--use_cpu"])
+    run, flags, data, args = parse([name, "--train_file", "a.jsonl", "--use_cpu"])
     config = IOTSeq2SeqConfig(vocab_size=run.vocab_size, **flags)
     found = vars(config) | vars(run) | vars(data) | vars(args) | {"num_beams": args.generation_num_beams}
     for key, value in (SHARED | expected).items():
@@ -62,12 +62,12 @@ def test_a_recipe_has_the_settings_and_the_size_of_its_paper(name):
 
 def test_orders_of_the_command_line_replace_those_of_the_recipe():
     argv = ["iot_n4", "--train_file", "a.jsonl", "--use_cpu", "--decoder_orders", "(scf)", "csf"]
-    assert _parse([*argv, "--encoder_orders", "sf", "fs"])[1]["decoder_orders"] == ["(scf)", "csf"]
-    assert _parse([*argv, "--encoder_orders", "sf", "fs"])[1]["encoder_orders"] == ["sf", "fs"]
+    assert parse([*argv, "--encoder_orders", "sf", "fs"])[1]["decoder_orders"] == ["(scf)", "csf"]
+    assert parse([*argv, "--encoder_orders", "sf", "fs"])[1]["encoder_orders"] == ["sf", "fs"]
 
 
 def test_help_shows_the_default_of_a_list(capsys):
     with pytest.raises(SystemExit):
-        _parse(["--model_type", "iot_seq2seq", "--help"])
+        parse(["--model_type", "iot_seq2seq", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "['scf', 'fsc', 'csf', 'fcs'] when not given" in shown

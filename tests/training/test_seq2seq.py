@@ -17,7 +17,7 @@ from transformers import (
 
 from sublayers import MacaronSeq2SeqConfig, SandwichSeq2SeqConfig
 from sublayers.training import cli
-from sublayers.training.seq2seq import _parse, seq2seq
+from sublayers.training.seq2seq import parse, seq2seq
 from sublayers.training.seq2seq_data import train_pair_tokenizers
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
@@ -304,7 +304,7 @@ SHARED = {"adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-8, "label_sm
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_settings_and_the_size_of_its_paper(name):
-    run, flags, data, args = _parse([name, "--train_file", "a.jsonl", "--use_cpu"])
+    run, flags, data, args = parse([name, "--train_file", "a.jsonl", "--use_cpu"])
     parameters, expected = RECIPES[name]
     found = vars(run) | flags | vars(data) | vars(args)
     for key, value in (SHARED | expected | {"lr_scheduler_type": "inverse_sqrt", "task": "translation"}).items():

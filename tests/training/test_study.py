@@ -134,6 +134,6 @@ def test_an_unknown_model_is_one_sentence(flags):
 def test_the_recipe_has_flags_that_the_other_commands_know(commands, flags, monkeypatch):
     for name, module in {"pretrain": pretrain, "glue": glue, "squad": squad}.items():
         command = getattr(study, name)
-        monkeypatch.setattr(study, name, lambda argv, m=module, c=command: (m._parse(argv), c(argv)))
+        monkeypatch.setattr(study, name, lambda argv, m=module, c=command: (m.parse(argv), c(argv)))
     study.study(["bert_study", *flags[: flags.index("--hidden_size")]])
     assert [given["hidden_size"] for name, given in commands if name == "pretrain"] == ["128"] * 2
