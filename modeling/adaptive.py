@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.linear import Linear
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 
 
@@ -77,7 +76,7 @@ class AdaptiveLogSoftmax(nn.Module):
         (frequent, hidden_size), *rare = config.adaptive_bands
         dropout = config.adaptive_softmax_dropout
         self.words = nn.Parameter(torch.empty(frequent, hidden_size))
-        self.bands = Linear(hidden_size, len(rare), bias=False)
+        self.bands = nn.Linear(hidden_size, len(rare), bias=False)
         self.tails = nn.ModuleList(AdaptiveTail(size, width, hidden_size, dropout) for size, width in rare)
         self.dropout = nn.Dropout(dropout)
 

@@ -7,7 +7,6 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sublayers.modeling.linear import Linear, OutputLinear
 from sublayers.modeling.packing import Packing
 
 
@@ -41,10 +40,15 @@ class Attention(nn.Module):
         self.is_causal = is_causal
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
-        self.q_proj = Linear(config.hidden_size, config.hidden_size)
-        self.k_proj = Linear(config.hidden_size, config.hidden_size)
-        self.v_proj = Linear(config.hidden_size, config.hidden_size)
-        self.o_proj = OutputLinear(config.hidden_size, config.hidden_size)
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    @property
+    def output_map(self) -> nn.Module:
+        """The linear map whose result joins the residual stream."""
+        return self.o_proj
 
     def split_heads(self, states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
         """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim)."""

@@ -9,7 +9,6 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 
 from sublayers.modeling.attention import select_positions
-from sublayers.modeling.linear import Linear, OutputLinear
 from sublayers.modeling.packing import Packing
 
 
@@ -55,12 +54,17 @@ class Convolution(nn.Module):
         self.before = kernel_size - 1 if is_causal else (kernel_size - 1) // 2
         self.behind = kernel_size - 1 - self.before
         self.is_dynamic = is_dynamic
-        self.in_proj = Linear(config.hidden_size, 2 * config.hidden_size)
+        self.in_proj = nn.Linear(config.hidden_size, 2 * config.hidden_size)
         # kernels that are the same everywhere are a projection of the number 1
         in_features = config.hidden_size if is_dynamic else 1
-        self.weight_proj = Linear(in_features, self.num_heads * kernel_size, bias=False)
+        self.weight_proj = nn.Linear(in_features, self.num_heads * kernel_size, bias=False)
         self.dropout = nn.Dropout(config.attention_dropout)
-        self.out_proj = OutputLinear(config.hidden_size, config.hidden_size)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    @property
+    def output_map(self) -> nn.Module:
+        """The linear map whose result joins the residual stream."""
+        return self.out_proj
 
     def split_heads(self, states: torch.Tensor, packing: Packing | None = None) -> torch.Tensor:
         """Lay states out by head: (batch, length, channels) -> (batch, heads, length, channels / heads)."""

@@ -1,14 +1,24 @@
-"""The linear map of every sublayer and head, at the speed that the processor has."""
+"""The linear maps of a model, at the speed that the processor has."""
 
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-# there MKL, by which torch multiplies, is at least as fast as oneDNN
-CPUINFO = Path("/proc/cpuinfo")
-ON_INTEL = CPUINFO.exists() and "GenuineIntel" in CPUINFO.read_text(encoding="utf-8")
+
+@cache
+def gains_from_onednn() -> bool:
+    """Say whether oneDNN multiplies faster than torch, which takes MKL, on this processor.
+
+    MKL leaves the wide vectors of other makers' processors than Intel's unused, and reads the weights of a single row,
+    the case of decoding, with one core.
+    """
+    cpuinfo = Path("/proc/cpuinfo")
+    on_intel = cpuinfo.exists() and "GenuineIntel" in cpuinfo.read_text(encoding="utf-8")
+    # the operator is one of torch's own, which it may drop
+    return not on_intel and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def multiply(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -39,40 +49,35 @@ class OneDNNLinear(torch.autograd.Function):
         )
 
 
-class Linear(nn.Linear):
-    """nn.Linear that runs in oneDNN on a CPU that is not Intel's: (..., in) -> (..., out).
+def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    """Run a linear map in oneDNN where it has the product, else as nn.Linear does: (..., in) -> (..., out)."""
+    weight, bias = layer.weight, layer.bias
+    if not (
+        # quantised, sharded and fake tensors bring their own products, compilers choose theirs
+        type(states) is torch.Tensor
+        and type(weight) is nn.Parameter
+        and states.dtype == weight.dtype == torch.float32
+        and states.device.type == "cpu"
+        and states.ndim > 1
+        and states.numel() > 0
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    ):
+        return nn.functional.linear(states, weight, bias)
+    if not torch.is_grad_enabled():
+        # an autograd function costs as much as the product of a small matrix
+        return multiply(states, weight, bias)
+    return OneDNNLinear.apply(states, weight, bias)
 
-    torch multiplies by MKL there, which leaves the wide vectors of other makers' processors unused, and reads the
-    weights of a single row, the case of decoding, with one core. `torch.backends.mkldnn.set_flags(False)` turns this
-    class back into nn.Linear.
+
+def run_in_onednn(model: nn.Module) -> None:
+    """Let the linear maps of a model run in oneDNN if this processor gains from it; they stay plain nn.Linear.
+
+    What replaces linear maps, such as a quantiser, asks for that very type. `torch.backends.mkldnn.set_flags(False)`
+    goes back to torch's product.
     """
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Multiply and add the bias."""
-        onednn = (
-            not ON_INTEL
-            and hidden_states.device.type == "cpu"
-            and hidden_states.dtype == self.weight.dtype == torch.float32
-            and hidden_states.ndim > 1
-            and hidden_states.numel() > 0
-            # quantised and sharded tensors bring their own products, compilers choose theirs
-            and type(hidden_states) is torch.Tensor
-            and type(self.weight) is nn.Parameter
-            and not torch.compiler.is_compiling()
-            and not torch.is_autocast_enabled("cpu")
-            and torch.backends.mkldnn.is_available()
-            and torch.backends.mkldnn.enabled
-        )
-        if not onednn:
-            return super().forward(hidden_states)
-        if not torch.is_grad_enabled():
-            # an autograd function costs as much as the product of a small matrix
-            return multiply(hidden_states, self.weight, self.bias)
-        return OneDNNLinear.apply(hidden_states, self.weight, self.bias)
-
-
-class OutputLinear(Linear):
-    """The last linear map of a mixer, whose result is added to the residual stream of so many sublayers."""
-
-    # the stack says
-    num_sublayers = 1
+    if gains_from_onednn():
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                module.forward = partial(onednn_forward, module)  # type: ignore[method-assign]

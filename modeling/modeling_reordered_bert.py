@@ -17,7 +17,6 @@ from sublayers.configuration.configuration_reordered_bert import ReorderedBertCo
 from sublayers.modeling.attention import select_positions
 from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
 from sublayers.modeling.heads import first_tokens, read_body
-from sublayers.modeling.linear import Linear
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack, final_norm
@@ -34,7 +33,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map and squash."""
@@ -119,7 +118,7 @@ class MaskedLMTransform(nn.Module):
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.act = ACT2FN[config.hidden_act]
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
@@ -138,7 +137,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
         super().__init__(config)
         self.model = ReorderedBertModel(config)
         self.lm_transform = MaskedLMTransform(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
         self.seq_relationship = NextSentenceHead(config)
         self.post_init()
 
@@ -207,7 +206,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
         super().__init__(config)
         self.model = ReorderedBertModel(config, add_pooling_layer=False)
         self.lm_transform = MaskedLMTransform(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
         self.post_init()
 
     @can_return_tuple
@@ -252,7 +251,7 @@ class NextSentenceHead(nn.Module):
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__()
-        self.scores = Linear(config.hidden_size, 2 if config.head_type == "bert" else 1)
+        self.scores = nn.Linear(config.hidden_size, 2 if config.head_type == "bert" else 1)
 
     def forward(self, pooled: torch.Tensor) -> torch.Tensor:
         """Score both classes; a single logit is that of class 0, against 0 for class 1."""

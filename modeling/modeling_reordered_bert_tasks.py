@@ -12,7 +12,6 @@ from transformers.utils.generic import can_return_tuple
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.modeling.heads import read_body
-from sublayers.modeling.linear import Linear
 from sublayers.modeling.losses import IGNORED, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel, ReorderedBertPreTrainedModel, read_pooled
 
@@ -30,7 +29,7 @@ class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = ReorderedBertModel(config)
         self.dropout = classifier_dropout(config)
-        self.classifier = Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
     @can_return_tuple
@@ -71,7 +70,7 @@ class ReorderedBertForMultipleChoice(ReorderedBertPreTrainedModel):
         super().__init__(config)
         self.model = ReorderedBertModel(config)
         self.dropout = classifier_dropout(config)
-        self.classifier = Linear(config.hidden_size, 1)
+        self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()
 
     @can_return_tuple
@@ -114,7 +113,7 @@ class ReorderedBertForTokenClassification(ReorderedBertPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = ReorderedBertModel(config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
-        self.classifier = Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
     @can_return_tuple
@@ -155,7 +154,7 @@ class ReorderedBertForQuestionAnswering(ReorderedBertPreTrainedModel):
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.model = ReorderedBertModel(config, add_pooling_layer=False)
-        self.qa_outputs = Linear(config.hidden_size, 2)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import EncoderDecoderCache, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
@@ -10,7 +11,6 @@ from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.modeling.embeddings import number_positions
-from sublayers.modeling.linear import Linear
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel, ReorderedSeq2SeqPreTrainedModel
 
@@ -32,7 +32,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
     def __init__(self, config: ReorderedSeq2SeqConfig):
         super().__init__(config)
         self.model = self.model_class(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
         if config.tie_word_embeddings:
             side = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
             self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}

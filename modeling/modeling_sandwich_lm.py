@@ -22,7 +22,6 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax
 from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
 from sublayers.modeling.heads import last_tokens, read_body
-from sublayers.modeling.linear import Linear
 from sublayers.modeling.losses import IGNORED, classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack, final_norm
@@ -148,7 +147,7 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = SandwichLMModel(config)
         if config.adaptive_cutoffs is None:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
             self.post_init()
         else:
             self.lm_head = AdaptiveLogSoftmax(config)
@@ -214,7 +213,7 @@ class SandwichLMForSequenceClassification(SandwichLMPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = SandwichLMModel(config)
-        self.score = Linear(config.hidden_size, config.num_labels, bias=False)  # type: ignore[arg-type]
+        self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)  # type: ignore[arg-type]
         self.post_init()
 
     @can_return_tuple

@@ -9,7 +9,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
-from sublayers.modeling.linear import OutputLinear
+from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.sublayer import Sublayer
 
 # the arguments of saving that are of publishing
@@ -47,8 +47,9 @@ class SublayersPreTrainedModel(PreTrainedModel):
         super().__init__(config, *inputs, **kwargs)
 
     def post_init(self):
-        """Initialise and tie weights."""
+        """Initialise and tie weights, and choose how linear maps run."""
         super().post_init()
+        run_in_onednn(self)
         # the Trainer, when it resumes, takes for missing what is saved under its other name
         self._keys_to_ignore_on_save = set(self.all_tied_weights_keys)
 
@@ -93,6 +94,6 @@ class SublayersPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=self.config.hidden_size**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, OutputLinear) and self.config.norm_position == "pre":
+        elif isinstance(module, nn.Linear) and self.config.norm_position == "pre" and hasattr(module, "num_sublayers"):
             # so that the sum of all sublayers starts as large as one of them (GPT-2, section 2.3)
-            init.normal_(module.weight, std=self.config.initializer_range * module.num_sublayers**-0.5)
+            init.normal_(module.weight, std=self.config.initializer_range * module.num_sublayers**-0.5)  # type: ignore

@@ -10,7 +10,6 @@ from sublayers.configuration.sublayer_order import SELF_MIXERS, expand, tail_sta
 from sublayers.modeling.attention import CrossAttention, SelfAttention, select_positions
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
-from sublayers.modeling.linear import OutputLinear
 from sublayers.modeling.packing import packing_of
 from sublayers.modeling.sublayer import Sublayer
 
@@ -37,22 +36,24 @@ class SublayerStack(nn.ModuleList):
         for i, letter in enumerate(order):
             # they take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
             slot = sum(order[:i].count(mixer) for mixer in SELF_MIXERS)
+            scale = 1.0
+            mixer: Any
             if letter == "s":
-                self.append(Sublayer(config, SelfAttention(config, slot, is_causal)))
+                mixer = SelfAttention(config, slot, is_causal)
             elif letter in "dl":
                 number = slot - order[:i].count("s")
                 kernel_size = config.kernel_sizes[: number + 1][-1]
-                self.append(Sublayer(config, Convolution(config, slot, kernel_size, is_causal, letter == "d")))
+                mixer = Convolution(config, slot, kernel_size, is_causal, letter == "d")
             elif letter == "c":
-                self.append(Sublayer(config, CrossAttention(config, order[:i].count("c"))))
+                mixer = CrossAttention(config, order[:i].count("c"))
             else:
                 before_attention = order[i + 1 : i + 2] == "s"
                 act = config.pre_attention_act if before_attention else None
                 mixer = FeedForward(config, act or config.hidden_act)
-                self.append(Sublayer(config, mixer, config.feed_forward_scale))
-        for module in self.modules():
-            if isinstance(module, OutputLinear):
-                module.num_sublayers = len(self)
+                scale = config.feed_forward_scale
+            # a mark, since maps are initialised one by one, and quantisers want them plain
+            mixer.output_map.num_sublayers = len(order)
+            self.append(Sublayer(config, mixer, scale))
         self.config = config
         self.runs = [self.places(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]

@@ -84,7 +84,8 @@ class Seq2SeqContract(FamilyContract):
     def test_equals_a_naive_network_in_every_pair_of_orders(self, norm_position, options):
         source, target = tokens(1, 4), tokens(1, 3)
         for orders in ALL_PAIRS:
-            model = self.translator(*orders, norm_position=norm_position, **options)
+            # rounding in single precision differs between processors by more than 1e-5 of the largest scores
+            model = self.translator(*orders, norm_position=norm_position, **options).double()
             expected = NaiveSeq2Seq(model)(source[0], target[0])
             actual = model(source, decoder_input_ids=target).logits[0]
             torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5, msg=lambda m, o=orders: f"{o}: {m}")
