@@ -2,6 +2,7 @@
 
 import difflib
 from dataclasses import field, fields
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -48,8 +49,6 @@ class SublayersConfig(PreTrainedConfig):
     # the fields that hold an order, or several in a list, and the letters that each may have; the last is that of the
     # stack with a cache
     order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "sf"}
-    # the package puts its module here; in the code that a folder brings along, transformers saves code
-    self_contained: ClassVar[Any] = None
 
     vocab_size: int = 28996
     hidden_size: int = 1024
@@ -91,6 +90,16 @@ class SublayersConfig(PreTrainedConfig):
             value = getattr(self, name)
             setattr(self, name, [compact(order) for order in value] if isinstance(value, list) else compact(value))
         super().__post_init__(**kwargs)
+        # nobody can ask an Auto class for a model before there is a configuration, and only now they need to be loaded
+        _ = self.package
+
+    @property
+    def package(self) -> Any:
+        """What the package does for a model's folder, in a module that also registers all models with the Auto classes.
+
+        None in the copy of this code that a folder brings along.
+        """
+        return import_module("sublayers.self_contained") if __name__.startswith("sublayers.") else None
 
     @property
     def orders(self) -> dict[str, str]:
@@ -130,8 +139,8 @@ class SublayersConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save; a configuration with an `auto_map` takes the code that this names along."""
         super().save_pretrained(save_directory)
-        if self.auto_map and self.self_contained:
-            self.self_contained.write_code(self, save_directory)
+        if self.auto_map and self.package:
+            self.package.write_code(self, save_directory)
         if push_to_hub:
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 

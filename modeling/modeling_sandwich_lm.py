@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Cache, DynamicCache, GenerationMixin
-from transformers import initialization as init
+from transformers import Cache, DynamicCache, GenerationMixin, initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from torch import nn
-from transformers import PreTrainedModel
-from transformers import initialization as init
+from transformers import PreTrainedModel, initialization as init
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers.modeling.attention import SelfAttention
@@ -68,7 +67,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
         is one, the tokenizer. A model that was saved like this once, loaded from such a folder, or registered for an
         Auto class always is.
         """
-        package = self.config.self_contained
+        package = self.config.package
         publishing = {name: kwargs.pop(name) for name in PUBLISHING & kwargs.keys()} if push_to_hub else {}
         if package and self_contained:
             self.config.auto_map = package.auto_map(self.config)
@@ -81,7 +80,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def push_to_hub(self, repo_id, **kwargs):  # type: ignore[override]
         """Upload the model's self-contained folder as one commit; arguments are those of transformers."""
-        package = self.config.self_contained
+        package = self.config.package
         return package.push(self, repo_id, **kwargs) if package else super().push_to_hub(repo_id, **kwargs)
 
     def _init_weights(self, module):

@@ -1,156 +1,16 @@
 """Transformers with reordered sublayers, as Hugging Face Transformers models."""
 
+from importlib import import_module
+
+import lazy_loader
+import wrapt
+
 __version__ = "0.1.0"
+# __init__.pyi says where each name is from
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-from typing import Any
-
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForNextSentencePrediction,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
+# AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who
+# wants neither, such as `sublayers order`, need not wait for torch
+wrapt.register_post_import_hook(
+    lambda _: import_module("sublayers.auto_configurations"), "transformers.models.auto.configuration_auto"
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-from sublayers import self_contained
-from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
-from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
-from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
-from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.configuration.sublayer_order import (
-    compact,
-    expand,
-    interleaved,
-    macaron,
-    par,
-    random_balanced,
-    random_unbalanced,
-    sandwich,
-)
-from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqModel
-from sublayers.modeling.modeling_iot_seq2seq_generation import IOTSeq2SeqForConditionalGeneration
-from sublayers.modeling.modeling_macaron_bert import (
-    MacaronBertForMaskedLM,
-    MacaronBertForMultipleChoice,
-    MacaronBertForNextSentencePrediction,
-    MacaronBertForPreTraining,
-    MacaronBertForQuestionAnswering,
-    MacaronBertForSequenceClassification,
-    MacaronBertForTokenClassification,
-    MacaronBertModel,
-)
-from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration, MacaronSeq2SeqModel
-from sublayers.modeling.modeling_par_bert import (
-    PARBertForMaskedLM,
-    PARBertForMultipleChoice,
-    PARBertForNextSentencePrediction,
-    PARBertForPreTraining,
-    PARBertForQuestionAnswering,
-    PARBertForSequenceClassification,
-    PARBertForTokenClassification,
-    PARBertModel,
-)
-from sublayers.modeling.modeling_sandwich_lm import (
-    SandwichLMForCausalLM,
-    SandwichLMForSequenceClassification,
-    SandwichLMModel,
-)
-from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration, SandwichSeq2SeqModel
-
-AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
-    SandwichLMConfig: {
-        AutoModel: SandwichLMModel,
-        AutoModelForCausalLM: SandwichLMForCausalLM,
-        AutoModelForSequenceClassification: SandwichLMForSequenceClassification,
-    },
-    PARBertConfig: {
-        AutoModel: PARBertModel,
-        AutoModelForPreTraining: PARBertForPreTraining,
-        AutoModelForMaskedLM: PARBertForMaskedLM,
-        AutoModelForNextSentencePrediction: PARBertForNextSentencePrediction,
-        AutoModelForSequenceClassification: PARBertForSequenceClassification,
-        AutoModelForTokenClassification: PARBertForTokenClassification,
-        AutoModelForQuestionAnswering: PARBertForQuestionAnswering,
-        AutoModelForMultipleChoice: PARBertForMultipleChoice,
-    },
-    MacaronBertConfig: {
-        AutoModel: MacaronBertModel,
-        AutoModelForPreTraining: MacaronBertForPreTraining,
-        AutoModelForMaskedLM: MacaronBertForMaskedLM,
-        AutoModelForNextSentencePrediction: MacaronBertForNextSentencePrediction,
-        AutoModelForSequenceClassification: MacaronBertForSequenceClassification,
-        AutoModelForTokenClassification: MacaronBertForTokenClassification,
-        AutoModelForQuestionAnswering: MacaronBertForQuestionAnswering,
-        AutoModelForMultipleChoice: MacaronBertForMultipleChoice,
-    },
-    MacaronSeq2SeqConfig: {
-        AutoModel: MacaronSeq2SeqModel,
-        AutoModelForSeq2SeqLM: MacaronSeq2SeqForConditionalGeneration,
-    },
-    SandwichSeq2SeqConfig: {
-        AutoModel: SandwichSeq2SeqModel,
-        AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration,
-    },
-    IOTSeq2SeqConfig: {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration},
-}
-
-SublayersConfig.self_contained = self_contained
-for config_class, heads in AUTO_CLASSES.items():
-    AutoConfig.register(config_class.model_type, config_class)
-    for auto_class, model_class in heads.items():
-        auto_class.register(config_class, model_class)
-    if causal_lm := heads.get(AutoModelForCausalLM):
-        # the Trainer's label smoothing shifts the labels only of the causal models that it knows by name
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = causal_lm.__name__
-
-__all__ = [
-    "IOTSeq2SeqConfig",
-    "IOTSeq2SeqForConditionalGeneration",
-    "IOTSeq2SeqModel",
-    "MacaronBertConfig",
-    "MacaronBertForMaskedLM",
-    "MacaronBertForMultipleChoice",
-    "MacaronBertForNextSentencePrediction",
-    "MacaronBertForPreTraining",
-    "MacaronBertForQuestionAnswering",
-    "MacaronBertForSequenceClassification",
-    "MacaronBertForTokenClassification",
-    "MacaronBertModel",
-    "MacaronSeq2SeqConfig",
-    "MacaronSeq2SeqForConditionalGeneration",
-    "MacaronSeq2SeqModel",
-    "PARBertConfig",
-    "PARBertForMaskedLM",
-    "PARBertForMultipleChoice",
-    "PARBertForNextSentencePrediction",
-    "PARBertForPreTraining",
-    "PARBertForQuestionAnswering",
-    "PARBertForSequenceClassification",
-    "PARBertForTokenClassification",
-    "PARBertModel",
-    "SandwichLMConfig",
-    "SandwichLMForCausalLM",
-    "SandwichLMForSequenceClassification",
-    "SandwichLMModel",
-    "SandwichSeq2SeqConfig",
-    "SandwichSeq2SeqForConditionalGeneration",
-    "SandwichSeq2SeqModel",
-    "compact",
-    "expand",
-    "interleaved",
-    "macaron",
-    "par",
-    "random_balanced",
-    "random_unbalanced",
-    "sandwich",
-]

@@ -16,6 +16,7 @@ from typing import Any
 from huggingface_hub import CommitInfo
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
+from sublayers.auto_models import AUTO_CLASSES
 from sublayers.model_card import write_card
 
 OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
@@ -121,9 +122,6 @@ def push(
 
 
 def _classes(config: PreTrainedConfig) -> dict[str, type]:
-    # the package imports this module
-    from sublayers import AUTO_CLASSES
-
     for config_class, heads in AUTO_CLASSES.items():
         if type(config) is config_class:
             return {"AutoConfig": config_class} | {auto_class.__name__: head for auto_class, head in heads.items()}

@@ -71,11 +71,32 @@ def test_public_names_are_documented():
         assert inspect.getdoc(getattr(sublayers, name)), name
 
 
-def test_the_package_imports_nothing_that_only_some_need():
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, sublayers; print(*sys.modules)"], capture_output=True, text=True, check=True
-    ).stdout.split()
+def loaded_after(code: str) -> set[str]:
+    """The modules that are loaded when the code has run in a process of its own."""
+    code += "\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {*done.stdout.split()}
+
+
+def test_the_package_waits_with_all_imports_until_somebody_needs_them():
+    assert not {"torch", "transformers"} & loaded_after("import sublayers\nsublayers.sandwich(6, 2)")
+    loaded = loaded_after("import sublayers\nsublayers.PARBertModel")
     assert "sublayers.modeling.stack" in loaded
-    for name in ("training", "upload", "pipelines", "question_answering", "text2text_generation"):
-        assert f"sublayers.{name}" not in loaded
-    assert not {"transformers.trainer", "transformers.pipelines", "datasets", "matplotlib"} & {*loaded}
+    assert not {f"sublayers.{name}" for name in ("training", "upload", "pipelines", "text2text_generation")} & loaded
+    assert not {"transformers.trainer", "transformers.pipelines", "datasets", "matplotlib"} & loaded
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sublayers; from transformers import AutoConfig; c = AutoConfig.for_model('par_bert')",
+        "from transformers import AutoConfig; import sublayers; c = AutoConfig.for_model('par_bert')",
+        # which asks for an Auto class while it is imported itself
+        "import sublayers, transformers.modeling_layers; c = sublayers.PARBertConfig()",
+        "from sublayers.configuration.configuration_par_bert import PARBertConfig; c = PARBertConfig()",
+    ],
+)
+def test_auto_classes_know_the_models_of_whoever_imports_the_package(code):
+    code += "; from transformers import AutoModel, MODEL_MAPPING; print(MODEL_MAPPING[type(c)])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "PARBertModel" in done.stdout

@@ -15,8 +15,7 @@ from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.config_flags import load_config
 from sublayers.training.corpus import CorpusArguments
 from sublayers.training.pretrain import parse as parse_pretrain
-from sublayers.training.pretrain_arguments import FAMILIES as BERT_FAMILIES
-from sublayers.training.pretrain_arguments import PretrainingArguments
+from sublayers.training.pretrain_arguments import FAMILIES as BERT_FAMILIES, PretrainingArguments
 from sublayers.training.seq2seq import parse as parse_seq2seq
 from sublayers.training.seq2seq_arguments import FAMILIES as SEQ2SEQ_FAMILIES
 from sublayers.training.study import MODELS, StudyArguments, intermediate_size

@@ -4,8 +4,7 @@ import re
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sublayers.configuration.sublayer_order import (
     MAX_SUBLAYERS,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from transformers import EvalPrediction, GPT2Config, GPT2LMHeadModel
 
 from sublayers.training.corpus import Text

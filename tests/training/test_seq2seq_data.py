@@ -8,8 +8,7 @@ import sys
 import datasets
 import pytest
 from datasets import Dataset, Features, Translation, Value
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.utils.data import DataLoader
 
 from sublayers.training.token_batches import TokenBatchSampler

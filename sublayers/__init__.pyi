@@ -1,0 +1,72 @@
+"""The public names, each of which is imported when it is first used."""
+
+from .auto_models import AUTO_CLASSES as AUTO_CLASSES
+from .configuration.configuration_iot_seq2seq import (
+    IOTSeq2SeqConfig as IOTSeq2SeqConfig,
+)
+from .configuration.configuration_macaron_bert import (
+    MacaronBertConfig as MacaronBertConfig,
+)
+from .configuration.configuration_macaron_seq2seq import (
+    MacaronSeq2SeqConfig as MacaronSeq2SeqConfig,
+)
+from .configuration.configuration_par_bert import (
+    PARBertConfig as PARBertConfig,
+)
+from .configuration.configuration_sandwich_lm import (
+    SandwichLMConfig as SandwichLMConfig,
+)
+from .configuration.configuration_sandwich_seq2seq import (
+    SandwichSeq2SeqConfig as SandwichSeq2SeqConfig,
+)
+from .configuration.sublayer_order import (
+    compact as compact,
+    expand as expand,
+    interleaved as interleaved,
+    macaron as macaron,
+    par as par,
+    random_balanced as random_balanced,
+    random_unbalanced as random_unbalanced,
+    sandwich as sandwich,
+)
+from .modeling.modeling_iot_seq2seq import (
+    IOTSeq2SeqModel as IOTSeq2SeqModel,
+)
+from .modeling.modeling_iot_seq2seq_generation import (
+    IOTSeq2SeqForConditionalGeneration as IOTSeq2SeqForConditionalGeneration,
+)
+from .modeling.modeling_macaron_bert import (
+    MacaronBertForMaskedLM as MacaronBertForMaskedLM,
+    MacaronBertForMultipleChoice as MacaronBertForMultipleChoice,
+    MacaronBertForNextSentencePrediction as MacaronBertForNextSentencePrediction,
+    MacaronBertForPreTraining as MacaronBertForPreTraining,
+    MacaronBertForQuestionAnswering as MacaronBertForQuestionAnswering,
+    MacaronBertForSequenceClassification as MacaronBertForSequenceClassification,
+    MacaronBertForTokenClassification as MacaronBertForTokenClassification,
+    MacaronBertModel as MacaronBertModel,
+)
+from .modeling.modeling_macaron_seq2seq import (
+    MacaronSeq2SeqForConditionalGeneration as MacaronSeq2SeqForConditionalGeneration,
+    MacaronSeq2SeqModel as MacaronSeq2SeqModel,
+)
+from .modeling.modeling_par_bert import (
+    PARBertForMaskedLM as PARBertForMaskedLM,
+    PARBertForMultipleChoice as PARBertForMultipleChoice,
+    PARBertForNextSentencePrediction as PARBertForNextSentencePrediction,
+    PARBertForPreTraining as PARBertForPreTraining,
+    PARBertForQuestionAnswering as PARBertForQuestionAnswering,
+    PARBertForSequenceClassification as PARBertForSequenceClassification,
+    PARBertForTokenClassification as PARBertForTokenClassification,
+    PARBertModel as PARBertModel,
+)
+from .modeling.modeling_sandwich_lm import (
+    SandwichLMForCausalLM as SandwichLMForCausalLM,
+    SandwichLMForSequenceClassification as SandwichLMForSequenceClassification,
+    SandwichLMModel as SandwichLMModel,
+)
+from .modeling.modeling_sandwich_seq2seq import (
+    SandwichSeq2SeqForConditionalGeneration as SandwichSeq2SeqForConditionalGeneration,
+    SandwichSeq2SeqModel as SandwichSeq2SeqModel,
+)
+
+__version__: str
