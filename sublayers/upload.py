@@ -8,6 +8,7 @@ from pathlib import Path
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
+from sublayers.loading import refuse_links_out
 from sublayers.model_card import CARD, is_draft
 
 WEIGHTS = "model*.safetensors*"
@@ -118,10 +119,7 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
 def _files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give one that `save_pretrained` or `sublayers export` made")
-    inside = folder.resolve()
-    for path in folder.rglob("*"):
-        if not path.resolve().is_relative_to(inside):
-            raise ValueError(f"{path} leads out of the folder, to {path.resolve()}; put a copy in its place")
+    refuse_links_out(folder)
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     if not files:
         raise FileNotFoundError(f"{folder} holds no files; save a model there first")

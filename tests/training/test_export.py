@@ -139,7 +139,7 @@ def test_a_tokenizer_that_needs_code_is_refused_rather_than_left_out(trained, tm
     description = json.loads((trained / "tokenizer_config.json").read_text())
     description |= {"auto_map": {"AutoTokenizer": ["evil.T", None]}, "tokenizer_class": "T"}
     (trained / "tokenizer_config.json").write_text(json.dumps(description))
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(ValueError, match="needs code of its own, which is not run"):
         export(trained, tmp_path / "exported")
 
 
