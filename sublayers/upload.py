@@ -114,6 +114,9 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
         return not is_draft(api.hf_hub_download(repo_id, CARD, revision=revision))
     except EntryNotFoundError:
         return False
+    except ValueError:
+        # in another encoding, it is none of ours
+        return True
 
 
 def _files(folder: Path) -> dict[str, Path]:

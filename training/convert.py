@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from sublayers.training.checkpoint import (
     load_fairseq,
     record_copies,
 )
-from sublayers.training.cli import refuse_to_overwrite, without_tokens
+from sublayers.training.cli import refuse_to_overwrite, whole_folder, without_tokens
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
@@ -192,20 +191,16 @@ def main(argv: list[str] | None = None) -> None:
     report = account(weights, copied, model, found["missing_keys"])
     unexpected = f"unknown to {type(original).__name__}"
     report.left_out.update(dict.fromkeys(sorted(found["unexpected_keys"]), unexpected))
-    destination.resolve().parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=destination.resolve().parent) as folder:
+    with whole_folder(destination) as folder:
         model.save_pretrained(folder)
-        take_tokenizer(source, Path(folder))
+        take_tokenizer(source, folder)
         # for the card: these weights are somebody's, and not random
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
-        Path(folder, RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         if arguments.verify and original is not None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")
-        destination.mkdir(exist_ok=True)
-        for file in Path(folder).iterdir():
-            file.rename(destination / file.name)
     if arguments.report:
         text = json.dumps({"source": str(source), "destination": str(destination)} | report._asdict(), indent=2)
         arguments.report.write_text(text + "\n", encoding="utf-8")
