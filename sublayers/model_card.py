@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.dataclasses import validate_typed_dict
+from huggingface_hub.errors import StrictDataclassError
+from jinja2 import Environment
+from markupsafe import Markup
 from safetensors import safe_open
 from transformers import AutoConfig
 
@@ -27,6 +31,11 @@ GENERATED = (
 # what a card holds that nobody has made his own: ours, the one for lack of any, and the Trainer's
 DRAFTS = (GENERATED, "[More Information Needed]", "according to the information the Trainer had access to")
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
+# what is more than text in Markdown: characters, addresses, underscores around words, marks of lists and headings
+MARKUP = re.compile(
+    r"[\\`*\[\]<>|~&$#@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])|^\d+(?=[.)]\s)|^[-+=](?=[-+=\s]|$)",
+    re.IGNORECASE,
+)
 
 SQUARES = {"s": "🟩", "c": "🟦", "f": "🟪", "d": "🟧", "l": "🟨"}
 # by the end of the name of a model's class: the Hub's name for its task, and what it is for
@@ -73,6 +82,65 @@ PAPERS = {
 }
 
 
+class Part(TypedDict):
+    """A part of a run's data: what it was for, its name, and its id on the Hub."""
+
+    role: str
+    name: str
+    id: NotRequired[str]
+
+
+class Score(TypedDict):
+    """What a run reached."""
+
+    dataset: str
+    id: NotRequired[str]
+    split: str
+    metric: str
+    value: float | int
+    seed: int
+
+
+class Run(TypedDict, total=False):
+    """What `run.json` tells, as far as a card tells it again."""
+
+    command: str
+    started_from: str | None
+    base_model: str
+    data: list[dict[str, Any]]
+    seeds: list[int]
+    machine: dict[str, str | float | int | None]
+    results: list[dict[str, Any]]
+    remarks: list[str]
+    task: str | None
+    languages: list[str] | None
+    license: str
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Read the record of a run, if a folder has one; each text is of one line.
+
+    Raises:
+        ValueError: it is no JSON, or has values of other types.
+    """
+    file = folder / RUN
+    if not file.exists():
+        return {}
+    try:
+        told = {**_plain(json.loads(file.read_text(encoding="utf-8")))}
+        run = {name: told[name] for name in Run.__annotations__ if name in told}
+        kinds: list[tuple[Any, Any]] = [(Run, [run]), (Part, run.get("data", [])), (Score, run.get("results", []))]
+        for kind, records in kinds:
+            for record in records:
+                validate_typed_dict(kind, record)
+        for score in run.get("results", []):
+            score["value"] = float(score["value"])
+    except (ArithmeticError, RecursionError, StrictDataclassError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{file} is no record of a run ({said}); take it away, and the card says less") from error
+    return run
+
+
 def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[str] = ()) -> None:
     """Write the card of the model in a folder.
 
@@ -82,6 +150,9 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         folder: of a model with safetensors; what `run.json` in it says of training is told, too.
         model_id: by which it will be loaded; by default the folder's name.
         tags: for the Hub, beside our own.
+
+    Raises:
+        ValueError: the record of the run cannot be read, or there is a card in another encoding than UTF-8.
     """
     # the package imports this module
     from sublayers import AUTO_CLASSES
@@ -91,8 +162,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
     if file.exists() and not is_draft(file):
         return
     config = AutoConfig.from_pretrained(folder)
-    run = json.loads((folder / RUN).read_text(encoding="utf-8")) if (folder / RUN).exists() else {}
-    run, model_id = _plain(run), _plain(model_id or folder.resolve().name)
+    run, model_id = read_run(folder), _plain(model_id or folder.resolve().name)
     architecture = (config.architectures or [""])[0]
     heads = {head.__name__: auto_class.__name__ for auto_class, head in AUTO_CLASSES.get(type(config), {}).items()}
     if architecture not in heads:
@@ -124,9 +194,10 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         ]
         or None,
     )
-    card = ModelCard.from_template(
-        data,
-        template_path=str(TEMPLATE),
+    environment = Environment(finalize=_as_text)
+    environment.filters["code"] = _as_code
+    text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        card_data=data.to_yaml(),
         generated=GENERATED,
         model_id=model_id,
         architecture=architecture,
@@ -144,12 +215,19 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         run=run,
         scores=scores,
     )
-    card.save(file)
+    ModelCard(text).save(file)
 
 
 def is_draft(card: str | Path) -> bool:
-    """Say whether a card is as some program wrote it."""
-    text = Path(card).read_text(encoding="utf-8")
+    """Say whether a card is as some program wrote it.
+
+    Raises:
+        ValueError: it is in another encoding than UTF-8.
+    """
+    try:
+        text = Path(card).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{card} is not in UTF-8; save it in that encoding, or take it away") from error
     return any(draft in text for draft in DRAFTS)
 
 
@@ -232,11 +310,23 @@ def _orders(config: SublayersConfig) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    # what a run was told, such as a file's name, must not end a line, a cell, a code span or the metadata
+    # what a run was told, such as a file's name, is one line, which UTF-8 can hold
     if isinstance(value, str):
-        return re.sub(r"[`|<>\s]+", " ", value).strip()
+        return re.sub(r"[\s\0-\x1f\x7f-\x9f]+", " ", value).strip().encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
+        return {_plain(name): _plain(part) for name, part in value.items()}
     return value
+
+
+def _as_text(value: Any) -> Any:
+    # for whatever the template writes and does not call safe
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return MARKUP.sub(lambda found: "".join(f"&#{ord(character)};" for character in found[0]), value)
+
+
+def _as_code(value: Any) -> Markup:
+    # between fences, only a fence is more than text
+    return Markup(str(value).replace("```", " "))

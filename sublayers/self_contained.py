@@ -17,6 +17,7 @@ from huggingface_hub import CommitInfo
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from sublayers.auto_models import AUTO_CLASSES
+from sublayers.loading import load
 from sublayers.model_card import write_card
 
 OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
@@ -88,9 +89,7 @@ def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "") -> Non
     Raises:
         OSError, ValueError: there is none, or it needs such code.
     """
-    tokenizer = AutoTokenizer.from_pretrained(source, subfolder=subfolder, trust_remote_code=False)
-    # what its own folder says of code is not true of this one
-    tokenizer.init_kwargs.pop("auto_map", None)
+    tokenizer = load(AutoTokenizer, source, subfolder=subfolder)
     tokenizer.save_pretrained(folder / subfolder)
 
 

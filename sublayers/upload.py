@@ -1,13 +1,22 @@
 """Publish a folder on the Hugging Face Hub, whole or not at all."""
 
 import fnmatch
+import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
+from sublayers.loading import refuse_links_out
 from sublayers.model_card import CARD, is_draft
 
 WEIGHTS = "model*.safetensors*"
@@ -28,8 +37,8 @@ def upload(
 
     The repository and the branch are made where they are missing. Files of the same names are replaced, but for a card
     that somebody has written there, by one that was generated; weights that the folder does not have are removed, since
-    a loader may prefer an old file to new shards. After an error, the
-    repository shows what it showed before; a second call completes the upload.
+    a loader may prefer an old file to new shards. After an error, the repository shows what it showed before; a second
+    call completes the upload. Where an answer is lost, the repository is asked what it holds.
 
     Args:
         folder: what to upload, with all folders in it.
@@ -48,10 +57,10 @@ def upload(
         FileNotFoundError: there is no such folder, or no file in it.
         ValueError: a link leads out of the folder, the repository has no valid name, or the Hub refuses a file.
         PermissionError: the token is missing or wrong, or may not write there.
-        ConnectionError: the Hub cannot be reached, or the connection broke.
+        ConnectionError: the Hub cannot be reached, or the connection broke and the files are not there.
     """
     folder = Path(folder)
-    files = _files(folder)
+    files = files_of(folder)
     api = HfApi(token=token, library_name="sublayers")
     with hub_errors(repo_id):
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -62,16 +71,48 @@ def upload(
         stale: set[str] = set()
         if fnmatch.filter(files, WEIGHTS):
             stale = set(fnmatch.filter(api.list_repo_files(repo_id, revision=revision), WEIGHTS)) - files.keys()
-        # not `upload_folder`, which makes several commits when it can
-        return api.create_commit(
-            repo_id,
-            [CommitOperationDelete(name) for name in sorted(stale)]
-            + [CommitOperationAdd(name, path) for name, path in files.items()],
-            commit_message=commit_message or "Upload model",
-            commit_description=commit_description,
-            revision=revision,
-            create_pr=create_pr,
+    try:
+        with hub_errors(repo_id):
+            # not `upload_folder`, which makes several commits when it can
+            return api.create_commit(
+                repo_id,
+                [CommitOperationDelete(name) for name in sorted(stale)]
+                + [CommitOperationAdd(name, path) for name, path in files.items()],
+                commit_message=commit_message or "Upload model",
+                commit_description=commit_description,
+                revision=revision,
+                create_pr=create_pr,
+            )
+    except ConnectionError as error:
+        unknown = ConnectionError(
+            f"the connection to the Hub broke, and it is not known whether {repo_id} is complete; look there, or push "
+            "again, which sends what has not arrived"
         )
+        if create_pr:
+            raise unknown from error
+        try:
+            with hub_errors(repo_id):
+                last = api.list_repo_commits(repo_id, revision=revision)[0]
+            held = held_files(repo_id, revision, token)
+        except ConnectionError:
+            raise unknown from error
+        if stale & held.keys() or not is_held(files, held):
+            raise
+        url = f"{api.endpoint}/{repo_id}/commit/{last.commit_id}"
+        return CommitInfo(url, last.title, last.message, last.commit_id)
+
+
+def held_files(repo_id: str, revision: str | None, token: str | bool | None = None) -> dict[str, RepoFile]:
+    """Ask what files a repository or branch holds; none where there is no such. Raises what `hub_errors` raises."""
+    with hub_errors(repo_id), suppress(RepositoryNotFoundError, RevisionNotFoundError):
+        entries = HfApi(token=token).list_repo_tree(repo_id, recursive=True, revision=revision)
+        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+    return {}
+
+
+def is_held(files: dict[str, Path], held: dict[str, RepoFile]) -> bool:
+    """Say whether all of these files, by their names in a repository, are among what it holds."""
+    return all(name in held and _is_same(path, held[name]) for name, path in files.items())
 
 
 @contextmanager
@@ -113,15 +154,30 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
         return not is_draft(api.hf_hub_download(repo_id, CARD, revision=revision))
     except EntryNotFoundError:
         return False
+    except ValueError:
+        # in another encoding, it is none of ours
+        return True
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def _is_same(path: Path, entry: RepoFile) -> bool:
+    with path.open("rb") as file:
+        if entry.lfs:
+            return hashlib.file_digest(file, "sha256").hexdigest() == entry.lfs.sha256
+        content = file.read()
+    # as git counts
+    return hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest() == entry.blob_id
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """List the files of a folder and of all below by their names in a repository.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no file in it.
+        ValueError: a link leads out of the folder.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give one that `save_pretrained` or `sublayers export` made")
-    inside = folder.resolve()
-    for path in folder.rglob("*"):
-        if not path.resolve().is_relative_to(inside):
-            raise ValueError(f"{path} leads out of the folder, to {path.resolve()}; put a copy in its place")
+    refuse_links_out(folder)
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     if not files:
         raise FileNotFoundError(f"{folder} holds no files; save a model there first")

@@ -78,6 +78,10 @@ class Handler(BaseHTTPRequestHandler):
         except Refusal as no:
             headers = {"X-Error-Message": no.message, "X-Error-Code": no.code}
             reply = as_json({"error": no.message, **no.details}, no.status, {k: v for k, v in headers.items() if v})
+        if self.server.lost and re.match(self.server.lost, f"{self.command} {url.path}"):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
         self.send_response(reply.status)
         for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
             self.send_header(name, value)
@@ -301,6 +305,7 @@ class HubServer(ThreadingHTTPServer):
         self.page_size = 1000
         self.signature = secrets.token_hex(8)
         self.fault: tuple[str, int] | None = None
+        self.lost: str | None = None
 
     def __enter__(self) -> "HubServer":
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
@@ -318,8 +323,12 @@ class HubServer(ThreadingHTTPServer):
         """Break the connections of requests like `PUT /storage/.*` in the middle, once so many came through."""
         self.fault = (request, after)
 
+    def lose(self, request: str) -> None:
+        """Do what requests like `POST .*/commit/.*` ask for, and break the connection before the answer."""
+        self.lost = request
+
     def repair(self) -> None:
-        self.fault = None
+        self.fault = self.lost = None
 
     def cuts(self, request: str) -> bool:
         self.requests.append(request)

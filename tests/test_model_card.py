@@ -8,6 +8,7 @@ import pytest
 from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 
 import sublayers.pipelines  # noqa: F401
 from sublayers import AUTO_CLASSES, IOTSeq2SeqConfig, PARBertConfig, PARBertForSequenceClassification
@@ -100,6 +101,11 @@ def test_scores_are_means_over_seeds_and_reach_the_model_index(classifier):
         assert told in text
 
 
+def body(text):
+    """A card without its metadata."""
+    return text.split("\n---\n", 1)[1]
+
+
 EVIL = "x\n---\nlicense: mit\n---\n```\n| a | b <script>alert(1)</script> `"
 
 
@@ -118,9 +124,9 @@ def test_names_cannot_bring_metadata_or_markup_of_their_own(classifier, place):
     assert_sound(text)
     data = ModelCard.load(classifier / "README.md").data
     assert data.license == "apache-2.0"
-    assert "<script" not in text
+    assert "<script" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
     assert text.count("\n---\n") == 1
-    assert text.count("```") % 2 == 0
+    assert body(text).count("\n```") % 2 == 0
 
 
 def test_a_card_of_ones_own_is_kept(classifier):
@@ -138,3 +144,92 @@ def test_a_draft_of_somebody_elses_program_makes_room(classifier, gap):
 def test_a_generated_card_follows_its_folder(classifier):
     assert "ann/mine" not in card_of(classifier, RUN)
     assert 'from_pretrained("ann/mine"' in card_of(classifier, RUN, model_id="ann/mine")
+
+
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+MARKDOWN = [
+    "a\n---\nlicense: evil",
+    "# heading",
+    "x\n===\n",
+    "- item",
+    "1. item",
+    "> quote",
+    "__class__ _em_ *em* **strong** ~~gone~~",
+    "`code` ``` ~~~",
+    "![image](https://evil.example/x.png)",
+    "[link](https://evil.example) [link]: https://evil.example",
+    "<https://evil.example> <img src=x onerror=alert(1)> <!-- comment",
+    "a | b \\| c \\",
+    "&lt;b&gt; &#42;",
+    "{{ config }} {% raw %}",
+]
+
+
+def structure(text):
+    """What a card is made of for a reader of Markdown, and all of its texts."""
+    tokens = [inner for token in PARSER.parse(body(text)) for inner in (token, *(token.children or []))]
+    return [(t.type, t.tag, t.attrs) for t in tokens], [t.content for t in tokens if t.type in ("text", "fence")]
+
+
+def told(value):
+    """A record with a value wherever it can have one; one that metadata refuse is not among them."""
+    machine = {"processor": value, value: "abacus"}
+    results = [{**RUN["results"][0], "dataset": value, "split": value, "metric": value}]
+    data = [{"role": value, "name": value}]
+    return RUN | {"started_from": value, "machine": machine, "results": results, "data": data, "remarks": [value]}
+
+
+@pytest.mark.parametrize("value", MARKDOWN)
+def test_markdown_in_what_a_run_was_told_is_only_text(classifier, value):
+    expected, _ = structure(card_of(classifier, told("nothing"), model_id="nothing"))
+    text = card_of(classifier, told(value), model_id=value)
+    found, texts = structure(text)
+    assert found == expected
+    assert "".join(texts).count(" ".join(value.split())) >= 9
+    # some renderers make links of these by themselves
+    assert "://evil" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
+
+
+def test_words_with_underscores_stay_readable(classifier):
+    assert "| exact_match |" in card_of(classifier, told("exact_match"))
+
+
+BAD_RUNS = {
+    "not json": b"{",
+    "nothing": b"",
+    "not text": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "a list": b"[1]",
+    "null": b"null",
+    "a number": b"3",
+    "a word": b'"data"',
+    **{
+        f"{name} {value!r}": json.dumps({name: value}).encode()
+        for name in ("command", "started_from", "data", "seeds", "machine", "results", "remarks", "base_model", "task")
+        for value in (1.5, True, {"a": {"b": 1}}, [[1]], [None], ["x", 3])
+    },
+    "a score without a seed": json.dumps({"results": [{**RUN["results"][0], "seed": None}]}).encode(),
+    "a score that is a text": json.dumps({"results": [{**RUN["results"][0], "value": "0.5"}]}).encode(),
+    "a score beyond floats": json.dumps({"results": [{**RUN["results"][0], "value": 10**400}]}).encode(),
+    "a part without a name": json.dumps({"data": [{"role": "data"}]}).encode(),
+}
+
+
+@pytest.mark.parametrize("content", BAD_RUNS.values(), ids=BAD_RUNS)
+def test_a_record_that_is_none_is_one_sentence(classifier, content):
+    (classifier / "run.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"run\.json is no record of a run") as error:
+        write_card(classifier)
+    assert "\n" not in str(error.value)
+    assert not (classifier / "README.md").exists()
+
+
+@pytest.mark.parametrize("content", [{}, {"unknown": [1]}, {"command": "\ud800\0\x1b[31m"}, {"seeds": []}])
+def test_a_record_may_say_little(classifier, content):
+    assert_sound(card_of(classifier, content))
+
+
+def test_a_card_in_another_encoding_is_one_sentence(classifier):
+    (classifier / "README.md").write_bytes("Größe".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"README\.md is not in UTF-8; save it in that encoding, or take it away"):
+        write_card(classifier)

@@ -1,9 +1,6 @@
 """What conversions of all kinds of checkpoints share."""
 
 import argparse
-import json
-import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sublayers.configuration.sublayer_order import expand
+from sublayers.loading import never_running_code
 
 Weights = dict[str, torch.Tensor]
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -141,31 +139,11 @@ def assemble_whole(model: Model, sublayers: dict[str, list[Weights]], others: We
     return fill(model, others | place_whole(model.config.sublayer_order, sublayers))
 
 
-# what may name a file, other than a word
-PATH = re.compile(r"[./\\]")
 # what fairseq keeps beside the weights: its options and, up to 0.8, its clocks and counters, here without their code
 HARMLESS: list[Any] = [
     argparse.Namespace,
     *((argparse.Namespace, f"fairseq.meters.{name}") for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")),
 ]
-
-
-@contextmanager
-def never_running_code(source: Path) -> Iterator[None]:
-    """Say one sentence for everything that a foreign file can make its reader raise; an OSError has its own.
-
-    Raises:
-        ValueError: the file is damaged or would run code.
-    """
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{source} is damaged, or holds more than weights and would run code to load it; it is not read "
-            f"({type(error).__name__})"
-        ) from error
 
 
 def load_fairseq(path: Path) -> tuple[Weights, dict[str, Any]]:
@@ -186,42 +164,6 @@ def load_fairseq(path: Path) -> tuple[Weights, dict[str, Any]]:
     # since 0.10, the options of the model are one of several groups
     options = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model") or {}
     return weights, vars(options) if isinstance(options, argparse.Namespace) else options
-
-
-def refuse_ways_out(source: Path) -> None:
-    """Check that no link and no file name in a downloaded folder leads to files that are not part of it.
-
-    The Hub's cache, whose files are links to its own blobs, is one folder.
-
-    Raises:
-        ValueError: something leads out.
-    """
-    homes = [source.resolve()]
-    if source.resolve().parent.name == "snapshots":
-        homes.append(source.resolve().parents[1] / "blobs")
-
-    def leads_out(path: Path) -> bool:
-        return not any(path.resolve().is_relative_to(home) for home in homes)
-
-    for path in source.rglob("*"):
-        if leads_out(path):
-            raise ValueError(f"{path} links to {path.resolve()}, outside of the folder; put a copy in its place")
-    # files name others in their values, which a reader looks up there or else where it runs
-    for path in (*source.glob("*config.json"), *source.glob("*.index.json")):
-        with never_running_code(path):
-            names = {*_strings(json.loads(path.read_text(encoding="utf-8")))}
-        for name in sorted(filter(PATH.search, names)):
-            found = source / name if os.path.exists(source / name) else Path(name)
-            if os.path.isfile(found) and leads_out(found):
-                raise ValueError(f"{path} names {name!r}, a file outside of the folder; put a copy into the folder")
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
 
 
 def agreed(options: Mapping[str, Any], name: str) -> Any:

@@ -7,8 +7,11 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import yaml
@@ -119,6 +122,18 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     """
     if Path(folder).exists() and any(Path(folder).iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Give a place in which to make a folder; the folder has all of it in the end or, after an error, is not made."""
+    parent = folder.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=parent) as place:
+        yield Path(place)
+        folder.mkdir(exist_ok=True)
+        for file in Path(place).iterdir():
+            file.rename(folder / file.name)
 
 
 def without_tokens(command: list[str]) -> str:

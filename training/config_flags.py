@@ -2,11 +2,12 @@
 
 from collections.abc import Collection
 from dataclasses import MISSING, field, fields, make_dataclass
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, TrainingArguments
+
+from sublayers.loading import load
 
 
 def config_flags(config_class: type[PreTrainedConfig], run: type, decided: Collection[str] = ()) -> type:
@@ -52,13 +53,10 @@ def load_config(
         FileNotFoundError: there is no such folder.
         ValueError: a value that the configuration refuses.
     """
-    # the Hub would be asked for a folder, in vain and for long
-    if (model_name_or_path or "").startswith((".", "/")) and not Path(str(model_name_or_path)).is_dir():
-        raise FileNotFoundError(f"there is no folder {model_name_or_path}; give another --model_name_or_path")
     try:
         if not model_name_or_path:
             return new(**defaults | flags)
-        config = AutoConfig.from_pretrained(model_name_or_path, **flags)
+        config = load(AutoConfig, model_name_or_path, **flags)
         config.validate()
         return config
     except StrictDataclassError as error:
@@ -71,7 +69,7 @@ def check_unchanged(config: PreTrainedConfig, flags: dict[str, Any], checkpoint:
     Raises:
         ValueError: one differs.
     """
-    saved = AutoConfig.from_pretrained(checkpoint)
+    saved = load(AutoConfig, checkpoint)
     for name in flags:
         # the Trainer would load what fits and leave the rest random
         if getattr(config, name) != getattr(saved, name):

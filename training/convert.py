@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,17 +18,16 @@ from transformers import (
     PreTrainedModel,
 )
 
+from sublayers.loading import load, refuse_ways_out
 from sublayers.model_card import RUN
 from sublayers.self_contained import copy_tokenizer
 from sublayers.training.checkpoint import (
     Weights,
     agreed,
     load_fairseq,
-    never_running_code,
     record_copies,
-    refuse_ways_out,
 )
-from sublayers.training.cli import refuse_to_overwrite, without_tokens
+from sublayers.training.cli import refuse_to_overwrite, whole_folder, without_tokens
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
@@ -63,11 +61,8 @@ def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
         FileNotFoundError: there is no config.json.
         ValueError: a model that is none of GPT-2, BERT, BART and Marian, an adapter, or a file that would run code.
     """
-    refuse_ways_out(source)
     if not (source / "config.json").exists():
         raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
-    if (source / "adapter_config.json").exists():
-        raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
     config, _ = PreTrainedConfig.get_config_dict(source)
     model_type, (name, *_) = config.get("model_type"), config.get("architectures") or ["BertModel"]
     if model_type not in (*CLASSES, "bert"):
@@ -77,8 +72,7 @@ def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
         model_class = getattr(transformers, name, None)
         if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
             raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
-    with never_running_code(source):
-        return model_class.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    return load(model_class, source, dtype=torch.float32, output_loading_info=True)
 
 
 def from_transformers(source: Any, orders: dict[str, str]) -> PreTrainedModel:
@@ -173,6 +167,7 @@ def main(argv: list[str] | None = None) -> None:
     refuse_to_overwrite(destination)
     if not source.exists():
         raise FileNotFoundError(f"{source} is neither a folder nor a file; download it first")
+    refuse_ways_out(source)
     if destination.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
     if arguments.report and arguments.report.exists():
@@ -196,20 +191,16 @@ def main(argv: list[str] | None = None) -> None:
     report = account(weights, copied, model, found["missing_keys"])
     unexpected = f"unknown to {type(original).__name__}"
     report.left_out.update(dict.fromkeys(sorted(found["unexpected_keys"]), unexpected))
-    destination.resolve().parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=destination.resolve().parent) as folder:
+    with whole_folder(destination) as folder:
         model.save_pretrained(folder)
-        take_tokenizer(source, Path(folder))
+        take_tokenizer(source, folder)
         # for the card: these weights are somebody's, and not random
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
-        Path(folder, RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         if arguments.verify and original is not None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")
-        destination.mkdir(exist_ok=True)
-        for file in Path(folder).iterdir():
-            file.rename(destination / file.name)
     if arguments.report:
         text = json.dumps({"source": str(source), "destination": str(destination)} | report._asdict(), indent=2)
         arguments.report.write_text(text + "\n", encoding="utf-8")

@@ -7,9 +7,9 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from sublayers import AUTO_CLASSES
-from sublayers.model_card import CARD, LOSS_CURVE, RUN, write_card
-from sublayers.training.checkpoint import refuse_ways_out
-from sublayers.training.cli import refuse_to_overwrite
+from sublayers.loading import load
+from sublayers.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
+from sublayers.training.cli import refuse_to_overwrite, whole_folder
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,13 +33,17 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
     Raises:
         FileExistsError: the destination holds files.
         OSError: the source has no configuration, or no safetensors.
-        ValueError: the source is no model of this package, lacks some of its weights, or leads out of its folder.
+        ValueError: the source is no model of this package, lacks some of its weights, or is refused by `load`
+            or `write_card`.
     """
     refuse_to_overwrite(destination)
-    refuse_ways_out(source)
-    if not (source / "config.json").is_file():
+    if not (source / "config.json").exists():
         raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
-    config = AutoConfig.from_pretrained(source)
+    config = load(AutoConfig, source)
+    # so that it is this folder's that cannot be read, not its copy
+    read_run(source)
+    if (source / CARD).exists():
+        is_draft(source / CARD)
     heads = {head.__name__: head for head in AUTO_CLASSES.get(type(config), {}).values()}
     architecture = (config.architectures or [""])[0]
     if architecture not in heads:
@@ -47,12 +51,12 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
             f"{source} holds {architecture or 'no architecture'} of type {config.model_type!r}, no model of this "
             "package; `sublayers convert` makes one of some others"
         )
-    model, loaded = heads[architecture].from_pretrained(source, use_safetensors=True, output_loading_info=True)
+    model, loaded = load(heads[architecture], source, use_safetensors=True, output_loading_info=True)
     if lacking := sorted(loaded["missing_keys"]):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; train the model and save it first")
-    destination.mkdir(parents=True, exist_ok=True)
-    for name in (RUN, LOSS_CURVE, CARD):
-        if (source / name).exists():
-            shutil.copyfile(source / name, destination / name)
-    model.save_pretrained(destination, self_contained=True)
-    write_card(destination, model_id)
+    with whole_folder(destination) as folder:
+        for name in (RUN, LOSS_CURVE, CARD):
+            if (source / name).exists():
+                shutil.copyfile(source / name, folder / name)
+        model.save_pretrained(folder, self_contained=True)
+        write_card(folder, model_id or destination.resolve().name)

@@ -24,6 +24,7 @@ from transformers import (
     set_seed,
 )
 
+from sublayers.loading import load
 from sublayers.pipelines import longest_input
 from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
@@ -95,7 +96,7 @@ def glue(argv: list[str]) -> dict[str, dict[str, Any]]:
     refuse_to_overwrite(args.output_dir)
     console = Console(quiet=args.process_index > 0)
     # whatever can be wrong with any task is said before the first training
-    tokenizer = AutoTokenizer.from_pretrained(run.model_name_or_path)
+    tokenizer = load(AutoTokenizer, run.model_name_or_path)
     if tokenizer.pad_token is None:
         # batches need one, and what was made to write often has none
         tokenizer.pad_token = tokenizer.eos_token
@@ -172,7 +173,7 @@ def _task_names(run: GlueArguments, data_args: GlueDataArguments, console: Conso
 def _check_model(
     run: GlueArguments, args: GlueTrainingArguments, tokenizer: PreTrainedTokenizerBase, names: list[str]
 ) -> None:
-    config = AutoConfig.from_pretrained(run.model_name_or_path)
+    config = load(AutoConfig, run.model_name_or_path)
     shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2
     longest = longest_input(config, tokenizer)
     if not shortest <= run.max_length <= longest:
@@ -298,7 +299,8 @@ def _trainer(
     # a new head is random
     set_seed(args.seed)
     return PublishingTrainer(
-        model=AutoModelForSequenceClassification.from_pretrained(
+        model=load(
+            AutoModelForSequenceClassification,
             model,
             id2label=dict(enumerate(task.labels)),
             label2id={label: number for number, label in enumerate(task.labels)},

@@ -17,6 +17,7 @@ from transformers import (
     set_seed,
 )
 
+from sublayers.loading import load
 from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.config_flags import check_unchanged, config_flags, given_flags, load_config
 from sublayers.training.corpus import CorpusArguments, Text, load_corpus
@@ -157,7 +158,7 @@ def _load_tokenizer(
         source = args.output_dir
         if args.local_process_index == 0:
             train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(source)
-    return AutoTokenizer.from_pretrained(source)
+    return load(AutoTokenizer, source)
 
 
 def _load_config(run: RunArguments, flags: dict[str, Any], checkpoint: str | None) -> PreTrainedConfig:
@@ -187,7 +188,7 @@ def _load_model(run: RunArguments, config: PreTrainedConfig, tokenizer: PreTrain
             f"the tokenizer has {len(tokenizer)} tokens, more than the model's vocab_size={config.vocab_size}; "
             "give the model's own as --tokenizer_name_or_path"
         )
-    return auto_class.from_pretrained(run.model_name_or_path, config=config)
+    return load(auto_class, run.model_name_or_path, config=config)
 
 
 def _load_data(

@@ -6,17 +6,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from sublayers.training.export import export
-from sublayers.upload import hub_errors, upload
+from sublayers.upload import files_of, held_files, hub_errors, is_held, upload
 
 
 def main(argv: list[str] | None = None) -> None:
     """Export a folder, upload the result in one commit, and print where it is.
 
     Raises:
-        FileExistsError: the repository holds files already, and `--overwrite` is not given.
+        FileExistsError: the repository holds other files already, and `--overwrite` is not given.
         ValueError: the folder holds no model of ours, or the repository is public and `--private` is given; see also
             `export` and `upload`.
     """
@@ -33,9 +33,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
     arguments = parser.parse_args(argv)
     repository = arguments.repository
-    _check_repository(repository, arguments.revision, arguments.private, arguments.overwrite)
+    _check_repository(repository, arguments.private)
+    held = held_files(repository, arguments.revision)
+    # the Hub begins a repository with .gitattributes; a push that broke leaves no more than that
+    held.pop(".gitattributes", None)
     with TemporaryDirectory() as folder:
         export(arguments.folder, Path(folder), repository)
+        files = files_of(Path(folder))
+        # what a push whose answer was lost has published may be pushed again
+        if held and not arguments.overwrite and not (held.keys() <= files.keys() and is_held(files, held)):
+            raise FileExistsError(
+                f"{repository} holds {', '.join([*held][:5])}; add --overwrite to replace what is there"
+            )
         commit = upload(
             folder,
             repository,
@@ -47,15 +56,11 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{arguments.folder} is published at {commit.repo_url}")
 
 
-def _check_repository(name: str, revision: str | None, private: bool, overwrite: bool) -> None:
+def _check_repository(name: str, private: bool) -> None:
     if name.count("/") != 1:
         raise ValueError(f"{name!r} does not say whose the repository is; write USER/NAME")
-    public, files = False, []
-    with hub_errors(name), suppress(RepositoryNotFoundError, RevisionNotFoundError):
+    public = False
+    with hub_errors(name), suppress(RepositoryNotFoundError):
         public = not HfApi().model_info(name).private
-        files = HfApi().list_repo_files(name, revision=revision)
     if private and public:
         raise ValueError(f"{name} is public already; make it private in its settings, or leave --private out")
-    # the Hub begins a repository with .gitattributes; a push that broke leaves no more than that
-    if (published := [file for file in files if file != ".gitattributes"]) and not overwrite:
-        raise FileExistsError(f"{name} holds {', '.join(published[:5])}; add --overwrite to replace what is there")

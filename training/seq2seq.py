@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from sublayers import IOTSeq2SeqConfig
+from sublayers.loading import load
 from sublayers.pipelines import TARGET_TOKENIZER
 from sublayers.training.average import average_checkpoints
 from sublayers.training.cli import expand_settings_file, parse_flags
@@ -218,11 +219,11 @@ def _load_tokenizers(
         if args.local_process_index == 0:
             trained = train_pair_tokenizers(train, run.vocab_size, not run.separate_vocabularies, data.lowercase)
             save_tokenizers(list(dict.fromkeys(trained)), source)
-    tokenizers: list[PreTrainedTokenizerBase] = [AutoTokenizer.from_pretrained(source)]
+    tokenizers: list[PreTrainedTokenizerBase] = [load(AutoTokenizer, source)]
     if run.target_tokenizer_name_or_path:
-        return [*tokenizers, AutoTokenizer.from_pretrained(run.target_tokenizer_name_or_path)]
+        return [*tokenizers, load(AutoTokenizer, run.target_tokenizer_name_or_path)]
     if run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
-        return [*tokenizers, AutoTokenizer.from_pretrained(source, subfolder=TARGET_TOKENIZER)]
+        return [*tokenizers, load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER)]
     return tokenizers
 
 
@@ -239,7 +240,7 @@ def _load_model(
         config.decoder_start_token_id = target.eos_token_id
         config.validate()
         return AutoModelForSeq2SeqLM.from_config(config)
-    model = AutoModelForSeq2SeqLM.from_pretrained(run.model_name_or_path, config=config)
+    model = load(AutoModelForSeq2SeqLM, run.model_name_or_path, config=config)
     for tokenizer, table in ((source, model.get_input_embeddings()), (target, model.get_output_embeddings())):
         if len(tokenizer) > len(table.weight):
             raise ValueError(

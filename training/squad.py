@@ -23,6 +23,7 @@ from transformers import (
     set_seed,
 )
 
+from sublayers.loading import load
 from sublayers.pipelines import best_answers, longest_input
 from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
@@ -110,10 +111,10 @@ def squad(argv: list[str]) -> dict[str, float]:
         refuse_to_overwrite(args.output_dir)
     source = str(run.model_name_or_path)
     # positions of answers count from the left
-    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="right")
+    tokenizer = load(AutoTokenizer, source, padding_side="right")
     # batches need it, and what is decoder-only often has none
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    longest = longest_input(AutoConfig.from_pretrained(source), tokenizer)
+    longest = longest_input(load(AutoConfig, source), tokenizer)
     if data.max_seq_length > longest:
         raise ValueError(
             f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
@@ -130,7 +131,7 @@ def squad(argv: list[str]) -> dict[str, float]:
             train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
     set_seed(args.seed)
     trainer = SquadTrainer(
-        model=AutoModelForQuestionAnswering.from_pretrained(source),
+        model=load(AutoModelForQuestionAnswering, source),
         args=args,
         train_dataset=train_windows,
         eval_dataset=eval_windows,

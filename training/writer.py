@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BatchEncoding, Pr
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.sublayer_order import expand
+from sublayers.loading import load
 from sublayers.pipelines import TARGET_TOKENIZER
 from sublayers.training.seq2seq_arguments import FAMILIES
 
@@ -113,12 +114,12 @@ def load_writer(
         ValueError: it is not one of this library's encoder-decoders, or has other sublayers than the orders.
         OSError: there is no model.
     """
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model = load(AutoModelForSeq2SeqLM, folder)
     if model.config.model_type not in FAMILIES:
         raise ValueError(f"{folder} is a {model.config.model_type}; give models of {', '.join(FAMILIES)}")
-    source = target = AutoTokenizer.from_pretrained(folder)
+    source = target = load(AutoTokenizer, folder)
     if model.config.encoder_vocab_size:
-        target = AutoTokenizer.from_pretrained(folder, subfolder=TARGET_TOKENIZER)
+        target = load(AutoTokenizer, folder, subfolder=TARGET_TOKENIZER)
     model.to(PartialState().device).eval()
     trained = len(paths_of(model.config))
     if orders and trained == 1:

@@ -139,8 +139,19 @@ def test_a_tokenizer_that_needs_code_is_refused_rather_than_left_out(trained, tm
     description = json.loads((trained / "tokenizer_config.json").read_text())
     description |= {"auto_map": {"AutoTokenizer": ["evil.T", None]}, "tokenizer_class": "T"}
     (trained / "tokenizer_config.json").write_text(json.dumps(description))
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(ValueError, match="needs code of its own, which is not run"):
         export(trained, tmp_path / "exported")
+
+
+@pytest.mark.parametrize(("name", "content"), [("README.md", b"Gr\xf6\xdfe"), ("run.json", b"{"), ("run.json", b"[]")])
+def test_a_card_or_record_that_cannot_be_read_is_one_sentence(trained, tmp_path, capsys, name, content):
+    (trained / name).write_bytes(content)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(SystemExit) as end:
+        cli.main(["export", str(trained), str(tmp_path / "exported")])
+    assert end.value.code == 2
+    assert f"{trained}/{name} is no" in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):

@@ -217,7 +217,7 @@ BAD = {
     "a bad dropout": (["--dropout", "7"], "dropout"),
     "an unknown objective": (["--objective", "nsp"], "unknown objective 'nsp'; choose from clm, mlm, mlm+nsp"),
     "a missing head": (["--objective", "mlm", "--model_type", "sandwich_lm"], "no head for --objective mlm; choose fr"),
-    "no folder to load": (["--model_name_or_path", "./gone"], "there is no folder ./gone; give another --model_name"),
+    "no folder to load": (["--model_name_or_path", "./gone"], "there is no folder ./gone; give another"),
     "no head to load": (
         [*MASKED, "--model_name_or_path", "{causal}"],
         "sandwich_lm has no head for --obj",

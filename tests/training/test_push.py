@@ -150,6 +150,8 @@ def test_a_branch_is_made_and_main_left_alone(hub, model, tmp_path):
     assert files_of(hub).keys() == {".gitattributes"}
     loaded = AutoModelForMaskedLM.from_pretrained("ann/model", revision="v2")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    model.get_input_embeddings().weight.data.fill_(0.5)
+    model.save_pretrained(tmp_path / "model")
     with pytest.raises(FileExistsError, match="ann/model holds"):
         main([str(tmp_path / "model"), "ann/model", "--revision", "v2"])
 
@@ -164,6 +166,49 @@ def test_a_push_that_breaks_shows_nothing_and_can_be_completed(hub, model, tmp_p
     main([str(tmp_path / "model"), "ann/model"])
     loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+
+
+def test_a_push_whose_answer_is_lost_stands_and_says_so(hub, model, tmp_path, capsys):
+    hub.lose("POST .*/commit/.*")
+    main([str(tmp_path / "model"), "ann/model", "--commit-message", "Mine"])
+    assert f"is published at {hub.url}/ann/model\n" in capsys.readouterr().out
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert [commit.title for commit in HfApi().list_repo_commits("ann/model")] == ["Mine", "initial commit"]
+
+
+def test_who_cannot_look_says_so_and_a_second_push_finds_it_done(hub, model, tmp_path, capsys):
+    hub.lose("POST .*/commit/.*|GET .*/commits/.*")
+    with pytest.raises(SystemExit):
+        cli.main(["push", str(tmp_path / "model"), "ann/model"])
+    assert "it is not known whether ann/model is complete; look there, or push again" in last_line(capsys)
+    hub.repair()
+    before = files_of(hub)
+    main([str(tmp_path / "model"), "ann/model"])
+    assert "is published at" in capsys.readouterr().out
+    assert files_of(hub) == before
+    assert len(HfApi().list_repo_commits("ann/model")) == 2
+    # another model, or one file more, is not what would be pushed
+    hub.repositories["ann/model"].files()["more.txt"] = File(b"")
+    with pytest.raises(FileExistsError, match="add --overwrite"):
+        main([str(tmp_path / "model"), "ann/model"])
+
+
+def test_a_lost_answer_does_not_pass_for_files_that_are_not_there(hub, folder):
+    upload(folder, "ann/model")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    hub.cut("POST .*/commit/.*")
+    with pytest.raises(ConnectionError, match="broke before ann/model was complete"):
+        upload(folder, "ann/model")
+    hub.repair()
+    hub.lose("POST .*/commit/.*")
+    commit = upload(folder, "ann/model", commit_message="Shards")
+    assert (commit.commit_message, commit.oid) == ("Shards", hub.repositories["ann/model"].refs["refs/heads/main"])
+    assert "model.safetensors" not in files_of(hub)
+    # where a proposal is, nobody can tell
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ConnectionError, match="not known"):
+        upload(folder, "ann/model", create_pr=True)
 
 
 def test_an_upload_that_breaks_between_files_leaves_what_was_published(hub, folder, impatient):

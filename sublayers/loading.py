@@ -1,0 +1,160 @@
+"""Loading what somebody else has made: without code of his, and without files that are not part of it."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+
+# what a tokenizer is made from; the files that it names are looked up where the command runs, too
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+# the ends of the names of all files in whose values a reader finds names of others
+SETTINGS = ("config.json", ".index.json", *TOKENIZER_SETTINGS)
+
+
+def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
+    """Load a model, configuration or tokenizer that somebody else may have made, and nobody is asked to trust him.
+
+    What the source says of code in its folder is forgotten, for where this is saved next there is none.
+
+    Args:
+        auto_class: class with the method `from_pretrained`.
+        source: a folder, or a repository on the Hub.
+        options: for `from_pretrained`.
+
+    Returns:
+        What `from_pretrained` returns.
+
+    Raises:
+        OSError: there is no such folder or repository, or it lacks a file.
+        ValueError: the source is damaged, needs code of its own, leads out of its folder, is an adapter, or has values
+            that its class refuses.
+    """
+    folder = Path(source)
+    # the Hub would be asked for a folder, in vain and for long
+    if str(source).startswith((".", "/")) and not folder.exists():
+        raise FileNotFoundError(f"there is no folder {source}; give another")
+    try:
+        if not folder.exists():
+            folder = Path(snapshot_download(str(source), allow_patterns="*.json"))
+        refuse_ways_out(folder)
+        if auto_class is not AutoTokenizer and (folder / "adapter_config.json").exists():
+            raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
+        loaded = auto_class.from_pretrained(source, trust_remote_code=False, **options)
+    except (json.JSONDecodeError, UnicodeError) as error:
+        raise _damaged(source, error) from error
+    except (ImportError, OSError, StrictDataclassError, ValueError) as error:
+        # transformers writes paragraphs
+        said = " ".join(str(error).split())
+        if "trust_remote_code" in said:
+            said = f"{source} needs code of its own, which is not run; give a model that transformers knows"
+        raise (OSError if isinstance(error, OSError) else ValueError)(said) from error
+    except Exception as error:
+        raise _damaged(source, error) from error
+    _forget_code(loaded[0] if isinstance(loaded, tuple) else loaded)
+    return loaded
+
+
+def refuse_ways_out(source: Path) -> None:
+    """Check that a downloaded folder, in all folders below, holds nothing but itself, and names nothing else.
+
+    The Hub's cache, whose files are links to its own blobs, is one folder.
+
+    Raises:
+        ValueError: a link or the name of a file leads out, or something is neither a file nor a folder.
+    """
+    refuse_links_out(source)
+    homes = _homes(source)
+    for path in source.rglob("*.json"):
+        if not path.name.endswith(SETTINGS):
+            continue
+        try:
+            with never_running_code(path):
+                names = sorted({*_strings(json.loads(path.read_text(encoding="utf-8")))})
+        except ValueError:
+            if path.parent == source:
+                raise
+            # such as of a checkpoint that was not finished; who cannot read it finds no names in it
+            continue
+        places = [source, path.parent, *([Path()] if path.name in TOKENIZER_SETTINGS else [])]
+        for name in names:
+            for found in (place / name for place in places):
+                if os.path.exists(found) and not os.path.isdir(found) and _leads_out(found, homes):
+                    raise ValueError(
+                        f"{path} names {name!r}, a file outside of the folder; put a copy into the folder, or take the "
+                        "name away"
+                    )
+
+
+def refuse_links_out(source: Path) -> None:
+    """Check that a folder has no links to what is not in it, and no pipes, sockets or devices.
+
+    Raises:
+        ValueError: it has.
+    """
+    homes = _homes(source)
+    for path in (source, *source.rglob("*")):
+        if _leads_out(path, homes):
+            raise ValueError(f"{path} leads out of the folder, to {os.path.realpath(path)}; put a copy in its place")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ValueError(f"{path} is neither a file nor a folder, and is not read; take it away")
+
+
+@contextmanager
+def never_running_code(source: Path) -> Iterator[None]:
+    """Say one sentence for everything that a foreign file can make its reader raise; an OSError has its own.
+
+    Raises:
+        ValueError: the file is damaged or would run code.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise _damaged(source, error) from error
+
+
+def _damaged(source: str | Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{source} is damaged, or holds more than weights and would run code to load it; it is not read "
+        f"({type(error).__name__})"
+    )
+
+
+def _homes(source: Path) -> list[Path]:
+    home = Path(os.path.realpath(source))
+    # the Hub's cache keeps contents beside its snapshots
+    return [home, *(path.parents[1] / "blobs" for path in (home, *home.parents) if path.parent.name == "snapshots")]
+
+
+def _leads_out(path: Path, homes: list[Path]) -> bool:
+    return not any(Path(os.path.realpath(path)).is_relative_to(home) for home in homes)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _forget_code(loaded: Any) -> None:
+    if isinstance(loaded, PreTrainedTokenizerBase):
+        loaded.init_kwargs.pop("auto_map", None)
+        return
+    config = getattr(loaded, "config", loaded)
+    # what the package writes anew wherever it writes code
+    names = ["custom_pipelines"]
+    if not isinstance(config, SublayersConfig):
+        names.append("auto_map")
+    for name in names:
+        vars(config).pop(name, None)
