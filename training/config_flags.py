@@ -5,7 +5,6 @@ from dataclasses import MISSING, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, TrainingArguments
 
 
@@ -55,14 +54,11 @@ def load_config(
     # the Hub would be asked for a folder, in vain and for long
     if (model_name_or_path or "").startswith((".", "/")) and not Path(str(model_name_or_path)).is_dir():
         raise FileNotFoundError(f"there is no folder {model_name_or_path}; give another --model_name_or_path")
-    try:
-        if not model_name_or_path:
-            return new(**defaults | flags)
-        config = AutoConfig.from_pretrained(model_name_or_path, **flags)
-        config.validate()
-        return config
-    except StrictDataclassError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    if not model_name_or_path:
+        return new(**defaults | flags)
+    config = AutoConfig.from_pretrained(model_name_or_path, **flags)
+    config.validate()
+    return config
 
 
 def check_unchanged(config: PreTrainedConfig, flags: dict[str, Any], checkpoint: str) -> None:
