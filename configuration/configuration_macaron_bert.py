@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from huggingface_hub.dataclasses import strict
-
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
+from sublayers.configuration.configuration_sublayers import strict
 
 
 @strict

@@ -2,10 +2,8 @@
 
 from typing import Literal
 
-from huggingface_hub.dataclasses import strict
-from transformers.utils.type_validators import interval
-
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+from sublayers.configuration.configuration_sublayers import strict
 
 
 @strict
@@ -21,8 +19,8 @@ class MacaronSeq2SeqConfig(ReorderedSeq2SeqConfig):
     encoder_sublayer_order: str = "(fsf)6"
     decoder_sublayer_order: str = "(fscf)6"
     intermediate_size: int = 1024
-    attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
-    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    attention_dropout: float | int = 0.1
+    activation_dropout: float | int = 0.1
     norm_position: Literal["pre", "post"] = "pre"
     final_norm: bool = True
     feed_forward_scale: float | int = 0.5

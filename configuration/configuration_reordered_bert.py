@@ -2,10 +2,7 @@
 
 from typing import Literal
 
-from huggingface_hub.dataclasses import strict
-from transformers.utils.type_validators import interval
-
-from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 
 
 @strict
@@ -28,7 +25,7 @@ class ReorderedBertConfig(SublayersConfig):
     # the vector of the first segment stays zero
     untrained_first_segment: bool = False
     hidden_act: str = "gelu"
-    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    activation_dropout: float | int = 0.0
     # None: dropout
     classifier_dropout: float | int | None = None
     norm_position: Literal["pre", "post"] = "post"

@@ -3,10 +3,7 @@
 from dataclasses import field
 from typing import ClassVar, Literal
 
-from huggingface_hub.dataclasses import strict
-from transformers.utils.type_validators import interval
-
-from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 from sublayers.configuration.sublayer_order import expand
 
 
@@ -28,8 +25,8 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     intermediate_size: int = 2048
     # of source and of target, each
     max_position_embeddings: int = 1024
-    attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
-    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
     # widths of the kernels of the first, second, ... convolution of each stack, the last one's also of those behind it.
     # they have num_attention_heads, always a gate and a softmax, and drop their kernels' weights by attention_dropout
     kernel_sizes: list[int] = field(default_factory=lambda: [3, 7, 15, 31])
@@ -40,7 +37,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     share_encoder_decoder_embeddings: bool = True
     output_bias: bool = False
     # the share of each label's weight that the loss spreads over the vocabulary
-    label_smoothing: float | int = interval(min=0.0, max=1.0)(default=0.0)
+    label_smoothing: float | int = 0.0
     is_encoder_decoder: bool = True
     pad_token_id: int | None = 1
     bos_token_id: int | None = 0

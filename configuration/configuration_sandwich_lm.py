@@ -2,10 +2,7 @@
 
 from itertools import pairwise
 
-from huggingface_hub.dataclasses import strict
-from transformers.utils.type_validators import interval
-
-from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 
 
 @strict
@@ -26,15 +23,15 @@ class SandwichLMConfig(SublayersConfig):
     keys_to_ignore_at_inference = ["past_key_values"]
 
     sublayer_order: str = "s6(sf)10f6"
-    dropout: float | int = interval(min=0.0, max=1.0)(default=0.3)
+    dropout: float | int = 0.3
     # ids, sorted by frequency, at which bands of rarer words begin (Baevski and Auli 2019, section 3); None: all words
     # have vectors of hidden_size. tie_word_embeddings then shares the tables of all bands and the matrices of all but
     # the first, which has none in the softmax
     adaptive_cutoffs: list[int] | None = None
     # how many times narrower than those of the band before the vectors of a band are
-    adaptive_factor: int = interval(min=1)(default=4)
+    adaptive_factor: int = 4
     # of what the adaptive softmax reads, and of that made narrow for a band
-    adaptive_softmax_dropout: float | int = interval(min=0.0, max=1.0)(default=0.2)
+    adaptive_softmax_dropout: float | int = 0.2
 
     @property
     def adaptive_bands(self) -> list[tuple[int, int]]:

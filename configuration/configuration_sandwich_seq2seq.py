@@ -1,9 +1,7 @@
 """Configuration of the sandwich encoder-decoder."""
 
-from huggingface_hub.dataclasses import strict
-from transformers.utils.type_validators import interval
-
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+from sublayers.configuration.configuration_sublayers import strict
 
 
 @strict
@@ -22,4 +20,4 @@ class SandwichSeq2SeqConfig(ReorderedSeq2SeqConfig):
     hidden_size: int = 1024
     intermediate_size: int = 4096
     num_attention_heads: int = 16
-    dropout: float | int = interval(min=0.0, max=1.0)(default=0.3)
+    dropout: float | int = 0.3

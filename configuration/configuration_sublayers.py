@@ -1,15 +1,19 @@
 """What the configurations of all families share: fields, derived counts and checks."""
 
 import difflib
+import math
 from dataclasses import field, fields
+from functools import wraps
 from importlib import import_module
+from inspect import formatannotation
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-from huggingface_hub.dataclasses import strict
+from huggingface_hub.dataclasses import strict as strict_dataclass
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
-from transformers.utils.type_validators import interval
+from transformers.activations import ACT2FN
 
 from sublayers.configuration.sublayer_order import SELF_MIXERS, compact, counts, expand
 
@@ -27,6 +31,55 @@ TENSOR_PARALLEL_PLANS: dict[str, dict[str, str]] = {
     "d": {},
     "l": {},
 }
+# how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
+COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor")
+SHARES = ("dropout", "layerdrop", "_smoothing", "_probability")
+Config = TypeVar("Config", bound=PreTrainedConfig)
+
+
+def check_value(name: str, value: Any) -> None:
+    """Check the value of a field by the field's name.
+
+    Raises:
+        ValueError: a number out of range, an unknown activation, or an empty list of end tokens.
+    """
+    if name.endswith("_act") and value not in (None, *ACT2FN):
+        raise ValueError(f"{name}={value!r} is unknown; choose from {', '.join(ACT2FN)}")
+    if name == "eos_token_id" and value == []:
+        raise ValueError("eos_token_id=[] names no token; give one or more, or None")
+    # transformers only warns of special tokens that are out of range
+    if isinstance(value, int | float) and not name.endswith("_token_id"):
+        low, high = (0, 1) if name.endswith(SHARES) else (int(name.endswith(COUNTS)), math.inf)
+        if not low <= value <= high or value == math.inf:
+            numbers = f"from {low} to {high}" if name.endswith(SHARES) else f"of {low} or more"
+            raise ValueError(f"{name}={value} is out of range; give a finite number {numbers}")
+
+
+def strict(config_class: type[Config]) -> type[Config]:
+    """Make a configuration check its fields' types and values, with a ValueError of one sentence."""
+    checked: Any = strict_dataclass(config_class)
+    set_field, validate = checked.__setattr__, checked.validate
+
+    def set_in_one_sentence(self, name, value):
+        # the check would pass over a name that only maps to a field's
+        name = self.attribute_map.get(name, name)
+        try:
+            set_field(self, name, value)
+        except StrictDataclassFieldValidationError as error:
+            kind = formatannotation(self.__dataclass_fields__[name].type)
+            raise ValueError(f"{name}={value!r} does not fit; give {kind}") from error
+
+    # subclasses are asked where the method is from
+    @wraps(validate)
+    def validate_in_one_sentence(self):
+        try:
+            validate(self)
+        except StrictDataclassClassValidationError as error:
+            raise ValueError(str(error.__cause__)) from error
+
+    checked.__setattr__ = set_in_one_sentence
+    checked.validate = validate_in_one_sentence
+    return checked
 
 
 def tensor_parallel_plan(order: str) -> dict[str, str]:
@@ -41,9 +94,12 @@ def tensor_parallel_plan(order: str) -> dict[str, str]:
 class SublayersConfig(PreTrainedConfig):
     """Sizes, sublayers and residual stream of a model whose sublayers run in any order.
 
+    Orders are stored in their canonical form, however they are written, also when they are set later.
+
     Raises:
-        ValueError: an order with a letter that the family lacks, heads that do not divide the width, or a keyword that
-            is nearly, but not quite, the name of a field.
+        ValueError: an order that cannot be read or has a letter that the family lacks, heads that do not divide the
+            width, a number out of range, an unknown activation, an empty list of end tokens, a value of another type,
+            or a keyword that is nearly, but not quite, the name of a field.
     """
 
     # the fields that hold an order, or several in a list, and the letters that each may have; the last is that of the
@@ -58,9 +114,9 @@ class SublayersConfig(PreTrainedConfig):
     hidden_act: str = "relu"
     # of feed-forward sublayers right before self-attention; None: hidden_act
     pre_attention_act: str | None = None
-    dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
-    attention_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
-    activation_dropout: float | int = interval(min=0.0, max=1.0)(default=0.1)
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.1
+    activation_dropout: float | int = 0.1
     norm_position: Literal["pre", "post"] = "pre"
     # without gain and bias, norms have no parameters
     norm_affine: bool = True
@@ -86,9 +142,6 @@ class SublayersConfig(PreTrainedConfig):
         for name in kwargs:
             if close := difflib.get_close_matches(name, names, n=1, cutoff=0.9):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}; did you mean {close[0]!r}?")
-        for name in self.order_fields:
-            value = getattr(self, name)
-            setattr(self, name, [compact(order) for order in value] if isinstance(value, list) else compact(value))
         super().__post_init__(**kwargs)
         # nobody can ask an Auto class for a model before there is a configuration, and only now they need to be loaded
         _ = self.package
@@ -100,6 +153,13 @@ class SublayersConfig(PreTrainedConfig):
         None in the copy of this code that a folder brings along.
         """
         return import_module("sublayers.self_contained") if __name__.startswith("sublayers.") else None
+
+    def __setattr__(self, name, value):
+        if name in self.order_fields:
+            value = [compact(order) for order in value] if isinstance(value, list) else compact(value)
+        elif name in self.__dataclass_fields__:
+            check_value(name, value)
+        super().__setattr__(name, value)
 
     @property
     def orders(self) -> dict[str, str]:

@@ -1,15 +1,19 @@
 """The order language: a Transformer is a string over `s`, `c`, `f`, `d` and `l`, one residual sublayer a letter.
 
 `s` is self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic and lightweight
-convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2` or
-`s^{2} (sf)^2 f^2`, and with spaces anywhere; `compact` gives the canonical form.
+convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
+`s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. The papers' patterns are orders, too: `par(24, 5)`,
+`sandwich(6, 3, decoder=True)`. `compact` gives the canonical form.
 """
 
 import math
 import random
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from inspect import signature
 from itertools import groupby
+from unicodedata import normalize
 
 LETTERS = {
     "s": "self-attention",
@@ -22,10 +26,15 @@ LETTERS = {
 SELF_MIXERS = "sdl"
 # far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
 MAX_SUBLAYERS = 1024
+# room for all of them one by one, each with a space and a repeat
+MAX_CHARACTERS = 4 * MAX_SUBLAYERS
+# as many of a long order are shown in a message
+SHOWN = 100
 
 # whatever is no parenthesis, letter or repeat is caught as a token of its own, and refused
 _REPEAT = r"(?:\s*(?:[x×*^]?\s*([0-9]+)|\^\s*\{\s*([0-9]+)\s*\}))?"  # noqa: RUF001
 _TOKEN = re.compile(rf"\(|[){''.join(LETTERS)}]{_REPEAT}|\S")
+_CALL = re.compile(r"\s*([a-z]+)\s*\(\s*([0-9]+\s*(?:,\s*[0-9]+\s*)*)(,\s*decoder\s*=\s*true\s*)?\)\s*")
 
 
 def expand(order: str) -> str:
@@ -37,8 +46,16 @@ def expand(order: str) -> str:
     """
     if not isinstance(order, str):
         raise TypeError(f"an order is a string such as 's6(sf)10f6', not {order!r} of type {type(order).__name__}")
+    if len(order) > MAX_CHARACTERS:
+        raise ValueError(
+            f"an order of {len(order)} characters is too long; write it in at most {MAX_CHARACTERS}, with repeats such "
+            "as s6 or (sf)10"
+        )
     # tabs and line breaks would push the caret out of line
-    order = re.sub(r"\s", " ", order)
+    order = re.sub(r"\s", " ", order.lower())
+    order = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda digits: f"^{normalize('NFKC', digits[0])}", order)
+    if (call := _CALL.fullmatch(order)) and call[1] in PATTERNS:
+        return expand(_call(call))
     open_groups: list[tuple[str, int]] = []
     expanded = ""
     for token in _TOKEN.finditer(order):
@@ -59,8 +76,7 @@ def expand(order: str) -> str:
         digits = "1"
         if token.lastindex:
             digits, position = token[token.lastindex], token.start(token.lastindex)
-        # five digits are too many already, and int() refuses some thousands
-        repeats = int(digits.lstrip("0")[:5] or "0")
+        repeats = _number(digits)
         if not repeats:
             raise _error("a repeat of zero leaves nothing; give 1 or more, or remove what it repeats", order, position)
         if len(before) + len(unit) * repeats > MAX_SUBLAYERS:
@@ -73,8 +89,23 @@ def expand(order: str) -> str:
     return expanded
 
 
+def _number(digits: str) -> int:
+    # nine digits are too many already, and int() refuses some thousands
+    return int(digits.lstrip("0")[:9] or "0")
+
+
+def _call(call: re.Match[str]) -> str:
+    pattern = PATTERNS[call[1]]
+    try:
+        return pattern(*map(_number, re.findall("[0-9]+", call[2])), **{"decoder": True} if call[3] else {})
+    except TypeError:
+        usage = f"{call[1]}({', '.join(signature(pattern).parameters)})"
+        raise ValueError(f"{call[0][:SHOWN].strip()!r} has too few numbers or too many; write {usage}") from None
+
+
 def _error(problem: str, order: str, position: int) -> ValueError:
-    return ValueError(f"{problem}\n  {order}\n  {' ' * position}^")
+    start = max(0, position - SHOWN // 2)
+    return ValueError(f"{problem}\n  {order[start : start + SHOWN]}\n  {' ' * (position - start)}^")
 
 
 def _explain(character: str) -> str:
@@ -209,3 +240,12 @@ def random_unbalanced(budget: int, seed: int) -> str:
         order += letter
         budget -= 1 if letter == "s" else 2
     return compact(order)
+
+
+# what an order can be written as, other than in letters
+PATTERNS: dict[str, Callable[..., str]] = {
+    "interleaved": interleaved,
+    "sandwich": sandwich,
+    "par": par,
+    "macaron": macaron,
+}

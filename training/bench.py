@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -95,9 +96,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     shapes = ["64x20"]
     iot.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     args = parser.parse_args(argv)
-    # orders of a stack between commas, stacks between colons
+    # orders of a stack between commas, but for those in parentheses; stacks between colons
     args.orders = [
-        ":".join(",".join(map(compact, stack.split(","))) for stack in order.split(":"))
+        ":".join(",".join(map(compact, re.split(r",(?![^(]*\))", stack))) for stack in order.split(":"))
         for order in args.orders or args.default_orders(args)
     ]
     del args.default_orders

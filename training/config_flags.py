@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import MISSING, field, fields, make_dataclass
 from typing import Any, get_args, get_origin
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, TrainingArguments
 
 from sublayers.loading import load
@@ -53,14 +52,11 @@ def load_config(
         FileNotFoundError: there is no such folder.
         ValueError: a value that the configuration refuses.
     """
-    try:
-        if not model_name_or_path:
-            return new(**defaults | flags)
-        config = load(AutoConfig, model_name_or_path, **flags)
-        config.validate()
-        return config
-    except StrictDataclassError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    if not model_name_or_path:
+        return new(**defaults | flags)
+    config = load(AutoConfig, model_name_or_path, **flags)
+    config.validate()
+    return config
 
 
 def check_unchanged(config: PreTrainedConfig, flags: dict[str, Any], checkpoint: str) -> None:

@@ -27,7 +27,7 @@ from sublayers.training.checkpoint import (
     load_fairseq,
     record_copies,
 )
-from sublayers.training.cli import refuse_to_overwrite, whole_folder, without_tokens
+from sublayers.training.cli import positive, refuse_to_overwrite, whole_folder, without_tokens
 from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
@@ -151,13 +151,18 @@ def main(argv: list[str] | None = None) -> None:
     source_help += "model, Transformer, Macaron, Macaron BERT, LightConv, IOT)"
     parser.add_argument("source", type=Path, help=source_help)
     parser.add_argument("destination", type=Path, help="a new folder")
-    parser.add_argument("--sublayer-order", "--sublayer_order", help="default: the source's own")
+    order_help = "default: the source's own; train another one before use: sublayers pretrain --model_name_or_path "
+    order_help += "DESTINATION, a BERT with --objective mlm. Only a BERT's may be of another length: sublayers that it "
+    order_help += "lacks are dropped, and those that it has in addition get random weights"
+    parser.add_argument("--sublayer-order", "--sublayer_order", help=order_help)
     for side in ("encoder", "decoder"):
-        order_help = f"of an encoder-decoder's {side}; default: the source's own"
+        order_help = f"of an encoder-decoder's {side}; default: the source's own; train another one before use: "
+        order_help += "sublayers seq2seq --model_name_or_path DESTINATION"
         parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed where a fairseq file does not tell"
-    parser.add_argument("--num-attention-heads", "--num_attention_heads", type=int, help=heads_help)
-    verify_help = "run a transformers source and the new folder on random tokens, and keep it only if they agree"
+    parser.add_argument("--num-attention-heads", "--num_attention_heads", type=positive, help=heads_help)
+    verify_help = "run a transformers source and the new folder on random tokens, the latter with padding on the "
+    verify_help += "right, on the left and in between, and keep it only if they agree"
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
@@ -210,3 +215,5 @@ def main(argv: list[str] | None = None) -> None:
         f"{name} {' '.join(order) if isinstance(order, list) else order}" for name, order in final.items()
     )
     print(f"{destination}: {model.num_parameters():,} parameters, {described}")
+    if warning := report.warning():
+        print(f"warning: {destination} {warning}; train it before use, as --help says", file=sys.stderr)

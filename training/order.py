@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
-from sublayers.configuration.sublayer_order import LETTERS, compact, counts, expand, interleaved, macaron, par, sandwich
+from sublayers.configuration.sublayer_order import LETTERS, compact, counts, expand
 from sublayers.training.cli import positive
 
 # dark letters on light boxes are readable on light and dark terminals
@@ -25,12 +23,6 @@ BOXES = {
 }
 # the same colours on paper
 COLOURS = {"s": "#7fc97f", "c": "#7fb3d5", "f": "#b39ddb", "d": "#f5a742", "l": "#f2e27e"}
-PATTERNS: dict[str, Callable[..., str]] = {
-    "interleaved": interleaved,
-    "sandwich": sandwich,
-    "par": par,
-    "macaron": macaron,
-}
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
     "in classification and when a prompt is prefilled."
@@ -57,8 +49,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)
     try:
-        costs = {given: _cost(_read(given), args) for given in args.orders}
-    except (TypeError, ValueError) as error:
+        costs = {given: _cost(compact(given), args) for given in args.orders}
+    except ValueError as error:
         parser.error(str(error))
     if args.picture:
         _paint([(given, cost["order"]) for given, cost in costs.items()], args.picture)
@@ -69,13 +61,6 @@ def main(argv: list[str] | None = None) -> None:
     for cost in costs.values():
         _draw(cost["order"], console)
     console.print(_table(costs))
-
-
-def _read(given: str) -> str:
-    call = re.fullmatch(r"\s*(\w+)\s*\((\s*\d+\s*(?:,\s*\d+\s*)*)\)\s*", given)
-    if call and call[1] in PATTERNS:
-        return PATTERNS[call[1]](*(int(number) for number in call[2].split(",")))
-    return compact(given)
 
 
 def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a conversion has to show: where every tensor went, and that the result computes what its source does."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from sublayers.training.checkpoint import BUFFERS, Weights
 
 # of the size of the outputs
 TOLERANCE = 1e-4
+# why a tensor was left out
+LACKED = "of sublayers that the order lacks"
 
 
 class Account(NamedTuple):
@@ -36,6 +39,13 @@ class Account(NamedTuple):
         if self.new:
             lines.append(f"new, with random weights: {', '.join(self.new)}")
         return "\n".join(lines)
+
+    def warning(self) -> str:
+        """Name the sublayers that are random, and those that were dropped; empty where there are none."""
+        random = _distinct(r".*?layers\.\d+", self.new)
+        dropped = _distinct(r".*?\.\d+\.\w+", [name for name, why in self.left_out.items() if why == LACKED])
+        named = {"has random weights in": random, "dropped": dropped}
+        return " and ".join(f"{what} {', '.join(names)}" for what, names in named.items() if names)
 
 
 def account(
@@ -70,6 +80,11 @@ def account(
     return Account(taken_over, left_out, [name for name, tensor in own.items() if tensor.data_ptr() not in known])
 
 
+def _distinct(start: str, names: Iterable[str]) -> list[str]:
+    """Find the starts of names that match, once each."""
+    return [*dict.fromkeys(found[0] for name in names if (found := re.match(start, name)))]
+
+
 def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Compare number by number; a checkpoint of a training that diverged holds some that are none."""
     return first.shape == second.shape and torch.allclose(first, second.to(first.dtype), 0, 0, equal_nan=True)
@@ -96,7 +111,7 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
     if name.endswith(BUFFERS):
         return "a buffer without information"
     if re.search(r"\.\d+\.", name):
-        return "of sublayers that the order lacks"
+        return LACKED
     if equal := next((other for other in taken_over if _same(weights[other], weights[name])), None):
         return f"equal to {equal}"
     return "without a place in the model" if weights[name].any() else "all zero"
@@ -104,7 +119,9 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
 
 @torch.no_grad()
 def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
-    """Run a model and its source on the same random tokens, of which some are padding.
+    """Run a model on random tokens with padding on the right, on the left and in between, its source without padding.
+
+    Some sources count padding as positions, or have to be told where it is: without it, all number tokens alike.
 
     Returns:
         The largest difference of an output at a token that is not padding, relative to the largest number there.
@@ -114,30 +131,35 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     """
     config = source.config
     length = min(13, config.max_position_embeddings)
-    shape = (3, 2, length) if type(source).__name__.endswith("MultipleChoice") else (3, length)
+    mask = torch.ones(4, length, dtype=torch.long)
+    mask[1, length - length // 2 :] = mask[2, : length // 2] = mask[3, 1::3] = 0
+    if type(source).__name__.endswith("MultipleChoice"):
+        mask = mask[:, None].repeat(1, 2, 1)
     generator = torch.Generator().manual_seed(0)
-    inputs = {"input_ids": torch.randint(config.vocab_size, shape, generator=generator)}
-    mask = torch.ones(shape, dtype=torch.long)
-    # on the right: there, all count positions alike
-    mask[1, ..., length // 2 :] = 0
-    positions = {}
-    if config.model_type == "gpt2":
-        # no token would see it there; on the left, this source has to be told where it is
-        mask = mask.flip(-1)
-        positions["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+    inputs = {"input_ids": torch.randint(config.vocab_size, mask.shape, generator=generator), "attention_mask": mask}
+    targets = {}
     if config.is_encoder_decoder:
-        targets = len(source.get_output_embeddings().weight)
-        inputs["decoder_input_ids"] = torch.randint(targets, (3, length - 2), generator=generator)
+        number = len(source.get_output_embeddings().weight)
+        targets["decoder_input_ids"] = torch.randint(number, mask.shape, generator=generator)
     elif config.model_type == "bert":
-        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
-    ours = model.eval()(**inputs, attention_mask=mask)
-    theirs = source.eval()(**inputs, attention_mask=mask, **positions)
+        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, mask.shape, generator=generator)
+    ours = model.eval()(**inputs, **targets)
+    differences, sizes = defaultdict(list), defaultdict(list)
+    for row in range(len(mask)):
+        real = mask[row].view(-1, length)[0].bool()
+        alone = {name: tensor[row : row + 1, ..., real] for name, tensor in inputs.items()}
+        theirs = source.eval()(**alone, **{name: tensor[row : row + 1] for name, tensor in targets.items()})
+        for name, expected in theirs.items():
+            if isinstance(expected, torch.Tensor):
+                found = ours[name][row : row + 1]
+                found = found if found.shape == expected.shape else found[:, real]
+                differences[name].append((found - expected).abs().max())
+                sizes[name].append(expected.abs().max())
     largest = 0.0
-    for name, expected in theirs.items():
-        if isinstance(expected, torch.Tensor):
-            real = mask.bool() if expected.shape[: mask.dim()] == mask.shape else ...
-            difference = (ours[name] - expected)[real].abs().max() / expected[real].abs().max()
-            if not difference <= TOLERANCE:
-                raise ValueError(f"{name} differs from the source's by {difference:.1e} of its size; nothing is kept")
-            largest = max(largest, difference.item())
+    for name, of_rows in differences.items():
+        # unlike Python's, this largest number of some is NaN if one is
+        difference = (torch.stack(of_rows).max() / torch.stack(sizes[name]).max()).item()
+        if not difference <= TOLERANCE:
+            raise ValueError(f"{name} differs from the source's by {difference:.1e} of its size; nothing is kept")
+        largest = max(largest, difference)
     return largest

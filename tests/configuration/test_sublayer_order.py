@@ -118,12 +118,74 @@ def test_par_keeps_the_length_and_the_ratio(num_sublayers, p):
         ("((sf)2f)2", "sfsffsfsff"),
         ("((s))", "s"),
         ("(df)x2 (dcf)^{2} l", "dfdfdcfdcfl"),
+        ("S2(SF)X2", "sssfsf"),
+        ("S⁶(sf)¹⁰F⁰²", "s" * 6 + "sf" * 10 + "ff"),
         ("s1024", "s" * 1024),
+        ("s 1 " * 1024, "s" * 1024),
         ("((s32)8)4", "s" * 1024),
     ],
 )
 def test_expand(order, letters):
     assert expand(order) == letters
+
+
+@pytest.mark.parametrize(
+    ("call", "order"),
+    [
+        ("par(24,5)", par(24, 5)),
+        ("par( 0024 , 5 )", par(24, 5)),
+        ("PAR(24,5)", par(24, 5)),
+        ("sandwich(16,6)", sandwich(16, 6)),
+        (" sandwich (6, 3, decoder=True) ", sandwich(6, 3, decoder=True)),
+        ("interleaved(16)", interleaved(16)),
+        ("macaron(6,decoder = True)", macaron(6, decoder=True)),
+    ],
+)
+def test_patterns_are_orders(call, order):
+    assert compact(call) == order
+    assert expand(call) == expand(order)
+    assert counts(call) == counts(order)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ("sandwich(16)", r"^'sandwich\(16\)' has too few .* or too many; write sandwich\(n, k, decoder\)$"),
+        ("par(24,5,decoder=True)", r"write par\(num_sublayers, p\)$"),
+        ("sandwich(16,17)", "^k=17 is out of range; give a number from 0 to 16$"),
+        (f"macaron({'9' * 4000})", "^n=999999999 is out of range; give a number from 1 to 341$"),
+    ],
+)
+def test_numbers_of_patterns_are_checked(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        expand(call)
+
+
+@pytest.mark.parametrize("order", [" " * 10_000, "(" * 200_000, "s" + " " * 10_000, "s" + "9" * 10_000, "s" * 4097])
+def test_the_length_of_an_order_is_bounded_before_it_is_read(order, monkeypatch):
+    monkeypatch.setattr("sublayers.configuration.sublayer_order._TOKEN", None)
+    with pytest.raises(ValueError, match=f"of {len(order)} characters is too long; write it in at most 4096") as caught:
+        compact(order)
+    assert len(str(caught.value)) < 150
+
+
+@given(st.text() | st.text("scfdl()^x⁶12 {},=", max_size=30))
+def test_whatever_is_written_is_an_order_or_a_value_error(written):
+    try:
+        canonical = compact(written)
+    except ValueError:
+        return
+    assert compact(canonical) == canonical
+
+
+def test_a_long_order_is_shown_around_the_character():
+    for order, position in (("s" * 1000 + "q" + "f" * 1000, 50), ("s" * 20 + "q" + " " * 1000, 20)):
+        with pytest.raises(ValueError, match="'q' is not a sublayer") as caught:
+            expand(order)
+        _, shown, caret = str(caught.value).split("\n")
+        assert len(shown) <= 102
+        assert shown[len(caret) - 1] == "q"
+        assert caret == " " * (position + 2) + "^"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +260,12 @@ def test_tail_start(order, start):
     [
         ("ssxb", 2, "repeats nothing"),
         ("s6(sb)3", 4, "'b' is not a sublayer"),
-        ("S", 0, "'S' is not a sublayer"),
+        ("Q", 0, "'q' is not a sublayer"),
+        ("s(6)", 2, "repeats nothing"),
+        ("sandwhich(16,6)", 1, "'a' is not a sublayer"),
+        ("par(24,5)f", 0, "'p' is not a sublayer"),
+        ("par(24 5)", 0, "'p' is not a sublayer"),
+        ("par()", 0, "'p' is not a sublayer"),
         ("dx", 1, "repeats nothing"),
         ("dlg", 2, r"use the letters s \(self-attention\), .*, d \(dynamic convolution\), l \(lightweight"),
         ("s\tq", 2, "'q' is not a sublayer"),
@@ -227,14 +294,14 @@ def test_tail_start(order, start):
         ("(s64)(f64)16", 10, "at most 1024"),
         ("s999999999999", 1, "at most 1024"),
         ("((s1000)1000)1000", 8, "at most 1024"),
-        ("s" + "9" * 10_000, 1, "at most 1024"),
+        ("s" + "9" * 90, 1, "at most 1024"),
     ],
 )
 def test_errors_point_at_the_character(order, position, problem):
     with pytest.raises(ValueError, match=problem) as caught:
         expand(order)
     _, shown, caret = str(caught.value).split("\n")
-    assert shown == "  " + re.sub(r"\s", " ", order)
+    assert shown == "  " + re.sub(r"\s", " ", order.lower())
     assert caret == " " * (position + 2) + "^"
     with pytest.raises(ValueError, match=problem):
         compact(order)

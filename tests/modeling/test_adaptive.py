@@ -192,8 +192,7 @@ def test_without_cutoffs_nothing_is_adaptive():
     ],
 )
 def test_refuses_bands_that_cannot_be(overrides, message):
-    # `strict` wraps what a validator raises in classes of its own, not all of which are ValueErrors
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(ValueError, match=message):
         SandwichLMForCausalLM(adaptive_config(**overrides))
 
 

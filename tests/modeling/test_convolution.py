@@ -198,7 +198,7 @@ class TestConvolutionsInTheContract(FamilyContract):
         ],
     )
     def test_refuses_bad_configs(self, overrides, message):
-        with pytest.raises(Exception, match=message):
+        with pytest.raises(ValueError, match=message):
             self.config(**overrides)
 
 
@@ -287,7 +287,7 @@ def test_finds_tokens_behind_a_past_in_the_mask_of_any_backend():
 @pytest.mark.parametrize("config_class", [SandwichLMConfig, MacaronBertConfig])
 @pytest.mark.parametrize("letter", "dl")
 def test_families_of_one_stack_have_no_convolutions(config_class, letter):
-    with pytest.raises(Exception, match=re.escape(f"holds ['{letter}'], but there")):
+    with pytest.raises(ValueError, match=re.escape(f"holds ['{letter}'], but there")):
         config_class(sublayer_order=f"s{letter}f")
 
 

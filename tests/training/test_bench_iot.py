@@ -13,7 +13,7 @@ def test_compares_every_task_with_the_transformer(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("COLUMNS", "250")
     path = tmp_path / "bench.json"
     flags = [f"--{name}={value}" for name, value in SIZES.items()]
-    orders = ["sf:s c f,fcs", "sf,fs:scf"]
+    orders = ["interleaved(1):s c f,fcs", "sf,fs:interleaved(1,decoder=True)"]
     bench.main(["iot", *flags, "--orders", *orders, "--shapes", "4x6", "--repeats=1", f"--json={path}"])
     everything = json.loads(path.read_text())
     assert list(everything["tasks"]) == [

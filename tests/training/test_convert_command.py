@@ -21,6 +21,7 @@ from transformers import (
     MarianConfig,
 )
 
+from sublayers.modeling import modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm
 from sublayers.training import convert, convert_bert
 from sublayers.training.cli import main
 
@@ -150,6 +151,23 @@ def test_sublayers_that_are_new_or_left_out_are_named(tmp_path, run):
     assert report["left_out"] == dict.fromkeys(left, "of sublayers that the order lacks")
     assert f"new, with random weights: {', '.join(report['new'])}\n" in printed
     assert f"left out, of sublayers that the order lacks: {', '.join(report['left_out'])}\n" in printed
+
+
+def test_warns_of_sublayers_that_are_random_or_dropped(tmp_path, capsys):
+    save(tmp_path / "source")
+    block = "bert.encoder.layer"
+    orders = {
+        "sf3": f"has random weights in model.layers.3 and dropped {block}.1.attention",
+        "s2f4": "has random weights in model.layers.4, model.layers.5",
+        "s2f": f"dropped {block}.1.intermediate, {block}.1.output",
+        "fssf": None,
+        "interleaved(2)": None,
+    }
+    for order, expected in orders.items():
+        ours = tmp_path / order
+        main(["convert", str(tmp_path / "source"), str(ours), f"--sublayer-order={order}"])
+        warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+        assert warnings == ([f"warning: {ours} {expected}; train it before use, as --help says"] if expected else [])
 
 
 def test_weights_that_a_folder_lacks_are_new_and_those_it_has_too_many_are_left_out(tmp_path, run):
@@ -282,6 +300,29 @@ def test_a_model_that_reads_its_padding_is_not_kept(auto_class, config, tmp_path
     forward = model_class.forward
     monkeypatch.setattr(model_class, "forward", lambda self, attention_mask=None, **inputs: forward(self, **inputs))
     refuse("source", "differs from the source's by", "--verify")
+
+
+@pytest.mark.parametrize(("auto_class", "config"), SOURCES[5:], ids=lambda value: getattr(value, "model_type", None))
+def test_a_model_that_counts_its_padding_is_not_kept(auto_class, config, tmp_path, refuse, monkeypatch):
+    save(tmp_path / "source", auto_class, config)
+    for module in (modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm):
+        monkeypatch.setattr(module, "number_positions", lambda length, *_: torch.arange(length)[None])
+    refuse("source", "differs from the source's by", "--verify")
+
+
+def test_bad_orders_and_heads_are_one_sentence(tmp_path, refuse):
+    save(tmp_path / "source")
+    save_file(fairseq("lm"), tmp_path / "lm.safetensors")
+    for order, sentence in {
+        "sc": r"sublayer_order='sc' holds \['c'\], but there par_bert runs only the sublayers",
+        "par(24)": r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)",
+        "s(f": "this parenthesis is never closed",
+        " " * 10_000: "an order of 10000 characters is too long",
+    }.items():
+        refuse("source", sentence, f"--sublayer-order={order}")
+    for heads, sentence in {0: "0 is not a positive number", -4: "-4 is not a positive number"}.items():
+        refuse("lm.safetensors", sentence, f"--num-attention-heads={heads}")
+    refuse("lm.safetensors", "hidden_size=16 is not a multiple of num_attention_heads=5", "--num-attention-heads=5")
 
 
 def test_says_what_it_cannot_verify(tmp_path, refuse):

@@ -1,0 +1,105 @@
+"""What every family's configuration refuses, and how: always a ValueError, at once and in one sentence."""
+
+import math
+from dataclasses import fields
+
+import pytest
+from families import FAMILIES, every_family, small
+from hypothesis import given, settings, strategies as st
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
+
+from sublayers import IOTSeq2SeqConfig, PARBertConfig, SandwichLMConfig, par, sandwich
+
+SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings"]
+SIZES += ["type_vocab_size", "encoder_vocab_size", "num_encoder_blocks", "num_decoder_blocks", "adaptive_factor"]
+SHARES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "adaptive_softmax_dropout"]
+SHARES += ["predictor_dropout", "layerdrop", "label_smoothing", "min_order_probability"]
+OTHERS = ["feed_forward_scale", "layer_norm_eps", "initializer_range", "position_offset", "gumbel_temperature"]
+OTHERS += ["gumbel_temperature_min", "gumbel_temperature_decay", "diversity_weight", "sharpness_weight"]
+OUT_OF_RANGE = dict.fromkeys(SIZES, (0, -1)) | dict.fromkeys(SHARES, (-0.1, 1.1)) | dict.fromkeys(OTHERS, (-1,))
+
+
+def own_fields(config_class):
+    return {f.name for f in fields(config_class)} - {f.name for f in fields(PreTrainedConfig)}
+
+
+@every_family
+def test_numbers_are_finite_and_in_range(family):
+    config_class = FAMILIES[family][0]
+    config = small(config_class)
+    numbers = {name for name in own_fields(config_class) if type(getattr(config, name)) in (int, float)}
+    assert {name for name in numbers if not name.endswith("_token_id")} <= OUT_OF_RANGE.keys()
+    for name in OUT_OF_RANGE.keys() & own_fields(config_class):
+        integer = name in SIZES or name == "position_offset"
+        for value in (*OUT_OF_RANGE[name], *([] if integer else [math.nan, math.inf, -math.inf])):
+            value = value if integer else float(value)
+            with pytest.raises(ValueError, match=f"^{name}={value} is out of range; give a finite number [^.\n]*$"):
+                small(config_class, **{name: value})
+            with pytest.raises(ValueError, match=f"^{name}={value} is out of range"):
+                setattr(config, name, value)
+        small(config_class, **{name: getattr(config, name)})
+
+
+@every_family
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("hidden_act", "gelou", "^hidden_act='gelou' is unknown; choose from .*gelu, .*relu"),
+        ("pre_attention_act", "", "^pre_attention_act='' is unknown; choose from "),
+        ("eos_token_id", [], r"^eos_token_id=\[\] names no token; give one or more, or None$"),
+        ("norm_position", "middle", r"^norm_position='middle' does not fit; give Literal\['pre', 'post'\]$"),
+        ("hidden_size", "32", "^hidden_size='32' does not fit; give int$"),
+        ("dropout", None, "^dropout=None does not fit; give float | int$"),
+        ("num_attention_heads", 5, "^hidden_size=32 is not a multiple of num_attention_heads=5$"),
+    ],
+)
+def test_values_are_refused_in_one_sentence(family, field, value, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        small(FAMILIES[family][0], **{field: value})
+
+
+def test_names_of_bert_are_checked_like_those_that_they_stand_for():
+    for value in (1.5, "0.1"):
+        with pytest.raises(ValueError, match=f"^dropout={value!r} "):
+            PARBertConfig(hidden_dropout_prob=value)
+    assert PARBertConfig(attention_probs_dropout_prob=0.3).attention_dropout == 0.3
+
+
+def test_what_no_longer_fits_together_is_refused_when_it_is_saved_or_built(tmp_path):
+    config = small(SandwichLMConfig)
+    config.num_attention_heads = 5
+    for use in (config.validate, lambda: config.save_pretrained(tmp_path), lambda: AutoModel.from_config(config)):
+        with pytest.raises(ValueError, match=r"^hidden_size=32 is not a multiple of num_attention_heads=5$"):
+            use()
+
+
+def test_orders_are_stored_in_their_canonical_form_however_they_come(tmp_path):
+    config = SandwichLMConfig(sublayer_order="PAR(24, 5)")
+    assert config.sublayer_order == par(24, 5)
+    config.sublayer_order = "sandwich(16,6)"
+    assert config.sublayer_order == sandwich(16, 6)
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, sublayer_order="S⁶(sf)¹⁰F⁶").sublayer_order == "s6(sf)10f6"
+    with pytest.raises(ValueError, match="never closed"):
+        config.sublayer_order = "s(f"
+    orders = ["interleaved(2,decoder=True)", "(CSF)x2"]
+    assert IOTSeq2SeqConfig(decoder_orders=orders).decoder_orders == ["(scf)2", "(csf)2"]
+
+
+VALUES = st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=9) | st.text("sfc()26^", max_size=9)
+VALUES |= st.sampled_from(["sf", "scf", "relu", "pre", "learned"]) | st.lists(VALUES, max_size=3)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_value_is_taken_or_refused_in_a_value_error(data):
+    config_class = FAMILIES[data.draw(st.sampled_from([*FAMILIES]))][0]
+    names = st.sampled_from(sorted(own_fields(config_class)))
+    values = data.draw(st.dictionaries(names, VALUES, min_size=1, max_size=3))
+    try:
+        config = small(config_class, **values)
+    except ValueError:
+        return
+    numbers = [value for value in config.to_dict().values() if isinstance(value, float)]
+    assert all(0 <= number < math.inf for number in numbers)
+    assert config_class(**config.to_dict()).to_dict() == config.to_dict()

@@ -1,0 +1,53 @@
+from dataclasses import make_dataclass
+
+import pytest
+
+from sublayers import IOTSeq2SeqConfig, PARBertConfig, SandwichLMConfig, par
+from sublayers.training.cli import expand_settings_file, parse_flags
+from sublayers.training.config_flags import check_unchanged, config_flags, given_flags, load_config
+
+NoFlags = make_dataclass("NoFlags", [])
+
+
+def read(config_class, argv):
+    """The fields that a command line gives a configuration."""
+    (flags,) = parse_flags(argv, [config_flags(config_class, NoFlags)], "usage")
+    return given_flags(flags)
+
+
+def test_patterns_are_read_from_flags_and_files_and_stored_as_orders(tmp_path):
+    (tmp_path / "settings.yaml").write_text("sublayer_order: par(24, 5)\n")
+    for argv in (["--sublayer_order", "par(24,5)"], [str(tmp_path / "settings.yaml")]):
+        flags = read(PARBertConfig, expand_settings_file(argv))
+        new = load_config(None, PARBertConfig, flags)
+        assert new.sublayer_order == par(24, 5)
+        PARBertConfig(sublayer_order="sf").save_pretrained(tmp_path / "old")
+        config = load_config(str(tmp_path / "old"), PARBertConfig, flags)
+        assert config.sublayer_order == par(24, 5)
+        # as a run that goes on does
+        new.save_pretrained(tmp_path / "run")
+        check_unchanged(config, flags, str(tmp_path / "run"))
+
+
+def test_patterns_are_read_in_lists_of_orders(tmp_path):
+    (tmp_path / "settings.yaml").write_text("decoder_orders: ['interleaved(1, decoder=True)', FCS]\n")
+    flags = read(IOTSeq2SeqConfig, expand_settings_file([str(tmp_path / "settings.yaml")]))
+    assert load_config(None, IOTSeq2SeqConfig, flags).decoder_orders == ["scf", "fcs"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--num_attention_heads=0", "num_attention_heads=0 is out of range; give a finite number of 1 or more"),
+        ("--num_attention_heads=3", "hidden_size=1024 is not a multiple of num_attention_heads=3"),
+        ("--feed_forward_scale=nan", "feed_forward_scale=nan is out of range; give a finite number of 0 or more"),
+        ("--hidden_act=nope", "hidden_act='nope' is unknown; choose from "),
+        ("--sublayer_order=sc", r"sublayer_order='sc' holds \['c'\], but there"),
+        ("--sublayer_order=par(24)", r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)"),
+    ],
+)
+def test_a_bad_value_is_one_sentence_for_new_and_for_loaded_models(flag, sentence, tmp_path):
+    SandwichLMConfig().save_pretrained(tmp_path)
+    for model in (None, str(tmp_path)):
+        with pytest.raises(ValueError, match=f"^{sentence}"):
+            load_config(model, SandwichLMConfig, read(SandwichLMConfig, [flag]))
