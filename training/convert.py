@@ -13,6 +13,7 @@ import transformers
 from transformers import (
     BartForConditionalGeneration,
     BertPreTrainedModel,
+    GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     MarianMTModel,
     PreTrainedConfig,
@@ -39,7 +40,16 @@ from sublayers.training.verify import account, compare
 
 # by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
-CLASSES = {"gpt2": GPT2LMHeadModel, "bart": BartForConditionalGeneration, "marian": MarianMTModel}
+# by the class that a folder names, as what it is loaded: a body by itself gets the head that is tied to its embeddings
+CLASSES: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "GPT2Model": GPT2LMHeadModel,
+        "GPT2LMHeadModel": GPT2LMHeadModel,
+        "GPT2ForSequenceClassification": GPT2ForSequenceClassification,
+    },
+    "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
+    "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
+}
 LANGUAGE_MODEL = {"norm_position": "pre", "hidden_act": "relu", "scale_embedding": True}
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -61,7 +71,8 @@ def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
 
     Raises:
         FileNotFoundError: there is no config.json.
-        ValueError: a model that is none of GPT-2, BERT, BART and Marian, an adapter, or a file that would run code.
+        ValueError: a model that is none of GPT-2, BERT, BART and Marian, a head that none here has, an adapter, or a
+            file that would run code.
     """
     refuse_ways_out(source)
     if not (source / "config.json").exists():
@@ -69,14 +80,18 @@ def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
     if (source / "adapter_config.json").exists():
         raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
     config, _ = PreTrainedConfig.get_config_dict(source)
-    model_type, (name, *_) = config.get("model_type"), config.get("architectures") or ["BertModel"]
+    model_type = config.get("model_type")
     if model_type not in (*CLASSES, "bert"):
         raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART and Marian can be converted")
-    model_class: Any = CLASSES.get(model_type)
+    classes = CLASSES.get(model_type, {})
+    (name, *_) = config.get("architectures") or [*classes, "BertModel"]
+    model_class: Any = classes.get(name)
     if model_type == "bert":
         model_class = getattr(transformers, name, None)
         if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
             raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
+    elif model_class is None:
+        raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
     with never_running_code(source):
         return model_class.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
 
@@ -90,7 +105,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> PreTrainedModel:
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
     if isinstance(source, BertPreTrainedModel):
         return from_bert(source, **orders)[0]
-    if isinstance(source, GPT2LMHeadModel):
+    if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
         return from_gpt2(source, **orders)
     return from_bart(source, **orders)
 

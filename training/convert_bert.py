@@ -43,11 +43,14 @@ def from_bert(
         The model, and which of its sublayers are new.
 
     Raises:
-        ValueError: a BERT that decodes, or that has parts which are not BERT's.
+        ValueError: a BERT that decodes, has relative positions, or has parts which are not BERT's.
     """
     old = source.config
     if old.is_decoder or old.add_cross_attention:
         raise ValueError("only BERT as an encoder can be converted")
+    # transformers 5 keeps this option, and ignores it
+    if (positions := old.to_dict().get("position_embedding_type", "absolute")) != "absolute":
+        raise ValueError(f"position_embedding_type={positions!r} cannot be converted; only BERT with 'absolute' can")
     config = PARBertConfig(
         vocab_size=old.vocab_size,
         sublayer_order=sublayer_order or interleaved(old.num_hidden_layers),

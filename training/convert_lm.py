@@ -6,17 +6,19 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import GPT2ForSequenceClassification, GPT2LMHeadModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
-from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
 from sublayers.training.checkpoint import State, Weights, assemble_whole
 from sublayers.training.convert_seq2seq import upgrade
 
 
-def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> SandwichLMForCausalLM:
-    """Convert transformers' GPT-2; in the interleaved order, the default, the outputs are equal.
+def from_gpt2(
+    source: GPT2LMHeadModel | GPT2ForSequenceClassification, sublayer_order: str | None = None
+) -> SandwichLMForCausalLM | SandwichLMForSequenceClassification:
+    """Convert transformers' GPT-2 or its classifier; in the interleaved order, the default, the outputs are equal.
 
     Raises:
         ValueError: an order with other numbers of sublayers than the checkpoint, or a variant of GPT-2 that scales its
@@ -42,9 +44,13 @@ def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> San
         scale_embedding=False,
         layer_norm_eps=old.layer_norm_epsilon,
         initializer_range=old.initializer_range,
+        tie_word_embeddings=old.tie_word_embeddings,
         pad_token_id=old.pad_token_id,
         bos_token_id=old.bos_token_id,
         eos_token_id=old.eos_token_id,
+        id2label=old.id2label,
+        label2id=old.label2id,
+        problem_type=old.problem_type,
     )
     state = source.transformer.state_dict()
 
@@ -63,7 +69,12 @@ def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> San
         feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
         sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
     others = {"model.embed_tokens.weight": state["wte.weight"], "model.embed_positions.weight": state["wpe.weight"]}
-    model = assemble_whole(SandwichLMForCausalLM(config), sublayers, others | take("ln_f", "model.norm"))
+    others |= take("ln_f", "model.norm")
+    # both heads are called as here
+    others |= {name: head for name, head in source.state_dict().items() if not name.startswith("transformer.")}
+    if isinstance(source, GPT2ForSequenceClassification):
+        return assemble_whole(SandwichLMForSequenceClassification(config), sublayers, others)
+    model = assemble_whole(SandwichLMForCausalLM(config), sublayers, others)
     model.generation_config = copy.deepcopy(source.generation_config)
     return model
 

@@ -26,7 +26,16 @@ from sublayers.training.cli import main
 
 SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
 BERT = BertConfig(**SIZES, num_hidden_layers=2, max_position_embeddings=64, pad_token_id=1)
-GPT2 = GPT2Config(vocab_size=61, n_positions=64, n_embd=16, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=2)
+LM = {
+    "vocab_size": 61,
+    "n_positions": 64,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+GPT2 = GPT2Config(**LM)
 SEQ2SEQ = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 1, "decoder_layers": 2}
 SEQ2SEQ |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32}
 IDS = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": 2}
@@ -39,6 +48,8 @@ SOURCES = [
     (AutoModelForQuestionAnswering, BERT),
     (AutoModelForSequenceClassification, BERT),
     (AutoModelForCausalLM, GPT2),
+    (AutoModelForCausalLM, GPT2Config(**LM, tie_word_embeddings=False)),
+    (AutoModelForSequenceClassification, GPT2Config(**LM, pad_token_id=1, num_labels=3)),
     (AutoModelForSeq2SeqLM, BartConfig(vocab_size=61, **SEQ2SEQ)),
     (AutoModelForSeq2SeqLM, MarianConfig(**SEQ2SEQ | MARIAN)),
 ]
