@@ -35,7 +35,7 @@ from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
 from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
-from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq, read_options
+from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.training.verify import account, compare
 
 # by whether the source is an encoder-decoder
@@ -50,7 +50,6 @@ CLASSES: dict[str, dict[str, Any]] = {
     "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
     "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
 }
-LANGUAGE_MODEL = {"norm_position": "pre", "hidden_act": "relu", "scale_embedding": True}
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -125,7 +124,7 @@ def from_fairseq(
         raise ValueError("the file does not tell its number of heads; pass --num-attention-heads")
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
-        return from_macaron_bert(weights, heads)
+        return from_macaron_bert(weights, heads, options=options)
     if PREDICTOR in weights:
         refuse_other_orders(orders, [])
         return from_fairseq_iot(weights, heads, options=options)
@@ -135,11 +134,7 @@ def from_fairseq(
         return from_fairseq_lightconv(weights, heads, options=options, **orders)
     if is_encoder_decoder:
         return from_fairseq_seq2seq(weights, heads, options=options, **orders)
-    # what would change a language model without a trace among its weights
-    fields = LANGUAGE_MODEL | {name: v for name, v in read_options(options).items() if name in LANGUAGE_MODEL}
-    if fields != LANGUAGE_MODEL:
-        raise ValueError(f"a language model with {fields} cannot be converted; only one with {LANGUAGE_MODEL} can")
-    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"))
+    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"), options=options)
 
 
 def take_tokenizer(source: Path, destination: Path) -> None:

@@ -12,7 +12,7 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
 from sublayers.training.checkpoint import State, Weights, assemble_whole
-from sublayers.training.convert_seq2seq import upgrade
+from sublayers.training.convert_seq2seq import read_options, take_stack, upgrade
 
 
 def from_gpt2(
@@ -125,41 +125,48 @@ def from_fairseq_lm(
     num_attention_heads: int,
     max_position_embeddings: int = 3072,
     sublayer_order: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> SandwichLMForCausalLM:
-    """Convert fairseq's transformer language model, with tied or with adaptive embeddings, which is pre-norm with ReLU.
+    """Convert fairseq's transformer language model (0.6 to 0.12), with one table of embeddings or with adaptive ones.
+
+    `options` are fairseq's, flat as its command line's; without them it is pre-norm with ReLU and scaled embeddings.
 
     Raises:
-        ValueError: a key that is missing or that this model has no place for, or an order that does not fit.
+        ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
+            that this model does not have.
     """
+    options = options or {}
+    if not options.get("max_target_positions") and "tokens_per_sample" in options:
+        options = {**options, "max_target_positions": options["tokens_per_sample"]}
+    fields = {"max_position_embeddings": max_position_embeddings} | read_options(options)
     old = upgrade(state)
-    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
     if "decoder.embed_tokens.embeddings.0.0.weight" in old:
         others, embedding = take_adaptive(old)
+        if "adaptive_softmax_dropout" in options:
+            fields["adaptive_softmax_dropout"] = options["adaptive_softmax_dropout"]
     else:
         table = old.take_tensor("decoder.embed_tokens.weight")
-        others = {"model.embed_tokens.weight": table}
-        embedding = {"vocab_size": table.shape[0], "hidden_size": table.shape[1]}
-    while any(k.startswith(prefix := f"decoder.layers.{len(sublayers['s'])}.") for k in old):
-        attention = {f"{prefix}self_attn.{name}": f"mixer.{name}" for name in ("q_proj", "k_proj", "v_proj")}
-        attention |= {f"{prefix}self_attn_layer_norm": "norm", f"{prefix}self_attn.out_proj": "mixer.o_proj"}
-        sublayers["s"].append(old.take_all(attention))
-        feed_forward = {f"{prefix}{name}": f"mixer.{name}" for name in ("fc1", "fc2")}
-        sublayers["f"].append(old.take_all({f"{prefix}final_layer_norm": "norm"} | feed_forward))
+        output = old.pop("decoder.output_projection.weight", table)
+        others = {"model.embed_tokens.weight": table, "lm_head.weight": output}
+        vocab_size, hidden_size = table.shape
+        tied = torch.equal(table, output)
+        embedding = {"vocab_size": vocab_size, "hidden_size": hidden_size, "tie_word_embeddings": tied}
+    sublayers = take_stack(old, "decoder")
     final_norm = "decoder.layer_norm.weight" in old
     if final_norm:
         others |= old.take("decoder.layer_norm", "model.norm")
-    old.refuse_rest("a language model with tied or adaptive embeddings")
+    old.refuse_rest("a language model")
     config = SandwichLMConfig(
         sublayer_order=sublayer_order or interleaved(len(sublayers["s"])),
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,
-        max_position_embeddings=max_position_embeddings,
         final_norm=final_norm,
         # fairseq's dictionaries begin with bos, pad, eos, and its positions behind the padding index
         position_offset=2,
         bos_token_id=0,
         pad_token_id=1,
         eos_token_id=2,
+        **fields,
         **embedding,
     )
     return assemble_whole(SandwichLMForCausalLM(config), sublayers, others)

@@ -234,8 +234,8 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
         from_fairseq_lm(state, 2, sublayer_order="sff")
     with pytest.raises(ValueError, match="the order 'sd' does not fit a checkpoint with 1 s"):
         place_whole("sd", {"s": [{"norm.weight": torch.ones(1)}]})
-    with pytest.raises(ValueError, match=r"no place for \['decoder.output_projection.weight'\]"):
-        from_fairseq_lm(state | {"decoder.embed_out": torch.ones(1)}, 2)
+    with pytest.raises(ValueError, match=r"no place for \['decoder.project_in_dim.weight'\]"):
+        from_fairseq_lm(state | {"decoder.project_in_dim.weight": torch.ones(1)}, 2)
     del state["decoder.layers.1.fc1.bias"]
     with pytest.raises(ValueError, match=r"has no \['decoder.layers.1.fc1.bias'\]"):
         from_fairseq_lm(state, 2)
@@ -248,7 +248,9 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
 def test_a_tensor_that_is_missing_is_one_sentence():
     state = macaron_state()
     del state["encoder.layers.1.self_attn.in_proj_weight"]
-    with pytest.raises(ValueError, match=r"has no encoder.layers.1.self_attn.in_proj_weight; is it of another kind"):
+    with pytest.raises(
+        ValueError, match=r"has no \['encoder.layers.1.self_attn.q_proj.weight'\]; is it of another kind"
+    ):
         from_macaron_bert(state, 4)
     state = fairseq_state()
     del state["decoder.embed_tokens.weight"]
