@@ -6,7 +6,13 @@ import torch
 from common import REFERENCE, needs_reference, tokens
 from common_fairseq import WIDTH, NaiveFairseq, fairseq_stack, linear, norm
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForPreTraining, AutoModelForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
 
 from sublayers.training.convert import main
 
@@ -167,3 +173,33 @@ def test_fairseqs_language_models_train_as_before(convert):
     config = AutoModel.from_pretrained(convert(language_model(), **dropouts, **lengths)).config
     assert {name: getattr(config, name) for name in dropouts} == dropouts
     assert config.max_position_embeddings == 48
+
+
+def translation_scores(naive, source, target):
+    states = naive.run("decoder", target, naive.run("encoder", source))
+    return states @ naive.weights["decoder.embed_tokens.weight"].T
+
+
+@needs_reference
+def test_the_naive_network_is_fairseqs_dynamic_convolution():
+    weights, io, args = load_reference("iot/baseline_dynamicconv")
+    naive = NaiveFairseq(weights, args)
+    for source, target, expected in zip(io["src_tokens_leftpad"], io["prev_output_tokens"], io["logits"], strict=True):
+        real = target != 1
+        assert_close(translation_scores(naive, source[source != 1], target[real]), expected[real])
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+@pytest.mark.parametrize("kernels", ["dd", "ll", "dl"])
+@pytest.mark.parametrize("rows", [WIDTH, 2 * WIDTH])
+@torch.no_grad()
+def test_convolutions_score_as_before_with_and_without_gates(rows, kernels, pre_norm, convert):
+    weights = fairseq_stack("encoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
+    weights |= fairseq_stack("decoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
+    options = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
+    model = AutoModelForSeq2SeqLM.from_pretrained(convert(weights, **options))
+    assert model.config.gated_convolutions == (rows > WIDTH)
+    targets = tokens(3, 7)
+    logits = model(ROWS, attention_mask=(ROWS != 1).long(), decoder_input_ids=targets).logits
+    for row, ids in enumerate(ROWS):
+        assert_close(logits[row], translation_scores(NaiveFairseq(weights, options), ids[ids != 1], targets[row]))
