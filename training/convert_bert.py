@@ -128,8 +128,8 @@ def from_macaron_bert(
     fields: dict[str, Any] = {"norm_position": "pre" if pre_norm else "post"}
     fields |= {"max_position_embeddings": max_position_embeddings} | read_options(options)
     final_norm = fields["norm_position"] == "pre"
-    sublayers = take_stack(state, "encoder", norm_affine=norm_affine)
-    is_macaron = len(sublayers["f"]) > len(sublayers["s"])
+    is_macaron = any(".macaron_fc1." in name for name in state)
+    sublayers = take_stack(state, "encoder", is_macaron, norm_affine=norm_affine)
     embeddings = state.take_tensor("encoder.embed_tokens.weight")
     others = {
         "model.embed_tokens.weight": embeddings,

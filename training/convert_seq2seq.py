@@ -54,10 +54,9 @@ def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
 
 
 def take_stack(
-    state: State, side: str, cross_attention: bool = False, norm_affine: bool = True
+    state: State, side: str, is_macaron: bool = False, cross_attention: bool = False, norm_affine: bool = True
 ) -> dict[str, list[Weights]]:
     """Take the layers of the encoder or the decoder: the weights of their sublayers, by kind."""
-    is_macaron = any(".macaron_fc1." in name for name in state)
     parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or cross_attention]
     sublayers: dict[str, list[Weights]] = {letter: [] for letter in "scf" if letter in dict(parts)}
     while any(key.startswith(layer := f"{side}.layers.{len(sublayers['s'])}.") for key in state):
@@ -84,7 +83,8 @@ def take_parts(
     Raises:
         ValueError: a name that is missing or without a place, or feed-forward sublayers of several widths.
     """
-    encoder, decoder = stacks or [take_stack(state, side, cross_attention=side == "decoder") for side in SIDES]
+    is_macaron = any(".macaron_fc1." in name for name in state)
+    encoder, decoder = stacks or [take_stack(state, side, is_macaron, side == "decoder") for side in SIDES]
     widths = {len(weights["mixer.fc1.bias"]) for weights in encoder["f"] + decoder["f"]}
     if len(widths) > 1:
         raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")

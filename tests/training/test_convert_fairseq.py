@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from sublayers.training.convert import main
+from sublayers.training.convert_lm import from_fairseq_lm
 
 ROWS = torch.where(torch.arange(9) < torch.tensor([[9], [5], [7]]), tokens(3, 9), 1)
 # the release numbers the first sentence 1
@@ -165,6 +166,11 @@ def test_fairseqs_language_models_score_as_before(weights, options, convert):
     for row, ids in enumerate(ROWS):
         real = ids != 1
         assert_close(logits[row, real], lm_scores(NaiveFairseq(weights, options), ids[real]))
+
+
+def test_a_language_model_of_macaron_layers_is_refused():
+    with pytest.raises(ValueError, match=r"no place for \['decoder.layers.0.macaron_fc1.bias', .*in a language model"):
+        from_fairseq_lm(fairseq_stack("decoder", macaron=True), 4, sublayer_order="(fsf)2")
 
 
 def test_fairseqs_language_models_train_as_before(convert):
