@@ -28,8 +28,10 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     # widths of the kernels of the first, second, ... convolution of each stack, the last one's also of those behind it.
-    # they have num_attention_heads, always a gate and a softmax, and drop their kernels' weights by attention_dropout
+    # they have num_attention_heads, always a softmax, and drop their kernels' weights by attention_dropout
     kernel_sizes: list[int] = field(default_factory=lambda: [3, 7, 15, 31])
+    # gated linear units in front of convolutions
+    gated_convolutions: bool = True
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = False
     position_offset: int = 2

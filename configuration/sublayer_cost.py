@@ -4,7 +4,12 @@ from sublayers.configuration.sublayer_order import SELF_MIXERS, counts, expand, 
 
 
 def parameters(
-    order: str, hidden_size: int, intermediate_size: int, kernel_size: int = 31, num_attention_heads: int = 16
+    order: str,
+    hidden_size: int,
+    intermediate_size: int,
+    kernel_size: int = 31,
+    num_attention_heads: int = 16,
+    gated_convolutions: bool = True,
 ) -> int:
     """Weights, biases and the LayerNorm of every sublayer, where all convolutions have kernels of one size.
 
@@ -12,8 +17,8 @@ def parameters(
     """
     attention = 4 * hidden_size**2 + 4 * hidden_size
     feed_forward = 2 * hidden_size * intermediate_size + hidden_size + intermediate_size
-    # a projection with its gate, one kernel for each head, and the output
-    lightweight = 3 * hidden_size**2 + 3 * hidden_size + num_attention_heads * kernel_size
+    # a projection with its gate, if it has one, one kernel for each head, and the output
+    lightweight = (2 + gated_convolutions) * (hidden_size**2 + hidden_size) + num_attention_heads * kernel_size
     dynamic = lightweight + (hidden_size - 1) * num_attention_heads * kernel_size
     norm = 2 * hidden_size
     size = {"s": attention, "c": attention, "f": feed_forward, "d": dynamic, "l": lightweight}
@@ -43,6 +48,7 @@ def flops(
     source_length: int | None = None,
     kernel_size: int = 31,
     num_attention_heads: int = 16,
+    gated_convolutions: bool = True,
 ) -> int:
     """FLOPs of a forward pass over `length` tokens of which `read` positions are used, 2 for each multiply-add.
 
@@ -65,8 +71,9 @@ def flops(
             multiply_adds += 2 * rows * hidden_size * intermediate_size
         elif letter in "dl":
             kernels = num_attention_heads * kernel_size if letter == "d" else 0
+            projected = (1 + gated_convolutions) * hidden_size
             # projection and gate, kernels, sums under them, output
-            multiply_adds += hidden_size * (length * (2 * hidden_size + kernels + kernel_size) + rows * hidden_size)
+            multiply_adds += hidden_size * (length * (projected + kernels + kernel_size) + rows * hidden_size)
         else:
             keys = length if letter == "s" else source_length
             # queries and output, keys and values, scores and mix

@@ -41,9 +41,9 @@ def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | 
 
 
 class Convolution(nn.Module):
-    """A gate, and a convolution for each head: (batch, length, hidden) -> (batch, length or kept, hidden).
+    """A gate, if any, and a convolution for each head: (batch, length, hidden) -> (batch, length or kept, hidden).
 
-    The kernels (softmax over their width) are made from each position's own gated state, or are the same everywhere.
+    The kernels (softmax over their width) are made from each position's own state, or are the same everywhere.
     Encoders centre them; those of a decoder end at the position itself. `layer_idx` is the cache slot.
     """
 
@@ -54,7 +54,8 @@ class Convolution(nn.Module):
         self.before = kernel_size - 1 if is_causal else (kernel_size - 1) // 2
         self.behind = kernel_size - 1 - self.before
         self.is_dynamic = is_dynamic
-        self.in_proj = nn.Linear(config.hidden_size, 2 * config.hidden_size)
+        self.is_gated = config.gated_convolutions
+        self.in_proj = nn.Linear(config.hidden_size, (1 + self.is_gated) * config.hidden_size)
         # kernels that are the same everywhere are a projection of the number 1
         in_features = config.hidden_size if is_dynamic else 1
         self.weight_proj = nn.Linear(in_features, self.num_heads * kernel_size, bias=False)
@@ -104,7 +105,8 @@ class Convolution(nn.Module):
         With a packing, hidden states and positions are those of the packed tokens, (1, tokens, hidden) and (1, kept),
         and rows exist between the projections only.
         """
-        states = nn.functional.glu(self.in_proj(hidden_states))
+        states = self.in_proj(hidden_states)
+        states = nn.functional.glu(states) if self.is_gated else states
         kernels = self.make_kernels(states, packing)
         states = self.split_heads(states, packing)
         if attention_mask is not None:

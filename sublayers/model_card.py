@@ -259,7 +259,8 @@ def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
 
 def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     """Each order in which a stack can run, drawn, with its costs at two lengths."""
-    kernels = (max(getattr(config, "kernel_sizes", [1])), config.num_attention_heads)
+    gated = getattr(config, "gated_convolutions", True)
+    kernels = (max(getattr(config, "kernel_sizes", [1])), config.num_attention_heads, gated)
     lengths = sorted({min(length, config.max_position_embeddings) for length in (128, 512)})
     drawn = []
     for name, order in _orders(config):

@@ -12,6 +12,7 @@ import transformers
 from transformers import (
     BartForConditionalGeneration,
     BertPreTrainedModel,
+    GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     MarianMTModel,
     PreTrainedConfig,
@@ -32,13 +33,21 @@ from sublayers.training.convert_bert import from_bert, from_macaron_bert
 from sublayers.training.convert_iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert_lightconv import from_fairseq_lightconv
 from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
-from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq, read_options
+from sublayers.training.convert_seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.training.verify import account, compare
 
 # by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
-CLASSES = {"gpt2": GPT2LMHeadModel, "bart": BartForConditionalGeneration, "marian": MarianMTModel}
-LANGUAGE_MODEL = {"norm_position": "pre", "hidden_act": "relu", "scale_embedding": True}
+# by the class that a folder names, as what it is loaded: a body by itself gets the head that is tied to its embeddings
+CLASSES: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "GPT2Model": GPT2LMHeadModel,
+        "GPT2LMHeadModel": GPT2LMHeadModel,
+        "GPT2ForSequenceClassification": GPT2ForSequenceClassification,
+    },
+    "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
+    "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
+}
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -59,19 +68,24 @@ def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
 
     Raises:
         FileNotFoundError: there is no config.json.
-        ValueError: a model that is none of GPT-2, BERT, BART and Marian, an adapter, or a file that would run code.
+        ValueError: a model that is none of GPT-2, BERT, BART and Marian, a head that none here has, an adapter, or a
+            file that would run code.
     """
     if not (source / "config.json").exists():
         raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
     config, _ = PreTrainedConfig.get_config_dict(source)
-    model_type, (name, *_) = config.get("model_type"), config.get("architectures") or ["BertModel"]
+    model_type = config.get("model_type")
     if model_type not in (*CLASSES, "bert"):
         raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART and Marian can be converted")
-    model_class: Any = CLASSES.get(model_type)
+    classes = CLASSES.get(model_type, {})
+    (name, *_) = config.get("architectures") or [*classes, "BertModel"]
+    model_class: Any = classes.get(name)
     if model_type == "bert":
         model_class = getattr(transformers, name, None)
         if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
             raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
+    elif model_class is None:
+        raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
     return load(model_class, source, dtype=torch.float32, output_loading_info=True)
 
 
@@ -84,7 +98,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> PreTrainedModel:
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
     if isinstance(source, BertPreTrainedModel):
         return from_bert(source, **orders)[0]
-    if isinstance(source, GPT2LMHeadModel):
+    if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
         return from_gpt2(source, **orders)
     return from_bart(source, **orders)
 
@@ -104,7 +118,7 @@ def from_fairseq(
         raise ValueError("the file does not tell its number of heads; pass --num-attention-heads")
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
-        return from_macaron_bert(weights, heads)
+        return from_macaron_bert(weights, heads, options=options)
     if PREDICTOR in weights:
         refuse_other_orders(orders, [])
         return from_fairseq_iot(weights, heads, options=options)
@@ -114,11 +128,7 @@ def from_fairseq(
         return from_fairseq_lightconv(weights, heads, options=options, **orders)
     if is_encoder_decoder:
         return from_fairseq_seq2seq(weights, heads, options=options, **orders)
-    # what would change a language model without a trace among its weights
-    fields = LANGUAGE_MODEL | {name: v for name, v in read_options(options).items() if name in LANGUAGE_MODEL}
-    if fields != LANGUAGE_MODEL:
-        raise ValueError(f"a language model with {fields} cannot be converted; only one with {LANGUAGE_MODEL} can")
-    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"))
+    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"), options=options)
 
 
 def take_tokenizer(source: Path, destination: Path) -> None:

@@ -1,6 +1,7 @@
 """Conversions into the BERT-like families: transformers' BERT and the release of Macaron BERT."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from transformers import BertPreTrainedModel
@@ -9,9 +10,10 @@ from sublayers import AUTO_CLASSES
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, macaron
-from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining
+from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining, MacaronBertForSequenceClassification
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.checkpoint import Coverage, State, Weights, assemble, assemble_whole
+from sublayers.training.convert_seq2seq import read_options, take_stack, upgrade
 
 ATTENTION = {
     "attention.self.query": "mixer.q_proj",
@@ -30,6 +32,12 @@ HEADS = {
     "classifier": "classifier",
     "qa_outputs": "qa_outputs",
 }
+# by the loss with which the Macaron authors fine-tune
+PROBLEMS = {
+    "cross_entropy_classify": "single_label_classification",
+    "cross_entropy_classify_binary": "multi_label_classification",
+    "mean_squared_error": "regression",
+}
 
 
 def from_bert(
@@ -43,11 +51,14 @@ def from_bert(
         The model, and which of its sublayers are new.
 
     Raises:
-        ValueError: a BERT that decodes, or that has parts which are not BERT's.
+        ValueError: a BERT that decodes, has relative positions, or has parts which are not BERT's.
     """
     old = source.config
     if old.is_decoder or old.add_cross_attention:
         raise ValueError("only BERT as an encoder can be converted")
+    # transformers 5 keeps this option, and ignores it
+    if (positions := old.to_dict().get("position_embedding_type", "absolute")) != "absolute":
+        raise ValueError(f"position_embedding_type={positions!r} cannot be converted; only BERT with 'absolute' can")
     config = PARBertConfig(
         vocab_size=old.vocab_size,
         sublayer_order=sublayer_order or interleaved(old.num_hidden_layers),
@@ -97,42 +108,63 @@ def from_bert(
 
 
 def from_macaron_bert(
-    weights: Mapping[str, torch.Tensor], num_attention_heads: int, max_position_embeddings: int = 384
-) -> MacaronBertForPreTraining:
-    """Convert Macaron BERT as its authors released it (a fork of fairseq 0.6).
+    weights: Mapping[str, torch.Tensor],
+    num_attention_heads: int,
+    max_position_embeddings: int = 384,
+    options: Mapping[str, Any] | None = None,
+) -> MacaronBertForPreTraining | MacaronBertForSequenceClassification:
+    """Convert Macaron BERT, its authors' plain BERT, or a classifier made from them (a fork of fairseq 0.6).
+
+    `options` are flat as the command line's; what they do not tell is as in the release.
 
     Raises:
-        ValueError: a key that is missing or that this model has no place for, or an output that is not tied to the
-            embeddings.
+        ValueError: a key that is missing or that this model has no place for, or options that it does not have.
     """
-    state = State(weights)
-    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
-    while any(k.startswith(prefix := f"encoder.layers.{len(sublayers['s'])}.") for k in state):
-        attention = state.take(f"{prefix}self_attn.out_proj", "mixer.o_proj")
-        for kind in ("weight", "bias"):
-            joint = state.take_tensor(f"{prefix}self_attn.in_proj_{kind}")
-            attention |= {f"mixer.{name}_proj.{kind}": part for name, part in zip("qkv", joint.chunk(3), strict=True)}
-        sublayers["s"].append(attention)
-        for half in ("macaron_fc", "fc"):
-            names = {f"{prefix}{half}{number}": f"mixer.fc{number}" for number in (1, 2)}
-            sublayers["f"].append(state.take_all(names))
+    options = options or {}
+    state = upgrade(weights)
+    norm_affine = any("_layer_norm." in name for name in state)
+    # without parameters, norms leave no trace of where they stand
+    pre_norm = not norm_affine or "encoder.layer_norm.weight" in state
+    fields: dict[str, Any] = {"norm_position": "pre" if pre_norm else "post"}
+    fields |= {"max_position_embeddings": max_position_embeddings} | read_options(options)
+    final_norm = fields["norm_position"] == "pre"
+    is_macaron = any(".macaron_fc1." in name for name in state)
+    sublayers = take_stack(state, "encoder", is_macaron, norm_affine=norm_affine)
     embeddings = state.take_tensor("encoder.embed_tokens.weight")
-    if not torch.equal(state.pop("embed_out", embeddings), embeddings):
-        raise ValueError("embed_out differs from the embeddings, but Macaron BERT's output is tied to them")
     others = {
         "model.embed_tokens.weight": embeddings,
         # the release gives the first sentence the number 1
         "model.embed_token_types.weight": state.take_tensor("encoder.embed_segment.weight").flip(0),
     }
-    names = {"mid_layer.0": "lm_transform.dense", "mid_layer.2": "lm_transform.norm"}
-    others |= state.take_all(names | {"classifier": "seq_relationship.scores"})
+    if norm_affine and final_norm:
+        others |= state.take("encoder.layer_norm", "model.norm")
+    if "encoder.embed_positions.weight" in state:
+        positions = state.take_tensor("encoder.embed_positions.weight")
+        others["model.embed_positions.weight"] = positions
+        fields |= {"position_embedding_type": "learned", "max_position_embeddings": len(positions) - 2}
+    model_class: type[MacaronBertForPreTraining | MacaronBertForSequenceClassification]
+    if "mid_layer.0.weight" in state:
+        model_class = MacaronBertForPreTraining
+        output = state.pop("embed_out", embeddings)
+        fields["tie_word_embeddings"] = torch.equal(output, embeddings)
+        names = {"mid_layer.0": "lm_transform.dense", "mid_layer.2": "lm_transform.norm"}
+        others |= {"lm_head.weight": output} | state.take_all(names | {"classifier": "seq_relationship.scores"})
+    else:
+        model_class = MacaronBertForSequenceClassification
+        others |= state.take("classifier", "classifier")
+        fields["num_labels"] = len(others["classifier.bias"])
+        fields["problem_type"] = PROBLEMS.get(options.get("criterion", ""))
     state.refuse_rest("Macaron BERT")
     config = MacaronBertConfig(
         vocab_size=embeddings.shape[0],
-        sublayer_order=macaron(len(sublayers["s"])),
+        sublayer_order=(macaron if is_macaron else interleaved)(len(sublayers["s"])),
         hidden_size=embeddings.shape[1],
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,
-        max_position_embeddings=max_position_embeddings,
+        norm_affine=norm_affine,
+        final_norm=final_norm,
+        feed_forward_scale=0.5 if is_macaron else 1.0,
+        pre_attention_act="relu" if is_macaron else None,
+        **fields,
     )
-    return assemble_whole(MacaronBertForPreTraining(config), sublayers, others)
+    return assemble_whole(model_class(config), sublayers, others)

@@ -47,14 +47,20 @@ def from_fairseq_iot(
 ) -> IOTSeq2SeqForConditionalGeneration:
     """Convert a checkpoint of IOT's released code, which trains as that code does.
 
-    `decoder_orders` are the released codes, by default those of the `options`, and without options the paper's choice
-    for their number. `options` are flat as the command line's; those that are not given have the paper's values.
+    `options` are flat as the command line's; `encoder_max_order` has to be among them, those that are not given have
+    the paper's values. `decoder_orders` are the released codes, by default those of the options or, where they tell
+    none, the paper's choice for their number.
 
     Raises:
-        ValueError: an unknown order, more or fewer orders than the predictor has, or what `from_fairseq_seq2seq`
-            refuses.
+        ValueError: an unknown order or number of encoder orders, more or fewer orders than the predictor has, or what
+            `from_fairseq_seq2seq` refuses.
     """
     options = options or {}
+    if "encoder_max_order" not in options:
+        raise ValueError(
+            "the file does not tell in how many orders its encoder runs; convert the authors' own .pt file, or call "
+            "from_fairseq_iot with options={'encoder_max_order': 1} or 2"
+        )
     state = upgrade(weights)
     predictor = state.take_tensor(PREDICTOR)
     codes = decoder_orders or options.get("decoder_orders") or CHOICES.get(len(predictor), ())
@@ -70,7 +76,7 @@ def from_fairseq_iot(
         IOTSeq2SeqForConditionalGeneration,
         parts,
         num_attention_heads=num_attention_heads,
-        encoder_orders=name_orders(range(options.get("encoder_max_order", 1)), ENCODER_ORDERS, "encoder"),
+        encoder_orders=name_orders(range(options["encoder_max_order"]), ENCODER_ORDERS, "encoder"),
         decoder_orders=name_orders(codes, DECODER_ORDERS, "decoder"),
         num_encoder_blocks=len(parts.encoder["s"]),
         num_decoder_blocks=len(parts.decoder["s"]),

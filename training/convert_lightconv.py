@@ -52,10 +52,11 @@ def from_fairseq_lightconv(
     """Convert fairseq's LightConv or DynamicConv, in its own order, such as (df)7 and (dcf)6, or in another.
 
     `options` are those of `from_fairseq_seq2seq`. Attention and kernels have one dropout here; it is the kernels'.
+    Dropout in front of convolutions, their `input_dropout`, is left out.
 
     Raises:
-        ValueError: encoder and decoder with other widths at the same depth, kernels without a softmax, or what
-            `from_fairseq_seq2seq` refuses.
+        ValueError: encoder and decoder with other widths at the same depth or gates in one of them only, kernels
+            without a softmax, or what `from_fairseq_seq2seq` refuses.
     """
     options = options or {}
     if not options.get("weight_softmax", True):
@@ -65,6 +66,11 @@ def from_fairseq_lightconv(
     sizes = [{*pair} - {None} for pair in zip_longest(encoder[2], decoder[2])]
     if any(len(pair) > 1 for pair in sizes):
         raise ValueError(f"kernels of widths {encoder[2]} and {decoder[2]} cannot be converted; they must agree")
+    convolutions = [weights for stack in (encoder, decoder) for letter in "dl" for weights in stack[1].get(letter, ())]
+    # a gate has as many rows as what it opens
+    gated = {len(weights["mixer.in_proj.bias"]) > weights["mixer.out_proj.weight"].shape[1] for weights in convolutions}
+    if len(gated) > 1:
+        raise ValueError("gates in only some convolutions, fairseq's encoder_glu and decoder_glu, cannot be converted")
     fields = read_options(options)
     if "weight_dropout" in options:
         fields["attention_dropout"] = options["weight_dropout"]
@@ -75,5 +81,6 @@ def from_fairseq_lightconv(
         decoder_sublayer_order=decoder_sublayer_order or decoder[0],
         num_attention_heads=num_attention_heads,
         kernel_sizes=max(encoder[2], decoder[2], key=len),
+        gated_convolutions=gated.pop(),
         **fields,
     )

@@ -6,17 +6,19 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import GPT2ForSequenceClassification, GPT2LMHeadModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
-from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
 from sublayers.training.checkpoint import State, Weights, assemble_whole
-from sublayers.training.convert_seq2seq import upgrade
+from sublayers.training.convert_seq2seq import read_options, take_stack, upgrade
 
 
-def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> SandwichLMForCausalLM:
-    """Convert transformers' GPT-2; in the interleaved order, the default, the outputs are equal.
+def from_gpt2(
+    source: GPT2LMHeadModel | GPT2ForSequenceClassification, sublayer_order: str | None = None
+) -> SandwichLMForCausalLM | SandwichLMForSequenceClassification:
+    """Convert transformers' GPT-2 or its classifier; in the interleaved order, the default, the outputs are equal.
 
     Raises:
         ValueError: an order with other numbers of sublayers than the checkpoint, or a variant of GPT-2 that scales its
@@ -42,9 +44,13 @@ def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> San
         scale_embedding=False,
         layer_norm_eps=old.layer_norm_epsilon,
         initializer_range=old.initializer_range,
+        tie_word_embeddings=old.tie_word_embeddings,
         pad_token_id=old.pad_token_id,
         bos_token_id=old.bos_token_id,
         eos_token_id=old.eos_token_id,
+        id2label=old.id2label,
+        label2id=old.label2id,
+        problem_type=old.problem_type,
     )
     state = source.transformer.state_dict()
 
@@ -63,7 +69,12 @@ def from_gpt2(source: GPT2LMHeadModel, sublayer_order: str | None = None) -> San
         feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
         sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
     others = {"model.embed_tokens.weight": state["wte.weight"], "model.embed_positions.weight": state["wpe.weight"]}
-    model = assemble_whole(SandwichLMForCausalLM(config), sublayers, others | take("ln_f", "model.norm"))
+    others |= take("ln_f", "model.norm")
+    # both heads are called as here
+    others |= {name: head for name, head in source.state_dict().items() if not name.startswith("transformer.")}
+    if isinstance(source, GPT2ForSequenceClassification):
+        return assemble_whole(SandwichLMForSequenceClassification(config), sublayers, others)
+    model = assemble_whole(SandwichLMForCausalLM(config), sublayers, others)
     model.generation_config = copy.deepcopy(source.generation_config)
     return model
 
@@ -114,41 +125,48 @@ def from_fairseq_lm(
     num_attention_heads: int,
     max_position_embeddings: int = 3072,
     sublayer_order: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> SandwichLMForCausalLM:
-    """Convert fairseq's transformer language model, with tied or with adaptive embeddings, which is pre-norm with ReLU.
+    """Convert fairseq's transformer language model (0.6 to 0.12), with one table of embeddings or with adaptive ones.
+
+    `options` are fairseq's, flat as its command line's; without them it is pre-norm with ReLU and scaled embeddings.
 
     Raises:
-        ValueError: a key that is missing or that this model has no place for, or an order that does not fit.
+        ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
+            that this model does not have.
     """
+    options = options or {}
+    if not options.get("max_target_positions") and "tokens_per_sample" in options:
+        options = {**options, "max_target_positions": options["tokens_per_sample"]}
+    fields = {"max_position_embeddings": max_position_embeddings} | read_options(options)
     old = upgrade(state)
-    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
     if "decoder.embed_tokens.embeddings.0.0.weight" in old:
         others, embedding = take_adaptive(old)
+        if "adaptive_softmax_dropout" in options:
+            fields["adaptive_softmax_dropout"] = options["adaptive_softmax_dropout"]
     else:
         table = old.take_tensor("decoder.embed_tokens.weight")
-        others = {"model.embed_tokens.weight": table}
-        embedding = {"vocab_size": table.shape[0], "hidden_size": table.shape[1]}
-    while any(k.startswith(prefix := f"decoder.layers.{len(sublayers['s'])}.") for k in old):
-        attention = {f"{prefix}self_attn.{name}": f"mixer.{name}" for name in ("q_proj", "k_proj", "v_proj")}
-        attention |= {f"{prefix}self_attn_layer_norm": "norm", f"{prefix}self_attn.out_proj": "mixer.o_proj"}
-        sublayers["s"].append(old.take_all(attention))
-        feed_forward = {f"{prefix}{name}": f"mixer.{name}" for name in ("fc1", "fc2")}
-        sublayers["f"].append(old.take_all({f"{prefix}final_layer_norm": "norm"} | feed_forward))
+        output = old.pop("decoder.output_projection.weight", table)
+        others = {"model.embed_tokens.weight": table, "lm_head.weight": output}
+        vocab_size, hidden_size = table.shape
+        tied = torch.equal(table, output)
+        embedding = {"vocab_size": vocab_size, "hidden_size": hidden_size, "tie_word_embeddings": tied}
+    sublayers = take_stack(old, "decoder")
     final_norm = "decoder.layer_norm.weight" in old
     if final_norm:
         others |= old.take("decoder.layer_norm", "model.norm")
-    old.refuse_rest("a language model with tied or adaptive embeddings")
+    old.refuse_rest("a language model")
     config = SandwichLMConfig(
         sublayer_order=sublayer_order or interleaved(len(sublayers["s"])),
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,
-        max_position_embeddings=max_position_embeddings,
         final_norm=final_norm,
         # fairseq's dictionaries begin with bos, pad, eos, and its positions behind the padding index
         position_offset=2,
         bos_token_id=0,
         pad_token_id=1,
         eos_token_id=2,
+        **fields,
         **embedding,
     )
     return assemble_whole(SandwichLMForCausalLM(config), sublayers, others)

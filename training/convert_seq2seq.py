@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import BartForConditionalGeneration, MarianMTModel
+from transformers.activations import ACT2FN
 
 from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
@@ -29,7 +30,10 @@ LAYER = [
     ("f", {"fc1": "mixer.fc1", "fc2": "mixer.fc2", "final_layer_norm": "norm"}),
 ]
 # what changes the function of a fairseq model without a trace among its weights
-UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention")
+UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention")
+# with fairseq's defaults
+DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
+LENGTHS = ("max_source_positions", "max_target_positions", "max_positions")
 
 
 def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
@@ -49,13 +53,16 @@ def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
     return State(upgraded)
 
 
-def take_stack(state: State, side: str, is_macaron: bool) -> dict[str, list[Weights]]:
+def take_stack(
+    state: State, side: str, is_macaron: bool = False, cross_attention: bool = False, norm_affine: bool = True
+) -> dict[str, list[Weights]]:
     """Take the layers of the encoder or the decoder: the weights of their sublayers, by kind."""
-    parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or side == "decoder"]
+    parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or cross_attention]
     sublayers: dict[str, list[Weights]] = {letter: [] for letter in "scf" if letter in dict(parts)}
     while any(key.startswith(layer := f"{side}.layers.{len(sublayers['s'])}.") for key in state):
         for letter, names in parts:
-            sublayers[letter].append(state.take_all({f"{layer}{theirs}": ours for theirs, ours in names.items()}))
+            kept = {theirs: ours for theirs, ours in names.items() if norm_affine or ours != "norm"}
+            sublayers[letter].append(state.take_all({f"{layer}{theirs}": ours for theirs, ours in kept.items()}))
     return sublayers
 
 
@@ -77,7 +84,7 @@ def take_parts(
         ValueError: a name that is missing or without a place, or feed-forward sublayers of several widths.
     """
     is_macaron = any(".macaron_fc1." in name for name in state)
-    encoder, decoder = stacks or [take_stack(state, side, is_macaron) for side in SIDES]
+    encoder, decoder = stacks or [take_stack(state, side, is_macaron, side == "decoder") for side in SIDES]
     widths = {len(weights["mixer.fc1.bias"]) for weights in encoder["f"] + decoder["f"]}
     if len(widths) > 1:
         raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")
@@ -145,6 +152,8 @@ def build(
     parts = take_parts(state, position_offset)
     if len(parts.encoder["f"]) > len(parts.encoder["s"]):
         family, default_order = MacaronSeq2SeqForConditionalGeneration, macaron
+        # whatever the other half's is
+        fields["pre_attention_act"] = "relu"
     return put_together(
         family,
         parts,
@@ -155,23 +164,29 @@ def build(
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the fields of a configuration from fairseq's options; see `from_fairseq_seq2seq`.
+    """Read those fields of a configuration that fairseq's options tell; see `from_fairseq_seq2seq`.
 
     Raises:
         ValueError: options in which encoder and decoder differ or that this model does not have.
     """
-    if found := [name for name in UNKNOWN_HERE if options.get(name)]:
-        raise ValueError(f"fairseq's option {found[0]} cannot be converted")
-    fields: dict[str, Any] = {
-        "max_position_embeddings": max(options.get(f"max_{side}_positions") or 1024 for side in ("source", "target")),
-        "hidden_act": options.get("activation_fn", "relu"),
-        "scale_embedding": not options.get("no_scale_embedding", False),
-    }
+    for name in UNKNOWN_HERE:
+        if options.get(name):
+            raise ValueError(f"fairseq's option {name}={options[name]} cannot be converted; only models without it can")
+    fields: dict[str, Any] = {}
+    if lengths := [options[name] or 1024 for name in LENGTHS if name in options]:
+        fields["max_position_embeddings"] = max(lengths)
+    # the Macaron authors have another name for it
+    if act := options.get("activation_fn") or options.get("act_fn"):
+        if act not in ACT2FN:
+            raise ValueError(f"fairseq's activation {act!r} cannot be converted; those of transformers can")
+        fields["hidden_act"] = act
+    if "no_scale_embedding" in options:
+        fields["scale_embedding"] = not options["no_scale_embedding"]
     normalize_before = agreed(options, "normalize_before")
     if normalize_before is not None:
         fields["norm_position"] = "pre" if normalize_before else "post"
-    if "dropout" in options:
-        fields |= {name: options.get(name) or 0.0 for name in ("dropout", "attention_dropout", "activation_dropout")}
+    if options.keys() & {*DROPOUTS, "relu_dropout"}:
+        fields |= {name: options.get(name, default) or 0.0 for name, default in DROPOUTS.items()}
         # its name up to 0.7
         fields["activation_dropout"] = fields["activation_dropout"] or options.get("relu_dropout", 0.0)
     return fields

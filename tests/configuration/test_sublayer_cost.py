@@ -7,7 +7,7 @@ from sublayers.configuration.sublayer_order import interleaved, par, sandwich
 BERT_BASE = {"hidden_size": 768, "intermediate_size": 3072}
 
 
-def naive_flops(letters, d, i, length, read, source, width=31, heads=16):
+def naive_flops(letters, d, i, length, read, source, width=31, heads=16, gated=True):
     """Count by position: each product of matrices is a list of (rows, inner, columns)."""
     mixers = [index for index, letter in enumerate(letters) if letter != "f"]
     total = 0
@@ -20,7 +20,7 @@ def naive_flops(letters, d, i, length, read, source, width=31, heads=16):
         elif letter in "dl":
             # values and gate, all kernels, a sum over each kernel for each channel, output
             kernels = [(length, d, heads)] * width if letter == "d" else []
-            products = [(length, d, d), (length, d, d), *kernels, *[(length, width, 1)] * d, (rows, d, d)]
+            products = [(length, d, d)] * (1 + gated) + [*kernels, *[(length, width, 1)] * d, (rows, d, d)]
         else:
             keys = {"s": length, "c": source}[letter]
             products = [(rows, d, d), (keys, d, d), (keys, d, d), (rows, d, keys), (rows, keys, d), (rows, d, d)]
@@ -35,8 +35,10 @@ def test_flops_against_a_naive_count(order, d, i, data):
     assert flops(order, d, i, length, read, source) == naive_flops(order, d, i, length, read, source)
     assert flops(order, d, i, length, read) == naive_flops(order, d, i, length, read, length)
     width, heads = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
-    expected = naive_flops(order, d, i, length, read, source, width, heads)
-    assert flops(order, d, i, length, read, source, width, heads) == expected
+    kernels = (width, heads, data.draw(st.booleans()))
+    assert flops(order, d, i, length, read, source, *kernels) == naive_flops(
+        order, d, i, length, read, source, *kernels
+    )
 
 
 @pytest.mark.parametrize("read", [-1, 9])
@@ -64,6 +66,8 @@ def test_parameters_of_convolutions():
     linears = 64 * 32 + 64 + 32 * 32 + 32
     assert parameters("d", 32, 24, kernel_size=7, num_attention_heads=4) == linears + 28 * 32 + 64
     assert parameters("l", 32, 24, kernel_size=7, num_attention_heads=4) == linears + 4 * 1 * 7 + 64
+    ungated = linears - 32 * 32 - 32
+    assert parameters("d", 32, 24, 7, 4, gated_convolutions=False) == ungated + 28 * 32 + 64
     assert parameters("l", 64, 24) == 3 * 64 * 64 + 3 * 64 + 16 * 31 + 128
     assert parameters("dsl", 64, 24) == sum(parameters(letter, 64, 24) for letter in "dsl")
 

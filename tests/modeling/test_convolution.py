@@ -45,8 +45,8 @@ def naive_convolution(weights, name, inputs, heads, is_causal):
 
     gated = []
     for x in inputs:
-        values, gate = linear(x, "in_proj").chunk(2)
-        gated.append(values / (1 + (-gate).exp()))
+        values, *gate = linear(x, "in_proj").split(len(x))
+        gated.append(values / (1 + (-gate[0]).exp()) if gate else values)
     weight = weights[f"{name}weight_proj.weight"]
     is_dynamic = weight.shape[1] > 1
     outputs = []
@@ -157,7 +157,7 @@ class TestConvolutionsInTheContract(FamilyContract):
             model = self.classes[AutoModel](config)
             for stack, order in ((model.encoder, encoder), (model.decoder, decoder)):
                 expected = sum(parameter.numel() for parameter in stack.layers.parameters())
-                assert parameters(order, 16, 24, kernel_size=5, num_attention_heads=4) == expected
+                assert parameters(order, 16, 24, 5, 4, config.gated_convolutions) == expected
             slots = [
                 layer.mixer.layer_idx
                 for layer, letter in zip(model.decoder.layers, decoder, strict=True)
@@ -202,11 +202,23 @@ class TestConvolutionsInTheContract(FamilyContract):
             self.config(**overrides)
 
 
+class TestConvolutionsWithoutGates(TestConvolutionsInTheContract):
+    """The same promises where nothing is gated, as in what fairseq released."""
+
+    def config(self, *orders, **overrides):
+        return super().config(*orders, **{"gated_convolutions": False} | overrides)
+
+    # searches do not see what stands in front of a convolution
+    test_generates_from_a_start = test_continues_from_a_cache = None
+    test_beams_with_a_cache = test_assisted_decoding = None
+
+
 @pytest.mark.parametrize("width", [1, 3, 4, 9])
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("is_dynamic", [True, False])
-def test_equals_a_naive_loop(width, is_causal, is_dynamic):
-    config = SandwichSeq2SeqConfig(hidden_size=12, num_attention_heads=3)
+@pytest.mark.parametrize("is_gated", [True, False])
+def test_equals_a_naive_loop(width, is_causal, is_dynamic, is_gated):
+    config = SandwichSeq2SeqConfig(hidden_size=12, num_attention_heads=3, gated_convolutions=is_gated)
     torch.manual_seed(0)
     mixer = Convolution(config, 0, width, is_causal, is_dynamic)
     states = torch.randn(2, 5, 12, requires_grad=True)

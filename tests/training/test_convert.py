@@ -8,12 +8,25 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    BartConfig,
+    BartForCausalLM,
+    BartForQuestionAnswering,
+    BartForSequenceClassification,
+    BartModel,
     BertConfig,
     BertForMaskedLM,
+    BertLMHeadModel,
     BertModel,
     GPT2Config,
+    GPT2DoubleHeadsModel,
+    GPT2ForQuestionAnswering,
+    GPT2ForTokenClassification,
     GPT2LMHeadModel,
+    GPT2Model,
+    MarianConfig,
+    MarianForCausalLM,
     T5Config,
 )
 
@@ -107,10 +120,60 @@ def test_a_bert_in_another_order_says_what_is_new_and_what_was_left(bert, tmp_pa
     assert torch.equal(layers[0].mixer.q_proj.weight, bert.bert.encoder.layer[0].attention.self.query.weight)
 
 
+GPT2 = {"vocab_size": 61, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 4}
+SEQ2SEQ = {"vocab_size": 61, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 32}
+SEQ2SEQ |= {f"{side}_{name}": 4 for side in ("encoder", "decoder") for name in ("attention_heads", "ffn_dim")}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        GPT2ForQuestionAnswering(GPT2Config(**GPT2)),
+        GPT2ForTokenClassification(GPT2Config(**GPT2)),
+        GPT2DoubleHeadsModel(GPT2Config(**GPT2, num_labels=1)),
+        BartForCausalLM(BartConfig(**SEQ2SEQ)),
+        BartForQuestionAnswering(BartConfig(**SEQ2SEQ)),
+        BartForSequenceClassification(BartConfig(**SEQ2SEQ)),
+        MarianForCausalLM(MarianConfig(**SEQ2SEQ, pad_token_id=1)),
+        BertLMHeadModel(BertConfig(num_hidden_layers=1, **SIZES)),
+    ],
+    ids=lambda source: type(source).__name__,
+)
+def test_heads_that_no_model_here_has_are_refused(source, tmp_path):
+    source.save_pretrained(tmp_path / "source")
+    with pytest.raises(ValueError, match=rf"{type(source).__name__}'?,? (which none here is like; .* can|cannot) be"):
+        main([str(tmp_path / "source"), str(tmp_path / "ours")])
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "auto_class"),
+    [
+        (GPT2Model(GPT2Config(**GPT2)), AutoModelForCausalLM),
+        (BartModel(BartConfig(**SEQ2SEQ)), AutoModelForSeq2SeqLM),
+    ],
+    ids=["gpt2", "bart"],
+)
+@torch.no_grad()
+def test_a_body_gets_the_head_that_is_tied_to_its_embeddings(body, auto_class, tmp_path):
+    randomize(body).save_pretrained(tmp_path / "body")
+    main([str(tmp_path / "body"), str(tmp_path / "ours"), "--verify"])
+    inputs = {"input_ids": tokens(2, 9)}
+    if body.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = tokens(2, 7)
+    logits = auto_class.from_pretrained(tmp_path / "ours")(**inputs).logits
+    expected = body(**inputs).last_hidden_state @ body.get_input_embeddings().weight.T
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_folders_that_hold_no_encoder_are_refused(tmp_path):
     BertModel(BertConfig(num_hidden_layers=1, is_decoder=True, **SIZES)).save_pretrained(tmp_path / "decoder")
     with pytest.raises(ValueError, match="only BERT as an encoder can be converted"):
         main([str(tmp_path / "decoder"), str(tmp_path / "ours")])
+    relative = BertConfig(num_hidden_layers=1, position_embedding_type="relative_key", **SIZES)
+    BertModel(relative).save_pretrained(tmp_path / "relative")
+    with pytest.raises(ValueError, match="position_embedding_type='relative_key' cannot be converted; only BERT with"):
+        main([str(tmp_path / "relative"), str(tmp_path / "ours")])
     T5Config().save_pretrained(tmp_path / "t5")
     with pytest.raises(ValueError, match="holds 't5'; GPT-2, BERT, BART and Marian can be converted"):
         main([str(tmp_path / "t5"), str(tmp_path / "ours")])
@@ -171,8 +234,8 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
         from_fairseq_lm(state, 2, sublayer_order="sff")
     with pytest.raises(ValueError, match="the order 'sd' does not fit a checkpoint with 1 s"):
         place_whole("sd", {"s": [{"norm.weight": torch.ones(1)}]})
-    with pytest.raises(ValueError, match=r"no place for \['decoder.output_projection.weight'\]"):
-        from_fairseq_lm(state | {"decoder.embed_out": torch.ones(1)}, 2)
+    with pytest.raises(ValueError, match=r"no place for \['decoder.project_in_dim.weight'\]"):
+        from_fairseq_lm(state | {"decoder.project_in_dim.weight": torch.ones(1)}, 2)
     del state["decoder.layers.1.fc1.bias"]
     with pytest.raises(ValueError, match=r"has no \['decoder.layers.1.fc1.bias'\]"):
         from_fairseq_lm(state, 2)
@@ -185,7 +248,9 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
 def test_a_tensor_that_is_missing_is_one_sentence():
     state = macaron_state()
     del state["encoder.layers.1.self_attn.in_proj_weight"]
-    with pytest.raises(ValueError, match=r"has no encoder.layers.1.self_attn.in_proj_weight; is it of another kind"):
+    with pytest.raises(
+        ValueError, match=r"has no \['encoder.layers.1.self_attn.q_proj.weight'\]; is it of another kind"
+    ):
         from_macaron_bert(state, 4)
     state = fairseq_state()
     del state["decoder.embed_tokens.weight"]

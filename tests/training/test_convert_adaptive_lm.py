@@ -78,8 +78,10 @@ def fairseq_names(model, single_head=False):
 
 def test_converts_a_softmax_of_its_own():
     model = adaptive_model(tie_word_embeddings=False)
-    converted = from_fairseq_lm(fairseq_names(model, single_head=True), 2, 64)
+    options = {"adaptive_softmax_dropout": 0.35, "max_target_positions": 32}
+    converted = from_fairseq_lm(fairseq_names(model, single_head=True), 2, options=options)
     assert not converted.config.tie_word_embeddings
+    assert (converted.config.adaptive_softmax_dropout, converted.config.max_position_embeddings) == (0.35, 32)
     assert torch.equal(converted(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
 
 

@@ -311,8 +311,9 @@ def test_macaron_halves_stand_where_they_run():
             for name, shape in (("macaron_fc1", (24, 16)), ("macaron_fc2", (16, 24)), (norm, (16,))):
                 state[f"{side}.layers.{i}.{name}.weight"] = torch.randn(shape)
                 state[f"{side}.layers.{i}.{name}.bias"] = torch.randn(shape[0])
-    model = from_fairseq_seq2seq(state, 4)
+    model = from_fairseq_seq2seq(state, 4, options={"act_fn": "gelu"})
     assert (model.config.model_type, model.config.feed_forward_scale) == ("macaron_seq2seq", 0.5)
+    assert (model.config.pre_attention_act, model.config.hidden_act) == ("relu", "gelu")
     assert [*model.config.orders.values()] == ["(fsf)2", "(fscf)3"]
     encoder, decoder = model.model.encoder.layers, model.model.decoder.layers
     for i in range(2):
@@ -377,8 +378,8 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
             from_fairseq_seq2seq({key: tensor for key, tensor in state.items() if key != name}, 4)
     with pytest.raises(ValueError, match=r"the order 'scf' does not fit a checkpoint with 3 s, 3 c, 3 f"):
         from_fairseq_seq2seq(state, 4, decoder_sublayer_order="scf")
-    for option in ("no_token_positional_embeddings", "layer_wise_attention"):
-        with pytest.raises(ValueError, match=f"fairseq's option {option} cannot be converted"):
+    for option in ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention"):
+        with pytest.raises(ValueError, match=f"fairseq's option {option}=True cannot be converted"):
             from_fairseq_seq2seq(state, 4, options={option: True})
     with pytest.raises(ValueError, match=r"feed-forward sublayers of widths \[20, 24\] cannot be converted"):
         from_bart(bart(decoder_ffn_dim=20))
