@@ -22,7 +22,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     """
 
     model_type = "iot_seq2seq"
-    order_fields: ClassVar[dict[str, str]] = {"encoder_orders": "sfdl", "decoder_orders": "scfdl"}
+    order_fields: ClassVar[dict[str, str]] = {"encoder_orders": "encoder", "decoder_orders": "decoder"}
     keys_to_ignore_at_inference = [
         *ReorderedSeq2SeqConfig.keys_to_ignore_at_inference,
         *("encoder_order", "decoder_order", "cross_entropy", "diversity", "sharpness"),

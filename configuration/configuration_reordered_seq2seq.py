@@ -15,7 +15,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     padding index, one embedding for source, target and output, special tokens `<s> <pad> </s>` = 0, 1, 2.
     """
 
-    order_fields: ClassVar[dict[str, str]] = {"encoder_sublayer_order": "sfdl", "decoder_sublayer_order": "scfdl"}
+    order_fields: ClassVar[dict[str, str]] = {"encoder_sublayer_order": "encoder", "decoder_sublayer_order": "decoder"}
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
 
     vocab_size: int = 32768

@@ -15,22 +15,8 @@ from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDa
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from sublayers.configuration.sublayer_order import SELF_MIXERS, compact, counts, expand
+from sublayers.configuration.sublayer_order import ALPHABET, cache_slots, compact, expand
 
-ATTENTION_PLAN = {
-    "layers.*.mixer.q_proj": "colwise",
-    "layers.*.mixer.k_proj": "colwise",
-    "layers.*.mixer.v_proj": "colwise",
-    "layers.*.mixer.o_proj": "rowwise",
-}
-TENSOR_PARALLEL_PLANS: dict[str, dict[str, str]] = {
-    "s": ATTENTION_PLAN,
-    "c": ATTENTION_PLAN,
-    "f": {"layers.*.mixer.fc1": "colwise", "layers.*.mixer.fc2": "rowwise"},
-    # a dynamic kernel needs all channels of its position: every process runs whole convolutions
-    "d": {},
-    "l": {},
-}
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
 COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor")
 SHARES = ("dropout", "layerdrop", "_smoothing", "_probability")
@@ -86,7 +72,7 @@ def tensor_parallel_plan(order: str) -> dict[str, str]:
     """Say how embeddings and a stack are split; an order without a letter has no modules for that letter's rules."""
     plan = {"embed_tokens": "embedding_rowwise"}
     for letter in sorted(set(expand(order))):
-        plan |= TENSOR_PARALLEL_PLANS[letter]
+        plan |= {f"layers.*.mixer.{name}": split for name, split in ALPHABET[letter].tensor_parallel_plan.items()}
     return plan
 
 
@@ -102,9 +88,8 @@ class SublayersConfig(PreTrainedConfig):
             or a keyword that is nearly, but not quite, the name of a field.
     """
 
-    # the fields that hold an order, or several in a list, and the letters that each may have; the last is that of the
-    # stack with a cache
-    order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "sf"}
+    # the fields that hold an order, or several in a list, and the kind of stack of each; the last stack has the cache
+    order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "single"}
 
     vocab_size: int = 28996
     hidden_size: int = 1024
@@ -174,8 +159,8 @@ class SublayersConfig(PreTrainedConfig):
     @property
     def num_hidden_layers(self) -> int:
         """The number of cache slots: self-attention and convolutions, or cross-attention where it is more numerous."""
-        number = counts([*self.orders.values()][-1])
-        return max(sum(number[letter] for letter in SELF_MIXERS), number["c"])
+        order = [*self.orders.values()][-1]
+        return max(cache_slots(order, "self"), cache_slots(order, "cross"))
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, value: int | None):
@@ -211,11 +196,11 @@ class SublayersConfig(PreTrainedConfig):
     def validate_architecture(self):
         """Check the orders' letters and the heads; runs after construction, before saving and when a model is built."""
         for name, order in self.orders.items():
-            letters = self.order_fields[name]
+            letters = [letter for letter, row in ALPHABET.items() if self.order_fields[name] in row.stacks]
             if foreign := set(expand(order)) - set(letters):
                 raise ValueError(
                     f"{name}={order!r} holds {sorted(foreign)}, but there {self.model_type} runs only the sublayers "
-                    f"{list(letters)}"
+                    f"{letters}"
                 )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(

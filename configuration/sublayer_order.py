@@ -13,17 +13,138 @@ from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
 from itertools import groupby
+from typing import Literal, NamedTuple
 from unicodedata import normalize
 
-LETTERS = {
-    "s": "self-attention",
-    "c": "cross-attention",
-    "f": "feed-forward",
-    "d": "dynamic convolution",
-    "l": "lightweight convolution",
+
+class Sizes(NamedTuple):
+    """What the cost of a sublayer depends on, beside its letter."""
+
+    hidden_size: int
+    intermediate_size: int
+    kernel_size: int = 31
+    num_attention_heads: int = 16
+    gated_convolutions: bool = True
+
+
+class Work(NamedTuple):
+    """How much a sublayer has to do: tokens in all, those whose output is used, and tokens of the source."""
+
+    length: int
+    read: int
+    source_length: int
+
+
+class Letter(NamedTuple):
+    """What the project knows of a kind of sublayer, but for the module that runs it.
+
+    Attributes:
+        name: for people.
+        colour: of its box, as RGB.
+        square: of the same colour, as text.
+        stacks: where it may stand: in a "single" stack, an "encoder" or a "decoder".
+        cache: which cache it has slots in, that of the "self" or of the "cross" sequence, or None.
+        is_position_wise: it treats every position on its own.
+        parameters: its weights and biases without the norm.
+        multiply_adds: of one sequence.
+        tensor_parallel_plan: how its linear maps are split, by their names below the sublayer.
+    """
+
+    name: str
+    colour: str
+    square: str
+    stacks: tuple[str, ...]
+    cache: Literal["self", "cross"] | None
+    is_position_wise: bool
+    parameters: Callable[[Sizes], int]
+    multiply_adds: Callable[[Sizes, Work], int]
+    tensor_parallel_plan: dict[str, str]
+
+
+def _attention_parameters(sizes: Sizes) -> int:
+    return 4 * sizes.hidden_size**2 + 4 * sizes.hidden_size
+
+
+def _attention(sizes: Sizes, read: int, keys: int) -> int:
+    # queries and output, keys and values, scores and mix
+    return 2 * sizes.hidden_size * (read * sizes.hidden_size + keys * sizes.hidden_size + read * keys)
+
+
+def _feed_forward_parameters(sizes: Sizes) -> int:
+    return 2 * sizes.hidden_size * sizes.intermediate_size + sizes.hidden_size + sizes.intermediate_size
+
+
+def _convolution_parameters(sizes: Sizes, kernel_inputs: int) -> int:
+    # a projection with its gate, if it has one, and the output; one kernel for each head
+    maps = (2 + sizes.gated_convolutions) * (sizes.hidden_size**2 + sizes.hidden_size)
+    return maps + kernel_inputs * sizes.num_attention_heads * sizes.kernel_size
+
+
+def _convolution(sizes: Sizes, work: Work, kernels: int) -> int:
+    # projection and gate, kernels, sums under them, output
+    per_token = (1 + sizes.gated_convolutions) * sizes.hidden_size + kernels + sizes.kernel_size
+    return sizes.hidden_size * (work.length * per_token + work.read * sizes.hidden_size)
+
+
+_ATTENTION_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+ALPHABET = {
+    "s": Letter(
+        "self-attention",
+        "#7fc97f",
+        "🟩",
+        stacks=("single", "encoder", "decoder"),
+        cache="self",
+        is_position_wise=False,
+        parameters=_attention_parameters,
+        multiply_adds=lambda sizes, work: _attention(sizes, work.read, work.length),
+        tensor_parallel_plan=_ATTENTION_PLAN,
+    ),
+    "c": Letter(
+        "cross-attention",
+        "#7fb3d5",
+        "🟦",
+        stacks=("decoder",),
+        cache="cross",
+        is_position_wise=False,
+        parameters=_attention_parameters,
+        multiply_adds=lambda sizes, work: _attention(sizes, work.read, work.source_length),
+        tensor_parallel_plan=_ATTENTION_PLAN,
+    ),
+    "f": Letter(
+        "feed-forward",
+        "#b39ddb",
+        "🟪",
+        stacks=("single", "encoder", "decoder"),
+        cache=None,
+        is_position_wise=True,
+        parameters=_feed_forward_parameters,
+        multiply_adds=lambda sizes, work: 2 * work.read * sizes.hidden_size * sizes.intermediate_size,
+        tensor_parallel_plan={"fc1": "colwise", "fc2": "rowwise"},
+    ),
+    # a dynamic kernel needs all channels of its position: every process runs whole convolutions
+    "d": Letter(
+        "dynamic convolution",
+        "#f5a742",
+        "🟧",
+        stacks=("encoder", "decoder"),
+        cache="self",
+        is_position_wise=False,
+        parameters=lambda sizes: _convolution_parameters(sizes, sizes.hidden_size),
+        multiply_adds=lambda sizes, work: _convolution(sizes, work, sizes.num_attention_heads * sizes.kernel_size),
+        tensor_parallel_plan={},
+    ),
+    "l": Letter(
+        "lightweight convolution",
+        "#f2e27e",
+        "🟨",
+        stacks=("encoder", "decoder"),
+        cache="self",
+        is_position_wise=False,
+        parameters=lambda sizes: _convolution_parameters(sizes, 1),
+        multiply_adds=lambda sizes, work: _convolution(sizes, work, 0),
+        tensor_parallel_plan={},
+    ),
 }
-# what mixes the positions of its own sequence, and so has a slot of the cache
-SELF_MIXERS = "sdl"
 # far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
 MAX_SUBLAYERS = 1024
 # room for all of them one by one, each with a space and a repeat
@@ -33,7 +154,7 @@ SHOWN = 100
 
 # whatever is no parenthesis, letter or repeat is caught as a token of its own, and refused
 _REPEAT = r"(?:\s*(?:[x×*^]?\s*([0-9]+)|\^\s*\{\s*([0-9]+)\s*\}))?"  # noqa: RUF001
-_TOKEN = re.compile(rf"\(|[){''.join(LETTERS)}]{_REPEAT}|\S")
+_TOKEN = re.compile(rf"\(|[)a-z]{_REPEAT}|\S")
 _CALL = re.compile(r"\s*([a-z]+)\s*\(\s*([0-9]+\s*(?:,\s*[0-9]+\s*)*)(,\s*decoder\s*=\s*true\s*)?\)\s*")
 
 
@@ -60,7 +181,7 @@ def expand(order: str) -> str:
     expanded = ""
     for token in _TOKEN.finditer(order):
         position, before, unit = token.start(), expanded, token[0][0]
-        if unit not in ("(", ")", *LETTERS):
+        if unit not in ("(", ")", *ALPHABET):
             raise _error(_explain(unit), order, position)
         if unit == "(":
             open_groups.append((before, position))
@@ -85,7 +206,7 @@ def expand(order: str) -> str:
     if open_groups:
         raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
     if not expanded:
-        raise _error(f"the order is empty; give at least one of the letters {', '.join(LETTERS)}", order, 0)
+        raise _error(f"the order is empty; give at least one of the letters {', '.join(ALPHABET)}", order, 0)
     return expanded
 
 
@@ -111,7 +232,7 @@ def _error(problem: str, order: str, position: int) -> ValueError:
 def _explain(character: str) -> str:
     if character in "0123456789^x×*{}":  # noqa: RUF001
         return "this repeats nothing; write a repeat right after a letter or a group, such as s6, (sf)x10 or s^{6}"
-    letters = ", ".join(f"{letter} ({name})" for letter, name in LETTERS.items())
+    letters = ", ".join(f"{letter} ({row.name})" for letter, row in ALPHABET.items())
     return f"{character!r} is not a sublayer; use the letters {letters}"
 
 
@@ -147,7 +268,7 @@ def _compact(order: str) -> str:
 def counts(order: str) -> dict[str, int]:
     """Count the sublayers of each kind, by all letters: `{"s": ..., "c": ..., ...}`. Raises what `expand` raises."""
     expanded = expand(order)
-    return {letter: expanded.count(letter) for letter in LETTERS}
+    return {letter: expanded.count(letter) for letter in ALPHABET}
 
 
 def tail_start(order: str) -> int:
@@ -156,7 +277,12 @@ def tail_start(order: str) -> int:
     0 for an order of feed-forward sublayers alone, the length of the order where one of the others comes last. Raises
     what `expand` raises.
     """
-    return len(expand(order).rstrip("f"))
+    return len(expand(order).rstrip("".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)))
+
+
+def cache_slots(order: str, cache: Literal["self", "cross"]) -> int:
+    """Count the sublayers that have a slot in one of the caches. Raises what `expand` raises."""
+    return sum(ALPHABET[letter].cache == cache for letter in expand(order))
 
 
 def _check(name: str, value: float, low: int, high: int) -> None:

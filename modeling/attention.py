@@ -33,6 +33,9 @@ class Attention(nn.Module):
     `layer_idx` is the cache slot: sublayers of each kind are numbered on their own, whatever stands between them.
     """
 
+    # whether the stack hands over the encoder's states
+    reads_source = False
+
     def __init__(self, config, layer_idx: int, is_causal: bool = False):
         super().__init__()
         self.config = config
@@ -123,6 +126,8 @@ class CrossAttention(Attention):
     Several target rows, such as beams, may share a source; they are then queries of one row, and the source's keys and
     values exist once.
     """
+
+    reads_source = True
 
     def forward(
         self,

@@ -47,6 +47,8 @@ class Convolution(nn.Module):
     Encoders centre them; those of a decoder end at the position itself. `layer_idx` is the cache slot.
     """
 
+    reads_source = False
+
     def __init__(self, config, layer_idx: int, kernel_size: int, is_causal: bool, is_dynamic: bool):
         super().__init__()
         self.layer_idx = layer_idx

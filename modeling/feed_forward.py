@@ -8,6 +8,8 @@ from transformers.activations import ACT2FN
 class FeedForward(nn.Module):
     """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden)."""
 
+    reads_source = False
+
     def __init__(self, config, hidden_act: str):
         super().__init__()
         self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)

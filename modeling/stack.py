@@ -1,12 +1,12 @@
 """A stack that runs sublayers in any order."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from sublayers.configuration.sublayer_order import SELF_MIXERS, expand, tail_start
+from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention, select_positions
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
@@ -19,6 +19,49 @@ def final_norm(config) -> nn.Module:
     if not config.final_norm:
         return nn.Identity()
     return nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+
+
+def slot(order: str, index: int) -> int:
+    """Number a sublayer of an order among those before it that have slots in the same cache.
+
+    They take the slots 0, 1, ...: a cache with gaps breaks generation without a word.
+    """
+    cache = ALPHABET[order[index]].cache
+    return sum(ALPHABET[letter].cache == cache for letter in order[:index])
+
+
+def build_self_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer `s`."""
+    return Sublayer(config, SelfAttention(config, slot(order, index), is_causal))
+
+
+def build_cross_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer `c`."""
+    return Sublayer(config, CrossAttention(config, slot(order, index)))
+
+
+def build_feed_forward(config, order: str, index: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer `f`."""
+    before_attention = order[index + 1 : index + 2] == "s"
+    act = config.pre_attention_act if before_attention else None
+    return Sublayer(config, FeedForward(config, act or config.hidden_act), config.feed_forward_scale)
+
+
+def build_convolution(config, order: str, index: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer `d` or `l`; the convolutions of a stack share the list of kernel sizes."""
+    number = sum(letter in "dl" for letter in order[:index])
+    kernel_size = config.kernel_sizes[: number + 1][-1]
+    return Sublayer(config, Convolution(config, slot(order, index), kernel_size, is_causal, order[index] == "d"))
+
+
+# from a letter, its place in an order and what the stack is for to the sublayer
+BUILDERS: dict[str, Callable[..., Sublayer]] = {
+    "s": build_self_attention,
+    "c": build_cross_attention,
+    "f": build_feed_forward,
+    "d": build_convolution,
+    "l": build_convolution,
+}
 
 
 class SublayerStack(nn.ModuleList):
@@ -34,26 +77,10 @@ class SublayerStack(nn.ModuleList):
         order = expand(orders[0])
         super().__init__()
         for i, letter in enumerate(order):
-            # they take the cache slots 0, 1, ...: a cache with gaps breaks generation without a word
-            slot = sum(order[:i].count(mixer) for mixer in SELF_MIXERS)
-            scale = 1.0
-            mixer: Any
-            if letter == "s":
-                mixer = SelfAttention(config, slot, is_causal)
-            elif letter in "dl":
-                number = slot - order[:i].count("s")
-                kernel_size = config.kernel_sizes[: number + 1][-1]
-                mixer = Convolution(config, slot, kernel_size, is_causal, letter == "d")
-            elif letter == "c":
-                mixer = CrossAttention(config, order[:i].count("c"))
-            else:
-                before_attention = order[i + 1 : i + 2] == "s"
-                act = config.pre_attention_act if before_attention else None
-                mixer = FeedForward(config, act or config.hidden_act)
-                scale = config.feed_forward_scale
+            layer: Any = BUILDERS[letter](config, order, i, is_causal)
             # a mark, since maps are initialised one by one, and quantisers want them plain
-            mixer.output_map.num_sublayers = len(order)
-            self.append(Sublayer(config, mixer, scale))
+            layer.mixer.output_map.num_sublayers = len(order)
+            self.append(layer)
         self.config = config
         self.runs = [self.places(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
@@ -101,10 +128,9 @@ class SublayerStack(nn.ModuleList):
                 hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
                 continue
             asked = leaving if by_query else None
-            crosses = isinstance(layer.mixer, CrossAttention)
             # by position, so that every kind of checkpointing finds the encoder's gradient
-            sources = (encoder_hidden_states,) if crosses else ()
-            inputs = cross_inputs or {} if crosses else kwargs
+            sources = (encoder_hidden_states,) if layer.mixer.reads_source else ()
+            inputs = cross_inputs or {} if layer.mixer.reads_source else kwargs
             hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=packing, **inputs)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)

@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
-from sublayers.configuration.sublayer_order import LETTERS, expand
+from sublayers.configuration.sublayer_order import ALPHABET, expand
 
 CARD = "README.md"
 # what a training command leaves behind: its own command, data, seeds and scores
@@ -37,7 +37,6 @@ MARKUP = re.compile(
     re.IGNORECASE,
 )
 
-SQUARES = {"s": "🟩", "c": "🟦", "f": "🟪", "d": "🟧", "l": "🟨"}
 # by the end of the name of a model's class: the Hub's name for its task, and what it is for
 TASKS = {
     "ForCausalLM": ("text-generation", "a language model that continues texts"),
@@ -269,7 +268,7 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
             sizes = (order, config.hidden_size, config.intermediate_size, length)
             gigaflops = [flops(*sizes, read, None, *kernels) / 1e9 for read in read_positions(length).values()]
             costs.append((length, cache_bytes(order, config.hidden_size, length) / 2**20, *gigaflops))
-        drawing = "".join(SQUARES[letter] for letter in expand(order))
+        drawing = "".join(ALPHABET[letter].square for letter in expand(order))
         drawn.append(
             {"name": name, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
         )
@@ -279,7 +278,7 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
 def legend(drawn: list[dict[str, Any]]) -> str:
     """Explain the letters and squares of what `stacks` drew."""
     used = set("".join(expand(stack["order"]) for stack in drawn))
-    return ", ".join(f"{SQUARES[letter]} {name} (`{letter}`)" for letter, name in LETTERS.items() if letter in used)
+    return ", ".join(f"{row.square} {row.name} (`{letter}`)" for letter, row in ALPHABET.items() if letter in used)
 
 
 def paper(model_type: str) -> dict[str, Any]:

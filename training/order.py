@@ -10,19 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
-from sublayers.configuration.sublayer_order import LETTERS, compact, counts, expand
+from sublayers.configuration.sublayer_order import ALPHABET, compact, counts, expand
 from sublayers.training.cli import positive
 
-# dark letters on light boxes are readable on light and dark terminals
-BOXES = {
-    "s": "bold black on green3",
-    "c": "bold black on sky_blue2",
-    "f": "bold black on medium_purple1",
-    "d": "bold black on orange1",
-    "l": "bold black on khaki1",
-}
-# the same colours on paper
-COLOURS = {"s": "#7fc97f", "c": "#7fb3d5", "f": "#b39ddb", "d": "#f5a742", "l": "#f2e27e"}
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
     "in classification and when a prompt is prefilled."
@@ -66,19 +56,19 @@ def main(argv: list[str] | None = None) -> None:
 def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
-    kernels = (args.kernel_size, args.heads)
+    kernels = {"kernel_size": args.kernel_size, "num_attention_heads": args.heads}
     return {
         "order": order,
         "sublayers": len(expand(order)),
         **counts(order),
-        "parameters": parameters(order, hidden, intermediate, *kernels),
+        "parameters": parameters(order, hidden, intermediate, **kernels),
         "cache_bytes": {
             length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number)
             for length in args.lengths
         },
         "flops": {
             length: {
-                positions: flops(order, hidden, intermediate, length, read, args.source_length, *kernels)
+                positions: flops(order, hidden, intermediate, length, read, args.source_length, **kernels)
                 for positions, read in read_positions(length).items()
             }
             for length in args.lengths
@@ -94,7 +84,8 @@ def _draw(order: str, console: Console) -> None:
     for start in range(0, len(letters), in_a_row):
         row = Text(no_wrap=True)
         for letter in letters[start : start + in_a_row]:
-            row.append(f" {letter} ", BOXES[letter]).append(" ")
+            # dark letters on light boxes are readable on light and dark terminals
+            row.append(f" {letter} ", f"bold black on {ALPHABET[letter].colour}").append(" ")
         console.print(row)
     console.print()
 
@@ -113,7 +104,7 @@ def _paint(orders: list[tuple[str, str]], file: Path) -> None:
         title = given if given == order else f"{given} = {order}"
         axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
         for column, letter in enumerate(expand(order)):
-            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=COLOURS[letter])
+            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
             axes.add_patch(box)
             axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
     axes.set(xlim=(0, longest), ylim=(-2.5 * len(orders) + 1.5, 1.6), aspect="equal")
@@ -133,9 +124,10 @@ def _table(costs: dict[str, dict[str, Any]]) -> Table:
         cells = [f"{value / unit:,.2f}{share}" for value, share in zip(values, ["", *shares], strict=True)]
         table.add_row(label, *cells)
 
+    names = {letter: row.name for letter, row in ALPHABET.items()}
     columns = list(costs.values())
     first = columns[0]
-    for name, label in {"order": "order", "sublayers": "sublayers", **LETTERS}.items():
+    for name, label in {"order": "order", "sublayers": "sublayers", **names}.items():
         table.add_row(label, *(str(cost[name]) for cost in columns))
     add("parameters, M", [cost["parameters"] for cost in columns], 1e6)
     for length in first["cache_bytes"]:
