@@ -11,7 +11,7 @@ from sublayers.modeling.attention import CrossAttention, SelfAttention, select_p
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.linear import OutputLinear
-from sublayers.modeling.packing import packing_of
+from sublayers.modeling.packing import clear_padding, packing_of
 from sublayers.modeling.sublayer import Sublayer
 
 
@@ -107,10 +107,10 @@ class SublayerStack(nn.ModuleList):
             hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=packing, **inputs)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
+        if read_positions is None:
+            return clear_padding(hidden_states, padding_mask) if packing is None else packing.pad(hidden_states)
         if packing is None:
             return hidden_states
-        if read_positions is None:
-            return packing.pad(hidden_states)
         if read_positions.dtype == torch.bool:
             return hidden_states[0]
         return hidden_states.unflatten(1, (packing.batch, -1))[0]
