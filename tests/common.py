@@ -16,6 +16,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.initialization import no_init_weights
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers import random_unbalanced
@@ -156,6 +157,15 @@ class FamilyContract:
         for auto_class in self.classes.keys() - {AutoModel}:
             model = auto_class.from_pretrained(tmp_path)
             assert all(p.abs().max() < 10 for p in model.parameters())
+
+    def test_buffers_are_filled_before_weights_are(self):
+        config = self.config(position_embedding_type="sinusoidal")
+        with no_init_weights():
+            buffers = dict(self.classes[AutoModel](config).named_buffers())
+        assert buffers
+        assert_same(buffers, dict(self.classes[AutoModel](config).named_buffers()), rtol=0, atol=0)
+        rounded = AutoModel.from_config(config, dtype=torch.bfloat16)
+        assert_same(dict(rounded.named_buffers()), {n: x.bfloat16() for n, x in buffers.items()}, rtol=0, atol=0)
 
     def test_refuses_overrides_that_do_not_fit_when_it_loads(self, tmp_path):
         self.model().save_pretrained(tmp_path)
