@@ -35,7 +35,7 @@ def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
     ragged = positions is not None and positions.dtype == torch.bool
     # a graph has fixed shapes
     everything = model.records(**inputs) or (ragged and is_tracing(tokens))
-    outputs = model.model(read_positions=None if everything else positions, **inputs)
+    outputs = model.model(read_positions=None if everything else positions, return_dict=True, **inputs)
     hidden_states = outputs.last_hidden_state
     if everything and positions is not None:
         hidden_states = hidden_states[positions] if ragged else select_positions(hidden_states, positions)
