@@ -57,6 +57,10 @@ class SublayerStack(nn.ModuleList):
         self.runs = [self.places(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
 
+    def __getitem__(self, index):
+        """Return a sublayer or, for a slice, a plain list of some: without the others they are no order to run."""
+        return nn.ModuleList([*self][index]) if isinstance(index, slice) else super().__getitem__(index)
+
     @staticmethod
     def places(order: str, first: str) -> list[int]:
         """Say where in the first order the sublayers of another stand: its n-th `s` is the n-th `s` there."""
