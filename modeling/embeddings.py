@@ -9,9 +9,11 @@ from torch import nn
 def sinusoid_table(num_positions: int, hidden_size: int) -> torch.Tensor:
     """Sinusoids of Vaswani et al. (2017), the sines before the cosines as in fairseq: (num_positions, hidden_size)."""
     half = hidden_size // 2
-    frequencies = torch.exp(torch.arange(half) * (-math.log(10000) / max(half - 1, 1)))
+    # where the default is half precision, its angles would be wrong by whole turns
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * (-math.log(10000) / max(half - 1, 1)))
     angles = torch.arange(num_positions)[:, None] * frequencies
-    return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, hidden_size % 2))
+    table = torch.cat([angles.sin(), angles.cos()], dim=1).to(torch.get_default_dtype())
+    return nn.functional.pad(table, (0, hidden_size % 2))
 
 
 class SinusoidalPositions(nn.Module):
@@ -22,7 +24,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, num_positions: int, hidden_size: int):
         super().__init__()
         self.num_positions, self.hidden_size = num_positions, hidden_size
-        self.register_buffer("table", torch.empty(num_positions, hidden_size), persistent=False)
+        self.register_buffer("table", sinusoid_table(num_positions, hidden_size), persistent=False)
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Look the positions up."""

@@ -19,7 +19,9 @@ def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -
         return torch.arange(length - logits_to_keep, length, device=device)[None]
     if logits_to_keep.dtype == torch.bool:
         return (logits_to_keep if logits_to_keep.ndim == 2 else logits_to_keep.nonzero().T).to(device)
-    return torch.atleast_2d(logits_to_keep).to(device, torch.long) % length
+    positions = torch.atleast_2d(logits_to_keep).to(device, torch.long)
+    # onnx has no remainder by a length that is not known
+    return torch.where(positions < 0, positions + length, positions)
 
 
 def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
@@ -33,7 +35,7 @@ def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
     ragged = positions is not None and positions.dtype == torch.bool
     # a graph has fixed shapes
     everything = model.records(**inputs) or (ragged and is_tracing(tokens))
-    outputs = model.model(read_positions=None if everything else positions, **inputs)
+    outputs = model.model(read_positions=None if everything else positions, return_dict=True, **inputs)
     hidden_states = outputs.last_hidden_state
     if everything and positions is not None:
         hidden_states = hidden_states[positions] if ragged else select_positions(hidden_states, positions)

@@ -226,7 +226,9 @@ class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
             input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds = self.look_up_both(
                 input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds
             )
-            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, forced_encoder_order, **kwargs)
+            encoded = self.encoder(
+                input_ids, attention_mask, inputs_embeds, forced_encoder_order, return_dict=True, **kwargs
+            )
         elif isinstance(encoded, tuple):
             encoded = BaseModelOutput(encoded[0])
         states, scores = encoded.last_hidden_state, encoded.get("decoder_order_logits")

@@ -189,7 +189,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         previous = None
         for encoder_order, decoder_order in config.paths:
             if encoder_order != previous or not config.shared_encoder:
-                output = model.encoder(**source, forced_encoder_order=encoder_order, **kwargs)
+                output = model.encoder(**source, forced_encoder_order=encoder_order, return_dict=True, **kwargs)
                 # all decoders of an encoder share what cross-attention makes of its states
                 cross_cache = DynamicCache()
                 previous = encoder_order
@@ -202,6 +202,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
                 use_cache=False,
                 padding_mask=padding_mask,
                 order=decoder_order,
+                return_dict=True,
                 **kwargs,
             )
             states.append(decoded.last_hidden_state)

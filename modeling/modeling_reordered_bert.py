@@ -72,9 +72,12 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         read_positions: torch.Tensor | None = None,
+        padding_mask: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPooling:
         """Run the stack; `read_positions` restricts the output to the positions that are read, see `SublayerStack`.
+
+        What `padding_mask` (batch, length) hides, by default padding, is not computed.
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside their tables, or a sequence
@@ -101,7 +104,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
         hidden_states = self.layers(
             hidden_states,
             read_positions=read_positions,
-            padding_mask=None if self.records(**kwargs) else attention_mask,
+            padding_mask=None if self.records(**kwargs) else attention_mask if padding_mask is None else padding_mask,
             attention_mask=mask,
             position_ids=position_ids,
             **kwargs,
@@ -166,6 +169,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
+            "padding_mask": real_or_labelled(attention_mask, labels),
         }
         labelled, first = labelled_positions(labels), first_tokens(given(input_ids, inputs_embeds), attention_mask)
         if labelled is None:
@@ -235,6 +239,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            padding_mask=real_or_labelled(attention_mask, labels),
             **kwargs,
         )
         logits = self.lm_head(self.lm_transform(hidden_states))
@@ -309,6 +314,13 @@ def read_pooled(model: ReorderedBertPreTrainedModel, **inputs):
 def labelled_positions(labels: torch.Tensor | None) -> torch.Tensor | None:
     """Find which of the labels (batch, length) count, or return None where every position has to be scored."""
     return None if labels is None or is_tracing(labels) else labels != IGNORED
+
+
+def real_or_labelled(attention_mask: torch.Tensor | None, labels: torch.Tensor | None) -> torch.Tensor | None:
+    """Count padding that has a label among the tokens: (batch, length), or None where the mask alone tells them."""
+    if labels is None or attention_mask is None or attention_mask.ndim != 2:
+        return None
+    return attention_mask.bool() | (labels != IGNORED)
 
 
 def masked_lm_loss(

@@ -277,7 +277,7 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
             input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds = self.look_up_both(
                 input_ids, decoder_input_ids, inputs_embeds, decoder_inputs_embeds
             )
-            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         elif isinstance(encoded, tuple):
             encoded = BaseModelOutput(*encoded)  # type: ignore[arg-type]
         outputs = self.decoder(
@@ -290,6 +290,7 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             padding_mask=padding_mask,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(

@@ -93,6 +93,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             padding_mask=padding_mask,
+            return_dict=True,
             **kwargs,
         )
         hidden_states, loss = outputs.last_hidden_state, None

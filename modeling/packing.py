@@ -54,6 +54,16 @@ class Packing:
         return packing, packing.pad((places % self.length)[None])
 
 
+def real_tokens(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Tell tokens (batch, length, ...) from padding by a mask (batch, past and present length): (batch, length).
+
+    None where the mask says nothing of that kind.
+    """
+    if attention_mask is None or attention_mask.ndim != 2:
+        return None
+    return attention_mask[:, -tokens.shape[1] :].bool()
+
+
 def packing_of(
     tokens: torch.Tensor, attention_mask: torch.Tensor | None, read_positions: torch.Tensor | None
 ) -> Packing | None:
@@ -66,11 +76,15 @@ def packing_of(
     if is_tracing(tokens) or length == 1:
         return None
     ragged = read_positions is not None and read_positions.dtype == torch.bool
-    real = None
-    if attention_mask is not None and attention_mask.ndim == 2:
-        real = attention_mask[:, -length:].bool()
+    real = real_tokens(tokens, attention_mask)
     if real is None or real.all():
         return Packing(batch, length, None) if ragged else None
     if read_positions is not None:
         real = real | read_positions if ragged else real.scatter(1, read_positions.expand(batch, -1), True)
     return Packing(batch, length, real.flatten().nonzero()[:, 0])
+
+
+def clear_padding(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Write zeros over padding in a graph, (batch, length, hidden), as a packing leaves them outside of one."""
+    real = real_tokens(states, attention_mask) if is_tracing(states) and states.shape[1] > 1 else None
+    return states if real is None else states.masked_fill(~real[..., None], 0)

@@ -10,7 +10,7 @@ from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention, select_positions
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
-from sublayers.modeling.packing import packing_of
+from sublayers.modeling.packing import clear_padding, packing_of
 from sublayers.modeling.sublayer import Sublayer
 
 
@@ -85,6 +85,10 @@ class SublayerStack(nn.ModuleList):
         self.runs = [self.places(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
 
+    def __getitem__(self, index):
+        """Return a sublayer or, for a slice, a plain list of some: without the others they are no order to run."""
+        return nn.ModuleList([*self][index]) if isinstance(index, slice) else super().__getitem__(index)
+
     @staticmethod
     def places(order: str, first: str) -> list[int]:
         """Say where in the first order the sublayers of another stand: its n-th `s` is the n-th `s` there."""
@@ -134,10 +138,10 @@ class SublayerStack(nn.ModuleList):
             hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=packing, **inputs)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
+        if read_positions is None:
+            return clear_padding(hidden_states, padding_mask) if packing is None else packing.pad(hidden_states)
         if packing is None:
             return hidden_states
-        if read_positions is None:
-            return packing.pad(hidden_states)
         if read_positions.dtype == torch.bool:
             return hidden_states[0]
         return hidden_states.unflatten(1, (packing.batch, -1))[0]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -16,9 +17,11 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.initialization import no_init_weights
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers import random_unbalanced
+from sublayers.modeling.stack import SublayerStack
 
 # outputs and checkpoints of the original implementations, where somebody put them beside the repository
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
@@ -156,6 +159,25 @@ class FamilyContract:
         for auto_class in self.classes.keys() - {AutoModel}:
             model = auto_class.from_pretrained(tmp_path)
             assert all(p.abs().max() < 10 for p in model.parameters())
+
+    def test_slices_of_a_stack_are_lists_of_its_sublayers(self):
+        for stack in self.model().modules():
+            if isinstance(stack, SublayerStack):
+                for chosen in (slice(2), slice(1, None), slice(None, None, -2)):
+                    assert type(stack[chosen]) is nn.ModuleList
+                    assert [*stack[chosen]] == [*stack][chosen]
+                stack[:2].requires_grad_(False)
+                frozen = [not any(p.requires_grad for p in layer.parameters()) for layer in stack]
+                assert frozen == [i < 2 for i in range(len(stack))]
+
+    def test_buffers_are_filled_before_weights_are(self):
+        config = self.config(position_embedding_type="sinusoidal")
+        with no_init_weights():
+            buffers = dict(self.classes[AutoModel](config).named_buffers())
+        assert buffers
+        assert_same(buffers, dict(self.classes[AutoModel](config).named_buffers()), rtol=0, atol=0)
+        rounded = AutoModel.from_config(config, dtype=torch.bfloat16)
+        assert_same(dict(rounded.named_buffers()), {n: x.bfloat16() for n, x in buffers.items()}, rtol=0, atol=0)
 
     def test_refuses_overrides_that_do_not_fit_when_it_loads(self, tmp_path):
         self.model().save_pretrained(tmp_path)

@@ -68,6 +68,15 @@ def test_lora_trains_adapters_alone_which_merge_into_an_ordinary_model(family, t
     assert torch.equal(logits(loaded, batch), logits(merged, batch))
 
 
+@every_family
+def test_adapts_every_sublayer_by_the_names_that_the_readme_gives(family):
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]
+    model = build(family)
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and ".layers." in name}
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=names))
+    assert set(adapted.targeted_module_names) == linear
+
+
 @pytest.mark.parametrize("family", ["sandwich_lm", "par_bert", "macaron_bert"])
 def test_a_classifier_is_trained_and_saved_in_full_beside_the_adapters(family, tmp_path):
     model = build(family, AutoModelForSequenceClassification)
