@@ -37,7 +37,8 @@ from sublayers.training.glue_metrics import (
     load_task,
     write_submission,
 )
-from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
+from sublayers.training.publish import describe_data, publish, result
+from sublayers.training.resume import ResumableTrainer
 
 
 @dataclass
@@ -294,11 +295,11 @@ def _predict(
 
 def _trainer(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> PublishingTrainer:
+) -> ResumableTrainer:
     task, metric = TASKS[name], GlueMetric(name, keep_in_memory=True)
     # a new head is random
     set_seed(args.seed)
-    return PublishingTrainer(
+    return ResumableTrainer(
         model=load(
             AutoModelForSequenceClassification,
             model,

@@ -39,8 +39,8 @@ from sublayers.training.pretrain_arguments import (
     check_objective,
     choose_family,
 )
-from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
-from sublayers.training.resume import adopt_counts, find_checkpoint
+from sublayers.training.publish import describe_data, publish, result
+from sublayers.training.resume import ResumableTrainer, find_checkpoint
 from sublayers.training.tokenizer import sample, train_tokenizer
 
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
@@ -93,7 +93,7 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     set_seed(args.seed)
     model = _load_model(run, config, tokenizer)
     use_cache = model.config.use_cache
-    trainer = PublishingTrainer(
+    trainer = ResumableTrainer(
         model=model,
         args=args,
         processing_class=tokenizer,
@@ -102,8 +102,6 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     )
     metrics: dict[str, float] = {}
     if args.do_train:
-        if checkpoint:
-            adopt_counts(args, checkpoint)
         trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
         # the Trainer switches the cache off, and would save the model that way
         model.config.use_cache = use_cache

@@ -28,7 +28,7 @@ from sublayers.training.config_flags import check_unchanged, config_flags, given
 from sublayers.training.loss_curve import save_loss_curve
 from sublayers.training.order_trainer import OrderTrainer
 from sublayers.training.publish import describe_data, publish, result
-from sublayers.training.resume import adopt_counts, complete_checkpoints, find_checkpoint
+from sublayers.training.resume import complete_checkpoints, find_checkpoint
 from sublayers.training.seq2seq_arguments import (
     DECIDED,
     FAMILIES,
@@ -273,8 +273,6 @@ def _set_generation(
 def _train(
     trainer: PairTrainer, run: Seq2SeqArguments, args: Seq2SeqTrainerArguments, checkpoint: str | None
 ) -> dict[str, float]:
-    if checkpoint:
-        adopt_counts(args, checkpoint)
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     if run.max_tokens:
         # counted from --per_device_train_batch_size
