@@ -33,6 +33,8 @@ COMMANDS = {
     "push": ("sublayers.training.push", "publish a model on the Hugging Face Hub"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
 }
+# with which a run holds its folder; one that was killed leaves the file, but not the lock on it
+LOCK = ".lock"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -120,7 +122,7 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     Raises:
         FileExistsError: it holds files.
     """
-    if Path(folder).exists() and any(Path(folder).iterdir()):
+    if Path(folder).exists() and any(path.name != LOCK for path in Path(folder).iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
 
 

@@ -38,7 +38,8 @@ from sublayers.training.glue_metrics import (
     write_submission,
 )
 from sublayers.training.publish import describe_data, publish, result
-from sublayers.training.resume import ResumableTrainer
+from sublayers.training.resumable_trainer import ResumableTrainer
+from sublayers.training.resume import claim
 
 
 @dataclass
@@ -94,6 +95,13 @@ def glue(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
     """
     run, data_args, args = parse(argv)
+    with claim(args):
+        return _glue(argv, run, data_args, args)
+
+
+def _glue(
+    argv: list[str], run: GlueArguments, data_args: GlueDataArguments, args: GlueTrainingArguments
+) -> dict[str, dict[str, Any]]:
     refuse_to_overwrite(args.output_dir)
     console = Console(quiet=args.process_index > 0)
     # whatever can be wrong with any task is said before the first training

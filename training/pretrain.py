@@ -40,7 +40,8 @@ from sublayers.training.pretrain_arguments import (
     choose_family,
 )
 from sublayers.training.publish import describe_data, publish, result
-from sublayers.training.resume import ResumableTrainer, find_checkpoint
+from sublayers.training.resumable_trainer import ResumableTrainer
+from sublayers.training.resume import claim, find_checkpoint
 from sublayers.training.tokenizer import sample, train_tokenizer
 
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
@@ -77,6 +78,17 @@ def pretrain(argv: list[str]) -> dict[str, float]:
         ValueError: bad flags, a corpus that cannot be read, or windows longer than the model's positions.
     """
     run, model_flags, corpus_args, args = parse(argv)
+    with claim(args):
+        return _pretrain(argv, run, model_flags, corpus_args, args)
+
+
+def _pretrain(
+    argv: list[str],
+    run: RunArguments,
+    model_flags: dict[str, Any],
+    corpus_args: CorpusArguments,
+    args: PretrainingArguments,
+) -> dict[str, float]:
     checkpoint = find_checkpoint(args)
     # whatever can be wrong with the flags is said before the first file is written
     config = _load_config(run, model_flags, checkpoint)

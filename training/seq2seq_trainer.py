@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerCallback
 
 from sublayers.pipelines import TARGET_TOKENIZER
-from sublayers.training.resume import ResumableTrainer
+from sublayers.training.resumable_trainer import ResumableTrainer
 from sublayers.training.token_batches import TokenBatchSampler
 
 

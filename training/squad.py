@@ -28,7 +28,8 @@ from sublayers.pipelines import best_answers, longest_input
 from sublayers.training.arguments import FineTuningArguments, default
 from sublayers.training.cli import expand_settings_file, parse_flags
 from sublayers.training.publish import describe_data, publish, result
-from sublayers.training.resume import ResumableTrainer, find_checkpoint
+from sublayers.training.resumable_trainer import ResumableTrainer
+from sublayers.training.resume import claim, find_checkpoint
 from sublayers.training.squad_data import (
     PLACE,
     SquadDataArguments,
@@ -108,6 +109,13 @@ def squad(argv: list[str]) -> dict[str, float]:
     run, data, args = parse(argv)
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
+    with claim(args):
+        return _squad(argv, run, data, args)
+
+
+def _squad(
+    argv: list[str], run: SquadArguments, data: SquadDataArguments, args: SquadTrainingArguments
+) -> dict[str, float]:
     checkpoint = find_checkpoint(args)
     source = str(run.model_name_or_path)
     # positions of answers count from the left

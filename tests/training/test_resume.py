@@ -1,11 +1,17 @@
 import json
+import random
 import shutil
+import subprocess
+import sys
+from itertools import product
 
 import datasets
 import pytest
 
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.training import cli
+from sublayers.training.arguments import TrainerArguments
+from sublayers.training.resume import find_checkpoint
 from sublayers.training.tokenizer import train_tokenizer
 
 TEXTS = [f"line {n} of a tiny corpus" for n in range(60)]
@@ -15,6 +21,17 @@ RUN = ["--use_cpu", "--disable_tqdm", "true", "--max_steps", "7", "--per_device_
 RUN += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "1e-2", "--logging_steps", "3"]
 RUN += ["--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "9"]
 RESUMABLE = ("pretrain", "seq2seq", "squad")
+
+# another process that holds a folder until it is killed
+HOLDER = """
+import sys, time
+from filelock import FileLock
+from sublayers.training.cli import LOCK
+
+with FileLock(f"{sys.argv[1]}/{LOCK}"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +76,17 @@ def commands(tmp_path):
     return {name: [name, *flags, *RUN] for name, flags in given.items()}
 
 
+def refusal(flags, capsys):
+    """The one sentence that a command says instead of running."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(flags)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count(f"sublayers {flags[0]}: ") == 1
+    assert "Traceback" not in said
+    return said[said.index(f"sublayers {flags[0]}: ") :]
+
+
 def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
@@ -97,3 +125,81 @@ def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, tmp_
     last = capsys.readouterr().out.splitlines()[-1]
     assert "eval_loss" in last
     assert "train_loss" not in last
+
+
+def test_one_run_at_a_time_writes_into_a_folder(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    runs = [[*flags, "--output_dir", str(out)] for flags in commands.values()]
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE) as holder:
+        try:
+            holder.stdout.readline()
+            for flags in (*runs, *([*flags, "--resume_from_checkpoint"] for flags in runs if flags[0] in RESUMABLE)):
+                assert f"another run is writing into {out}; wait until it ends or" in refusal(flags, capsys)
+        finally:
+            holder.kill()
+    # what a killed run left is not in the way
+    assert [path.name for path in out.iterdir()] == [".lock"]
+    cli.main(runs[0])
+    assert (out / "model.safetensors").exists()
+    assert not (out / ".lock").exists()
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "all but a byte": lambda content: content[:-1],
+    "garbage": lambda content: random.Random(0).randbytes(len(content)),
+    "missing": None,
+}
+# and what is said to be missing without them
+FILES = {"model.safetensors": ".safetensors", "optimizer.pt": "optimizer", "scheduler.pt": "scheduler"} | {
+    "rng_state.pth": "rng_state",
+    "trainer_state.json": "trainer_state.json",
+    "config.json": "config.json",
+}
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--output_dir", str(out)]
+    cli.main(flags)
+    whole, last = weights(out), out / "checkpoint-7"
+    args = TrainerArguments(str(out), resume_from_checkpoint="true")
+    assert find_checkpoint(args) == str(last)
+    capsys.readouterr()
+    for name, (kind, damage) in product(FILES, DAMAGE.items()):
+        content = (last / name).read_bytes()
+        (last / name).unlink()
+        if damage:
+            # a text ends with a line break, which nobody misses
+            (last / name).write_bytes(damage(content.rstrip()))
+        assert find_checkpoint(args) == str(out / "checkpoint-6"), (name, kind)
+        fault, going_on = capsys.readouterr().out.splitlines()
+        why = f"its {name} is damaged (" if damage else f"it has no {FILES[name]}"
+        assert fault.startswith(f"{last} is no complete checkpoint, for {why}"), (name, kind)
+        assert going_on == f"continuing from {out / 'checkpoint-6'}"
+        with pytest.raises(FileNotFoundError, match=r"is no complete checkpoint, for .*; give another"):
+            find_checkpoint(TrainerArguments(str(out), resume_from_checkpoint=str(last)))
+        (last / name).write_bytes(content)
+
+    (last / "optimizer.pt").write_bytes(b"")
+    said = f"sublayers pretrain: {last} is no complete checkpoint, for its optimizer.pt is damaged (BadZipFile); give"
+    assert refusal([*flags, "--resume_from_checkpoint", str(last)], capsys).startswith(said)
+    cli.main([*flags, "--resume_from_checkpoint"])
+    assert weights(out) == whole
+    assert find_checkpoint(args) == str(last)
+
+
+def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = [*commands["seq2seq"], "--output_dir", str(out)]
+    cli.main(flags)
+    whole = weights(out)
+    # what a longer run had left behind the end of this one
+    shutil.copytree(out / "checkpoint-2", out / "checkpoint-8")
+    cli.main([*flags, "--resume_from_checkpoint", str(out / "checkpoint-4")])
+    assert weights(out) == whole
+    shutil.rmtree(out / "checkpoint-8")
+    (out / "checkpoint-6" / "model.safetensors").write_bytes(b"")
+    assert "checkpoint-6 is no complete checkpoint" in refusal([*flags, "--resume_from_checkpoint"], capsys)

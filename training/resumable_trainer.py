@@ -1,0 +1,79 @@
+"""The Trainer of all training commands, which goes on from a checkpoint as if it had never stopped."""
+
+from math import isnan, nan
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import TrainOutput
+
+from sublayers.training.publish import PublishingTrainer
+
+# where the Trainer's state keeps the sums of the losses
+LOSSES = "losses"
+
+
+class LossCallback(TrainerCallback):
+    """Give a Trainer that resumes the sums of the losses before, which it would begin anew."""
+
+    def __init__(self, trainer: "ResumableTrainer"):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take the sums out of the state."""
+        if state.global_step:
+            # what another Trainer saved does not tell them
+            unknown = {"logged": nan, "not_logged": 0.0, "logged_step": state.global_step}
+            losses = state.stateful_callbacks.get(LOSSES, unknown)
+            self.trainer._total_loss_scalar = losses["logged"]
+            self.trainer._tr_loss += losses["not_logged"]
+            self.trainer._globalstep_last_logged = losses["logged_step"]
+
+
+class ResumableTrainer(PublishingTrainer):
+    """A Trainer whose resumed runs end with the weights and report the losses of runs that never stopped."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(LossCallback(self))
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:  # type: ignore[override]
+        """Train, or go on from a checkpoint."""
+        if resume_from_checkpoint:
+            _adopt_counts(self.args, resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, and report the mean loss of all steps."""
+        if "train_loss" in logs:
+            # the Trainer divides by other steps than it summed up
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
+            if isnan(logs["train_loss"]):
+                del logs["train_loss"]
+        super().log(logs, start_time)
+
+    def _run_epoch(self, *args, **kwargs) -> None:
+        # the Trainer stops after a step only, so a training that is complete would get one more
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:
+            self.control.should_training_stop = True
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        kept: Any = self.state.stateful_callbacks
+        kept[LOSSES] = {
+            "logged": self._total_loss_scalar,
+            "not_logged": self.accelerator.gather(self._tr_loss).mean().item(),
+            "logged_step": self._globalstep_last_logged,
+        }
+        super()._save_checkpoint(model, trial)
+
+
+def _adopt_counts(args: TrainingArguments, checkpoint: str) -> None:
+    """Count steps as the checkpoint does where the flags are shares of all steps."""
+    # otherwise the Trainer warns of every difference
+    state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        if 0 < (getattr(args, name) or 0) < 1:
+            setattr(args, name, getattr(state, name))
