@@ -1,5 +1,6 @@
 import json
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -7,11 +8,14 @@ from itertools import product
 
 import datasets
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Trainer, TrainerCallback
 
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.training import cli
 from sublayers.training.arguments import TrainerArguments
-from sublayers.training.resume import find_checkpoint
+from sublayers.training.resume import NEEDED_TO_RESUME, find_checkpoint, find_fault
 from sublayers.training.tokenizer import train_tokenizer
 
 TEXTS = [f"line {n} of a tiny corpus" for n in range(60)]
@@ -203,3 +207,91 @@ def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, cap
     shutil.rmtree(out / "checkpoint-8")
     (out / "checkpoint-6" / "model.safetensors").write_bytes(b"")
     assert "checkpoint-6 is no complete checkpoint" in refusal([*flags, "--resume_from_checkpoint"], capsys)
+
+
+@pytest.mark.parametrize("place", ["save_model", "_save_optimizer_and_scheduler", "_save_rng_state"])
+def test_a_run_without_room_says_so_and_goes_on_when_there_is(place, commands, tmp_path, capsys, monkeypatch):
+    def without_room(trainer, *args, **kwargs):
+        # of the second checkpoint some files come out
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if trainer.state.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            save(trainer, *args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    flags = [*commands["pretrain"], "--output_dir"]
+    save = getattr(Trainer, place)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, place, without_room)
+        said = refusal([*flags, str(out)], capsys)
+    assert f"{out / 'checkpoint-4'} cannot be written, perhaps for lack of room (" in said
+    assert said.count("\n") == 1
+    cli.main([*flags, str(out), "--resume_from_checkpoint"])
+    assert f"continuing from {out / 'checkpoint-2'}" in capsys.readouterr().out
+    cli.main([*flags, str(whole)])
+    assert weights(out) == weights(whole)
+
+
+def test_half_of_a_checkpoint_of_each_of_two_runs_is_not_a_whole_one(commands, tmp_path, capsys, monkeypatch):
+    def stop(trainer, folder):
+        raise OSError("no more room")
+
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--output_dir", str(out)]
+    cli.main(flags)
+    monkeypatch.setattr(Trainer, "_save_optimizer_and_scheduler", stop)
+    again = [*flags, "--resume_from_checkpoint", str(out / "checkpoint-2"), "--learning_rate", "1e-3"]
+    assert "no more room" in refusal(again, capsys)
+    assert find_fault(out / "checkpoint-2") is None
+    assert find_fault(out / "checkpoint-4") is not None
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start(commands, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    # there nobody may write, not even root
+    for name in (str(tmp_path / "link"), str(tmp_path / "file"), str(tmp_path / "file" / "out"), "/proc/out"):
+        for flags in commands.values():
+            assert f"{name} cannot be written to (" in refusal([*flags, "--output_dir", name], capsys)
+
+
+@pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
+def test_a_loss_that_is_not_finite_ends_the_run(command, commands, tmp_path, capsys, monkeypatch):
+    def spoil(trainer, model, inputs, *args, **kwargs):
+        if trainer.state.global_step == 4:
+            next(trainer.model.parameters()).data[:] = float("nan")
+        return train(trainer, model, inputs, *args, **kwargs)
+
+    train = Trainer.training_step
+    monkeypatch.setattr(Trainer, "training_step", spoil)
+    out = tmp_path / "out"
+    said = refusal([*commands[command], "--output_dir", str(out)], capsys)
+    assert "the loss is nan after 4 steps, so the model is of no use; start again with other settings" in said
+    (last,) = (path.parent for path in out.rglob("checkpoint-4/trainer_state.json"))
+    assert find_fault(last, NEEDED_TO_RESUME) is None
+    assert not list(out.rglob("checkpoint-[567]"))
+
+
+def test_weights_that_are_not_finite_are_not_saved(commands, tmp_path, capsys, monkeypatch):
+    def spoil(callback, args, state, control, model, **kwargs):
+        # the step itself had a loss
+        if state.global_step == 4:
+            next(model.parameters()).data[0] = float("inf")
+
+    monkeypatch.setattr(TrainerCallback, "on_step_end", spoil)
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--eval_strategy", "no", "--output_dir", str(out)]
+    assert ".weight is not finite after 4 steps" in refusal(flags, capsys)
+    assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_a_model_whose_loss_is_not_finite_has_no_score(commands, tmp_path, capsys, monkeypatch):
+    cli.main([*commands["pretrain"], "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
+    state = load_file(tmp_path / "out" / "model.safetensors")
+    spoilt = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
+    save_file(spoilt, tmp_path / "out" / "model.safetensors", {"format": "pt"})
+    again = ["--model_name_or_path", str(tmp_path / "out"), "--do_eval", "--output_dir", str(tmp_path / "again")]
+    assert "eval_loss is nan" in refusal([*commands["pretrain"], *again], capsys)
