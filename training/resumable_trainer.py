@@ -83,6 +83,15 @@ class ResumableTrainer(PublishingTrainer):
         with nullcontext() if _internal_call else _writing(output_dir or str(self.args.output_dir)):
             super().save_model(output_dir, _internal_call)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        try:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the weights in {resume_from_checkpoint} are not of this model; continue with the flags that the run "
+                "was started with"
+            ) from error
+
     def _run_epoch(self, *args, **kwargs) -> None:
         # the Trainer stops after a step only, so a training that is complete would get one more
         if self.state.global_step < self.state.max_steps:

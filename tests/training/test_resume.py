@@ -295,3 +295,11 @@ def test_a_model_whose_loss_is_not_finite_has_no_score(commands, tmp_path, capsy
     save_file(spoilt, tmp_path / "out" / "model.safetensors", {"format": "pt"})
     again = ["--model_name_or_path", str(tmp_path / "out"), "--do_eval", "--output_dir", str(tmp_path / "again")]
     assert "eval_loss is nan" in refusal([*commands["pretrain"], *again], capsys)
+
+
+def test_a_checkpoint_of_another_model_is_refused(commands, tmp_path, capsys):
+    cli.main([*commands["squad"], "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
+    wide = PARBertConfig(**SIZES | {"hidden_size": 32}, sublayer_order="sf", max_position_embeddings=32)
+    PARBertForQuestionAnswering(wide).save_pretrained(tmp_path / "model")
+    flags = [*commands["squad"], "--output_dir", str(tmp_path / "out"), "--resume_from_checkpoint"]
+    assert "checkpoint-1 are not of this model; continue with the flags" in refusal(flags, capsys)
