@@ -19,6 +19,14 @@ class TrainerArguments(TrainingArguments):
 
     _argument_group_name: ClassVar[str] = "Trainer"
 
+    resume_from_checkpoint: str | None = default(
+        "resume_from_checkpoint",
+        None,
+        help="a checkpoint, or without a value the last complete one in --output_dir",
+        nargs="?",
+        const="true",
+    )
+
     def __post_init__(self):
         if self.hub_token:
             # with every checkpoint the Trainer saves its arguments

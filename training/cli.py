@@ -33,13 +33,16 @@ COMMANDS = {
     "push": ("sublayers.training.push", "publish a model on the Hugging Face Hub"),
     "demo": ("sublayers.training.demo", "train a sandwich and its interleaved twin, and compare them"),
 }
+# with which a run holds its folder; one that was killed leaves the file, but not the lock on it
+LOCK = ".lock"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the sub-command that the first argument names, with the others as its arguments.
 
     Raises:
-        SystemExit: with status 2 and one sentence on standard error for bad input; other errors keep their traceback.
+        SystemExit: with status 2 and one sentence on standard error for bad input and files that cannot be read or
+            written; other errors keep their traceback.
     """
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in ("-h", "--help"):
@@ -55,7 +58,9 @@ def main(argv: list[str] | None = None) -> None:
         _exit(f"sublayers {command} needs {error.name}; pip install 'sublayers[train]'")
     try:
         module.main(rest)
-    except (ValueError, OSError) as error:
+    except Exception as error:
+        if not (isinstance(error, (ValueError, OSError)) or is_of_a_file(error)):
+            raise
         _exit(f"sublayers {command}: {error}")
 
 
@@ -120,7 +125,7 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     Raises:
         FileExistsError: it holds files.
     """
-    if Path(folder).exists() and any(Path(folder).iterdir()):
+    if Path(folder).exists() and any(path.name != LOCK for path in Path(folder).iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
 
 
@@ -134,6 +139,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         folder.mkdir(exist_ok=True)
         for file in Path(place).iterdir():
             file.rename(folder / file.name)
+
+
+def is_of_a_file(error: Exception) -> bool:
+    """Find out whether an error is what safetensors or tokenizers raise for a damaged file or a full disk."""
+    from safetensors import SafetensorError
+
+    # tokenizers raise nothing more special
+    return type(error) in (SafetensorError, Exception)
 
 
 def without_tokens(command: list[str]) -> str:

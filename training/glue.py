@@ -37,7 +37,9 @@ from sublayers.training.glue_metrics import (
     load_task,
     write_submission,
 )
-from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
+from sublayers.training.publish import describe_data, publish, result
+from sublayers.training.resumable_trainer import ResumableTrainer
+from sublayers.training.resume import claim
 
 
 @dataclass
@@ -93,6 +95,13 @@ def glue(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
     """
     run, data_args, args = parse(argv)
+    with claim(args):
+        return _glue(argv, run, data_args, args)
+
+
+def _glue(
+    argv: list[str], run: GlueArguments, data_args: GlueDataArguments, args: GlueTrainingArguments
+) -> dict[str, dict[str, Any]]:
     refuse_to_overwrite(args.output_dir)
     console = Console(quiet=args.process_index > 0)
     # whatever can be wrong with any task is said before the first training
@@ -294,11 +303,11 @@ def _predict(
 
 def _trainer(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> PublishingTrainer:
+) -> ResumableTrainer:
     task, metric = TASKS[name], GlueMetric(name, keep_in_memory=True)
     # a new head is random
     set_seed(args.seed)
-    return PublishingTrainer(
+    return ResumableTrainer(
         model=load(
             AutoModelForSequenceClassification,
             model,

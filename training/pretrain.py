@@ -39,8 +39,9 @@ from sublayers.training.pretrain_arguments import (
     check_objective,
     choose_family,
 )
-from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
-from sublayers.training.resume import adopt_counts, find_checkpoint
+from sublayers.training.publish import describe_data, publish, result
+from sublayers.training.resumable_trainer import ResumableTrainer
+from sublayers.training.resume import claim, find_checkpoint
 from sublayers.training.tokenizer import sample, train_tokenizer
 
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
@@ -77,6 +78,17 @@ def pretrain(argv: list[str]) -> dict[str, float]:
         ValueError: bad flags, a corpus that cannot be read, or windows longer than the model's positions.
     """
     run, model_flags, corpus_args, args = parse(argv)
+    with claim(args):
+        return _pretrain(argv, run, model_flags, corpus_args, args)
+
+
+def _pretrain(
+    argv: list[str],
+    run: RunArguments,
+    model_flags: dict[str, Any],
+    corpus_args: CorpusArguments,
+    args: PretrainingArguments,
+) -> dict[str, float]:
     checkpoint = find_checkpoint(args)
     # whatever can be wrong with the flags is said before the first file is written
     config = _load_config(run, model_flags, checkpoint)
@@ -93,7 +105,7 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     set_seed(args.seed)
     model = _load_model(run, config, tokenizer)
     use_cache = model.config.use_cache
-    trainer = PublishingTrainer(
+    trainer = ResumableTrainer(
         model=model,
         args=args,
         processing_class=tokenizer,
@@ -102,8 +114,6 @@ def pretrain(argv: list[str]) -> dict[str, float]:
     )
     metrics: dict[str, float] = {}
     if args.do_train:
-        if checkpoint:
-            adopt_counts(args, checkpoint)
         trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
         # the Trainer switches the cache off, and would save the model that way
         model.config.use_cache = use_cache

@@ -79,13 +79,6 @@ class PretrainingArguments(TrainerArguments):
     save_steps: float = default("save_steps", 0.1)
     save_total_limit: int | None = default("save_total_limit", 2)
     weight_decay: float = default("weight_decay", 0.1)
-    resume_from_checkpoint: str | None = default(
-        "resume_from_checkpoint",
-        None,
-        help="a checkpoint, or without a value the last complete one in --output_dir",
-        nargs="?",
-        const="true",
-    )
 
     def __post_init__(self):
         if not (self.do_train or self.do_eval):

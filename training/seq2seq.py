@@ -28,7 +28,7 @@ from sublayers.training.config_flags import check_unchanged, config_flags, given
 from sublayers.training.loss_curve import save_loss_curve
 from sublayers.training.order_trainer import OrderTrainer
 from sublayers.training.publish import describe_data, publish, result
-from sublayers.training.resume import adopt_counts, complete_checkpoints, find_checkpoint
+from sublayers.training.resume import checkpoints, claim, find_checkpoint, find_fault, step_of
 from sublayers.training.seq2seq_arguments import (
     DECIDED,
     FAMILIES,
@@ -71,6 +71,17 @@ def seq2seq(argv: list[str]) -> dict[str, Any]:
         ValueError: bad flags, or data that cannot be read.
     """
     run, model_flags, data_args, args = parse(argv)
+    with claim(args):
+        return _seq2seq(argv, run, model_flags, data_args, args)
+
+
+def _seq2seq(
+    argv: list[str],
+    run: Seq2SeqArguments,
+    model_flags: dict[str, Any],
+    data_args: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+) -> dict[str, Any]:
     checkpoint = find_checkpoint(args)
     # whatever can be wrong with the flags is said before the first file is written
     config = _load_config(run, model_flags, data_args, args, checkpoint)
@@ -273,15 +284,17 @@ def _set_generation(
 def _train(
     trainer: PairTrainer, run: Seq2SeqArguments, args: Seq2SeqTrainerArguments, checkpoint: str | None
 ) -> dict[str, float]:
-    if checkpoint:
-        adopt_counts(args, checkpoint)
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     if run.max_tokens:
         # counted from --per_device_train_batch_size
         metrics.pop("train_samples_per_second", None)
     if run.average_checkpoints > 1:
         PartialState().wait_for_everyone()
-        folders = complete_checkpoints(args.output_dir)[-run.average_checkpoints :]
+        # a run that began at an earlier one may have left others
+        folders = [path for path in checkpoints(args.output_dir) if step_of(path) <= trainer.state.global_step]
+        folders = folders[-run.average_checkpoints :]
+        if fault := next(filter(None, map(find_fault, folders)), None):
+            raise ValueError(f"{fault}; resume from the one before it, or take it out of {args.output_dir}")
         if len(folders) < run.average_checkpoints:
             raise ValueError(
                 f"there are {len(folders)} checkpoints in {args.output_dir}, fewer than --average_checkpoints "

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerCallback
 
 from sublayers.pipelines import TARGET_TOKENIZER
-from sublayers.training.publish import PublishingTrainer
+from sublayers.training.resumable_trainer import ResumableTrainer
 from sublayers.training.token_batches import TokenBatchSampler
 
 
@@ -28,7 +28,7 @@ class EpochCallback(TrainerCallback):
         self.batches.set_epoch(int(state.epoch or 0))
 
 
-class PairTrainer(PublishingTrainer, Seq2SeqTrainer):
+class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
     """A Seq2SeqTrainer with batches of tokens, exact losses, and a tokenizer for each side.
 
     Args:

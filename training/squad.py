@@ -26,8 +26,10 @@ from transformers import (
 from sublayers.loading import load
 from sublayers.pipelines import best_answers, longest_input
 from sublayers.training.arguments import FineTuningArguments, default
-from sublayers.training.cli import expand_settings_file, parse_flags, refuse_to_overwrite
-from sublayers.training.publish import PublishingTrainer, describe_data, publish, result
+from sublayers.training.cli import expand_settings_file, parse_flags
+from sublayers.training.publish import describe_data, publish, result
+from sublayers.training.resumable_trainer import ResumableTrainer
+from sublayers.training.resume import claim, find_checkpoint
 from sublayers.training.squad_data import (
     PLACE,
     SquadDataArguments,
@@ -74,7 +76,7 @@ class SquadTrainingArguments(FineTuningArguments):
         super().__post_init__()
 
 
-class SquadTrainer(PublishingTrainer):
+class SquadTrainer(ResumableTrainer):
     """A Trainer that evaluates windows in their order, in which the answers are put together."""
 
     def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
@@ -99,7 +101,7 @@ def squad(argv: list[str]) -> dict[str, float]:
         file, their metrics without the prefix.
 
     Raises:
-        FileExistsError: the output folder is not empty.
+        FileExistsError: the output folder is not empty and the run does not resume.
         FileNotFoundError: there is no such file.
         ValueError: bad flags, data that cannot be read or lack a column, an answer that is not where it should be, or
             windows too long for the model or too short for the questions.
@@ -107,8 +109,14 @@ def squad(argv: list[str]) -> dict[str, float]:
     run, data, args = parse(argv)
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
-    if not args.resume_from_checkpoint:
-        refuse_to_overwrite(args.output_dir)
+    with claim(args):
+        return _squad(argv, run, data, args)
+
+
+def _squad(
+    argv: list[str], run: SquadArguments, data: SquadDataArguments, args: SquadTrainingArguments
+) -> dict[str, float]:
+    checkpoint = find_checkpoint(args)
     source = str(run.model_name_or_path)
     # positions of answers count from the left
     tokenizer = load(AutoTokenizer, source, padding_side="right")
@@ -142,7 +150,7 @@ def squad(argv: list[str]) -> dict[str, float]:
     )
     metrics: dict[str, float] = {}
     if args.do_train:
-        metrics |= trainer.train(resume_from_checkpoint=args.resume_from_checkpoint).metrics
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
         trainer.save_model()
         trainer.save_metrics("train", metrics)
     if args.do_eval:

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from safetensors import SafetensorError
 
 from sublayers.training import cli
 
@@ -35,6 +36,18 @@ def test_bad_input_is_one_sentence_and_status_2(capsys, tmp_path):
         cli.main(["tokenizer", "--output_dir", str(tmp_path / "new"), "--train_file", "no_such.txt"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "sublayers tokenizer: there is no file no_such.txt\n"
+
+
+@pytest.mark.parametrize("error", [SafetensorError("header too small"), Exception("No space left on device")])
+def test_the_errors_of_files_that_libraries_have_are_one_sentence(error, monkeypatch, capsys):
+    def fail(args):
+        raise error
+
+    monkeypatch.setattr("sublayers.training.tokenizer.load_corpus", fail)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["tokenizer", "--output_dir", "unused"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"sublayers tokenizer: {error}\n"
 
 
 def test_a_programming_error_keeps_its_traceback(monkeypatch):
