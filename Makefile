@@ -44,10 +44,6 @@ $(OLDEST)/.installed: setup.cfg pyproject.toml constraints.txt constraints-oldes
 test-oldest: $(OLDEST)/.installed  ## run all tests with the oldest transformers
 	$(OLDEST)/bin/pytest --numprocesses 2
 
-.PHONY: cards
-cards: $(VENV)/.installed  ## write the cards of the recipes from the recipes
-	$(BIN)/python -m sublayers.training.recipe_cards
-
 .PHONY: clean
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -137,7 +137,7 @@ class SublayersConfig(PreTrainedConfig):
 
         None in the copy of this code that a folder brings along.
         """
-        return import_module("sublayers.self_contained") if __name__.startswith("sublayers.") else None
+        return import_module("sublayers.hub.self_contained") if __name__.startswith("sublayers.") else None
 
     def __setattr__(self, name, value):
         if name in self.order_fields:

@@ -96,3 +96,8 @@ for config_class, heads in AUTO_CLASSES.items():
     if causal_lm := heads.get(AutoModelForCausalLM):
         # the Trainer's label smoothing shifts the labels only of the causal models that it knows by name
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = causal_lm.__name__
+
+
+def families(*auto_classes: Any) -> dict[str, type[SublayersConfig]]:
+    """Choose the families that have a model for any of these Auto classes: configurations by `model_type`."""
+    return {config.model_type: config for config, heads in AUTO_CLASSES.items() if heads.keys() & {*auto_classes}}

@@ -11,26 +11,8 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.pipeline_tasks import PIPELINES
-from sublayers.question_answering import QuestionAnsweringPipeline, best_answers, context_windows, longest_input
-from sublayers.text2text_generation import (
-    TARGET_TOKENIZER,
-    TRANSLATION_TASK,
-    SummarizationPipeline,
-    Text2TextGenerationPipeline,
-    TranslationPipeline,
-)
-
-__all__ = [
-    "TARGET_TOKENIZER",
-    "QuestionAnsweringPipeline",
-    "SummarizationPipeline",
-    "Text2TextGenerationPipeline",
-    "TranslationPipeline",
-    "best_answers",
-    "context_windows",
-    "longest_input",
-]
+from sublayers.tasks.table import PIPELINES
+from sublayers.tasks.text2text_generation import TRANSLATION_TASK
 
 T5 = ("google-t5/t5-base", "a9723ea")
 DEFAULT_MODELS = {

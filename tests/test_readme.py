@@ -1,5 +1,7 @@
 """What the README shows is run, so that it stays true."""
 
+import argparse
+import importlib
 import json
 import re
 import shlex
@@ -12,8 +14,9 @@ from families import small
 from hub_repository import ANN
 
 from sublayers import PARBertConfig, PARBertForSequenceClassification
-from sublayers.training import bench, cli, glue, order, pretrain, push, squad
-from sublayers.training.tokenizer import train_tokenizer
+from sublayers.training import cli
+from sublayers.training.commands import push
+from sublayers.training.data.tokenizers import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -46,15 +49,28 @@ def test_make_targets_exist():
     assert set(called) <= set(targets)
 
 
+class UnderstoodError(Exception):
+    pass
+
+
 @pytest.mark.parametrize("words", [w for w in commands() if w[0] == "sublayers"], ids=lambda words: " ".join(words[:3]))
-def test_commands_are_understood(words):
-    _, command, *flags = words
-    parse = {"order": order.main, "bench": bench.parse}
-    parse |= {"pretrain": pretrain.parse, "glue": glue.parse, "squad": squad.parse}
-    if command in parse:
-        parse[command](flags)
-    else:
-        assert command in cli.COMMANDS
+def test_commands_are_understood(words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    name, flags = cli.find(words[1:])
+    module = importlib.import_module(f"sublayers.training.{cli.COMMANDS[name][0]}")
+    if hasattr(module, "parse"):
+        module.parse(flags)
+        return
+
+    def stop(parser, *args, parse=argparse.ArgumentParser.parse_known_args, **kwargs):
+        _, unknown = parse(parser, *args, **kwargs)
+        assert not unknown
+        raise UnderstoodError
+
+    # what follows once the flags are read
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", stop)
+    with pytest.raises(UnderstoodError):
+        module.main(flags)
 
 
 def test_linked_files_exist():

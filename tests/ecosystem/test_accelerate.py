@@ -8,7 +8,7 @@ import pytest
 from common import assert_same
 from safetensors.torch import load_file
 
-from sublayers.training.pretrain import pretrain
+from sublayers.training.commands.pretrain import main as pretrain
 
 
 def test_two_launched_processes_have_the_loss_curve_of_one(tmp_path, monkeypatch):

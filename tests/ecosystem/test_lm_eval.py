@@ -7,7 +7,7 @@ import torch
 import yaml
 from families import ENCODER_DECODERS, SIZES, build
 
-from sublayers.training.tokenizer import train_tokenizer
+from sublayers.training.data.tokenizers import train_tokenizer
 
 lm_eval = pytest.importorskip("lm_eval")
 QUESTIONS = [

@@ -2,7 +2,7 @@ import pytest
 import torch
 from families import build
 
-from sublayers.training.tokenizer import train_tokenizer
+from sublayers.training.data.tokenizers import train_tokenizer
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 TEXTS = ["a short text", "another one, and a longer text, and then a short one", "one"]

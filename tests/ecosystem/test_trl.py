@@ -5,7 +5,7 @@ from families import build
 from torch.nn import functional as F
 
 from sublayers import SandwichLMForCausalLM
-from sublayers.training.tokenizer import train_tokenizer
+from sublayers.training.data.tokenizers import train_tokenizer
 
 trl = pytest.importorskip("trl")
 TEXTS = ["a short text", "another one, somewhat longer", "b", "a third text of them", "c d e", "the last of them"]

@@ -10,7 +10,7 @@ from sublayers import (
     MacaronBertForPreTraining,
     macaron,
 )
-from sublayers.training.convert_bert import from_macaron_bert
+from sublayers.training.convert.bert import from_macaron_bert
 
 FIXTURE = REFERENCE / "macaron" / "bert_macaron_pretrain"
 

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from sublayers import AUTO_CLASSES, PARBertConfig, PARBertModel, par
-from sublayers.training.convert_bert import from_bert
+from sublayers.training.convert.bert import from_bert
 
 BERTS = {
     AutoModel: BertModel,

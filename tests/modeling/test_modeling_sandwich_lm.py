@@ -32,7 +32,7 @@ from sublayers import (
     expand,
     sandwich,
 )
-from sublayers.training.convert_lm import from_fairseq_lm, from_gpt2
+from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
 
 
 class TestSandwichLM(CausalLMContract):

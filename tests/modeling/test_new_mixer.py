@@ -9,7 +9,7 @@ from torch import nn
 from sublayers import PARBertConfig, PARBertForSequenceClassification, SandwichLMConfig, SandwichLMForCausalLM, compact
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
 from sublayers.configuration.sublayer_order import ALPHABET, Letter, tail_start
-from sublayers.model_card import stacks
+from sublayers.hub.model_card import stacks
 from sublayers.modeling.attention import select_positions
 from sublayers.modeling.stack import BUILDERS
 from sublayers.modeling.sublayer import Sublayer

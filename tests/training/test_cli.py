@@ -5,6 +5,7 @@ import pytest
 from safetensors import SafetensorError
 
 from sublayers.training import cli
+from sublayers.training.flags import expand_settings_file
 
 
 def test_lists_its_commands(capsys):
@@ -43,7 +44,7 @@ def test_the_errors_of_files_that_libraries_have_are_one_sentence(error, monkeyp
     def fail(args):
         raise error
 
-    monkeypatch.setattr("sublayers.training.tokenizer.load_corpus", fail)
+    monkeypatch.setattr("sublayers.training.commands.tokenizer.load_corpus", fail)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["tokenizer", "--output_dir", "unused"])
     assert stopped.value.code == 2
@@ -51,7 +52,7 @@ def test_the_errors_of_files_that_libraries_have_are_one_sentence(error, monkeyp
 
 
 def test_a_programming_error_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("sublayers.training.tokenizer.load_corpus", lambda args: {}["train"])
+    monkeypatch.setattr("sublayers.training.commands.tokenizer.load_corpus", lambda args: {}["train"])
     with pytest.raises(KeyError):
         cli.main(["tokenizer", "--output_dir", "unused"])
 
@@ -63,7 +64,7 @@ def test_a_settings_file_becomes_flags_that_later_ones_override(tmp_path, name):
         '{"learning_rate": 1e-3, "do_eval": true, "max_steps": -1, "run_name": null, "label_names": ["a", "b"], '
         '"fsdp_config": {"x": 1}}'
     )
-    assert cli.expand_settings_file([str(path), "--max_steps", "7"]) == [
+    assert expand_settings_file([str(path), "--max_steps", "7"], "pretrain") == [
         "--learning_rate=1e-3",
         "--do_eval=True",
         "--max_steps=-1",
@@ -81,4 +82,4 @@ def test_a_settings_file_of_another_shape_is_refused(tmp_path, text, message):
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        cli.expand_settings_file([str(path)])
+        expand_settings_file([str(path)], "pretrain")

@@ -3,8 +3,8 @@ from dataclasses import make_dataclass
 import pytest
 
 from sublayers import IOTSeq2SeqConfig, PARBertConfig, SandwichLMConfig, par
-from sublayers.training.cli import expand_settings_file, parse_flags
-from sublayers.training.config_flags import check_unchanged, config_flags, given_flags, load_config
+from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.trainers.start import check_unchanged, load_config
 
 NoFlags = make_dataclass("NoFlags", [])
 
@@ -18,7 +18,7 @@ def read(config_class, argv):
 def test_patterns_are_read_from_flags_and_files_and_stored_as_orders(tmp_path):
     (tmp_path / "settings.yaml").write_text("sublayer_order: par(24, 5)\n")
     for argv in (["--sublayer_order", "par(24,5)"], [str(tmp_path / "settings.yaml")]):
-        flags = read(PARBertConfig, expand_settings_file(argv))
+        flags = read(PARBertConfig, expand_settings_file(argv, "pretrain"))
         new = load_config(None, PARBertConfig, flags)
         assert new.sublayer_order == par(24, 5)
         PARBertConfig(sublayer_order="sf").save_pretrained(tmp_path / "old")
@@ -31,7 +31,7 @@ def test_patterns_are_read_from_flags_and_files_and_stored_as_orders(tmp_path):
 
 def test_patterns_are_read_in_lists_of_orders(tmp_path):
     (tmp_path / "settings.yaml").write_text("decoder_orders: ['interleaved(1, decoder=True)', FCS]\n")
-    flags = read(IOTSeq2SeqConfig, expand_settings_file([str(tmp_path / "settings.yaml")]))
+    flags = read(IOTSeq2SeqConfig, expand_settings_file([str(tmp_path / "settings.yaml")], "seq2seq"))
     assert load_config(None, IOTSeq2SeqConfig, flags).decoder_orders == ["scf", "fcs"]
 
 

@@ -1,0 +1,157 @@
+"""Folders that need no installation: the code of a model's family beside its weights.
+
+transformers loads such code from files of one folder that import each other relatively.
+"""
+
+import ast
+import json
+import re
+import shutil
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from huggingface_hub import CommitInfo
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
+
+from sublayers.auto_models import AUTO_CLASSES
+from sublayers.hub.loading import load
+from sublayers.hub.model_card import write_card
+
+OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
+REST_OF_THE_FAMILY = """
+
+# whoever saves the model again gets the files that this one names: all of the family
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+"""
+
+
+def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
+    """Write the code of a configuration's family into the folder of its config.json, and tell there where it is.
+
+    `auto_map` names the configuration and all heads, `custom_pipelines` the pipelines for them that transformers lacks.
+
+    Raises:
+        ValueError: a configuration that is none of this package.
+    """
+    # takes a moment, and not everybody who imports the package saves a model
+    from sublayers.tasks.table import PIPELINES
+
+    folder = Path(folder)
+    classes = _classes(config)
+    tasks = {
+        task: (pipeline, auto_class.__name__)
+        for task, (pipeline, auto_class) in PIPELINES.items()
+        if auto_class.__name__ in classes
+    }
+    for name, text in _flattened([*classes.values(), *(pipeline for pipeline, _ in tasks.values())]).items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name("LICENSE"), folder / "LICENSE")
+    file = folder / "config.json"
+    description = json.loads(file.read_text(encoding="utf-8")) | {
+        "auto_map": auto_map(config),
+        "custom_pipelines": {
+            task: {"impl": _reference(pipeline), "pt": [auto_class], "type": "text"}
+            for task, (pipeline, auto_class) in tasks.items()
+        },
+    }
+    file.write_text(json.dumps(description, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def auto_map(config: PreTrainedConfig) -> dict[str, str]:
+    """Tell where in the code that `write_code` writes each Auto class finds its own. Raises what that raises."""
+    return {auto_class: _reference(cls) for auto_class, cls in _classes(config).items()}
+
+
+def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
+    """Write what a model's folder needs beside weights and code: the tokenizer it was loaded with, and a card.
+
+    Raises:
+        ValueError: a tokenizer that cannot be loaded without code of its own.
+    """
+    from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
+
+    folder = Path(folder)
+    if model.name_or_path and not (folder / "tokenizer_config.json").exists():
+        _copy_if_there(model.name_or_path, folder)
+        if getattr(model.config, "encoder_vocab_size", None):
+            _copy_if_there(model.name_or_path, folder, TARGET_TOKENIZER)
+    write_card(folder)
+
+
+def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "") -> None:
+    """Save the tokenizer of a folder or repository, or of a folder in it, without any code of its own.
+
+    Raises:
+        OSError, ValueError: there is none, or it needs such code.
+    """
+    tokenizer = load(AutoTokenizer, source, subfolder=subfolder)
+    tokenizer.save_pretrained(folder / subfolder)
+
+
+def _copy_if_there(source: str, folder: Path, subfolder: str = "") -> None:
+    if Path(source).is_dir():
+        if Path(source, subfolder, "tokenizer_config.json").exists():
+            copy_tokenizer(source, folder, subfolder)
+        return
+    # a repository may have none, and a model need not be loaded from anywhere
+    with suppress(OSError, ValueError):
+        copy_tokenizer(source, folder, subfolder)
+
+
+def push(
+    model: PreTrainedModel,
+    repo_id: str,
+    max_shard_size: int | str = "50GB",
+    tags: list[str] | None = None,
+    **kwargs: Any,
+) -> CommitInfo:
+    """Upload a model's self-contained folder in one commit; other arguments are those of `upload`."""
+    # takes a moment, too
+    from sublayers.hub.upload import upload
+
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder, self_contained=True, max_shard_size=max_shard_size)
+        write_card(folder, repo_id, [*(model.model_tags or []), *(tags or [])])
+        return upload(folder, repo_id, **kwargs)
+
+
+def _classes(config: PreTrainedConfig) -> dict[str, type]:
+    for config_class, heads in AUTO_CLASSES.items():
+        if type(config) is config_class:
+            return {"AutoConfig": config_class} | {auto_class.__name__: head for auto_class, head in heads.items()}
+    raise ValueError(f"the code of {type(config).__name__} is not in this package; save it with an empty auto_map")
+
+
+def _flattened(classes: list[type]) -> dict[str, str]:
+    """The text of every module that the classes need, by the last part of its name."""
+    texts: dict[str, str] = {}
+
+    def take(module: str) -> None:
+        if _last(module) in texts:
+            return
+        source = Path(find_spec(module).origin).read_text(encoding="utf-8")  # type: ignore[union-attr,arg-type]
+        texts[_last(module)] = OWN_IMPORT.sub(r"\1from .\2 import", source)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sublayers."):
+                take(str(node.module))
+
+    for cls in classes:
+        take(cls.__module__)
+    entries = {_last(cls.__module__): cls.__name__ for cls in classes}
+    for module in entries:
+        others = [f"    from .{other} import {name}\n" for other, name in entries.items() if other != module]
+        texts[module] += REST_OF_THE_FAMILY + "".join(others)
+    return texts
+
+
+def _reference(cls: type) -> str:
+    return f"{_last(cls.__module__)}.{cls.__name__}"
+
+
+def _last(module: str) -> str:
+    return module.rpartition(".")[2]

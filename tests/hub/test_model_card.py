@@ -1,0 +1,235 @@
+"""Cards say what a folder knows, and nothing that somebody smuggled in."""
+
+import json
+import re
+from statistics import mean, stdev
+
+import pytest
+from families import HEADS, small
+from hub_metadata import metadata_errors
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+import sublayers.pipelines  # noqa: F401
+from sublayers import AUTO_CLASSES, IOTSeq2SeqConfig, PARBertConfig, PARBertForSequenceClassification
+from sublayers.hub.model_card import GENERATED, write_card
+from sublayers.training.data.tokenizers import train_tokenizer
+
+RUN = {
+    "command": "sublayers glue --task_name sst2 --seeds 1 2 3",
+    "started_from": "runs/bert",
+    "data": [{"role": "data", "name": "GLUE sst2", "id": "nyu-mll/glue"}],
+    "seeds": [1, 2, 3],
+    "machine": {"processor": "abacus", "threads": 2},
+    "results": [
+        {
+            "dataset": "GLUE sst2",
+            "id": "nyu-mll/glue",
+            "split": "validation",
+            "metric": "accuracy",
+            "value": v,
+            "seed": s,
+        }
+        for s, v in {1: 0.7, 2: 0.8, 3: 0.75}.items()
+    ],
+}
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    folder = tmp_path / "mine"
+    PARBertForSequenceClassification(small(PARBertConfig)).save_pretrained(folder)
+    return folder
+
+
+def card_of(folder, run=None, **arguments):
+    if run:
+        (folder / "run.json").write_text(json.dumps(run))
+    write_card(folder, **arguments)
+    return (folder / "README.md").read_text()
+
+
+def assert_sound(text):
+    assert metadata_errors(text) == ([], [])
+    assert "More Information Needed" not in text
+    assert not re.search(r"\{[{%]|[:|=] None|\\bnan\\b", text.split("```bibtex")[0])
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({row.count("|") for row in table.splitlines()}) == 1, table
+
+
+@pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
+def test_the_card_of_every_head_is_sound_and_its_code_runs(tmp_path, monkeypatch, config_class, auto_class):
+    tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 60)
+    model = AUTO_CLASSES[config_class][auto_class](small(config_class))
+    tokenizer.save_pretrained(tmp_path / "mine")
+    model.save_pretrained(tmp_path / "mine", self_contained=True)
+    text = (tmp_path / "mine" / "README.md").read_text()
+    assert_sound(text)
+    assert f"{model.num_parameters():,} parameters" in text
+    assert "Nothing is recorded" in text
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 2
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        names = {}
+        exec(compile(block, "README.md", "exec"), names)
+        assert {"model", "run"} & names.keys()
+
+
+def test_every_order_is_drawn_letter_by_letter(tmp_path):
+    config = small(IOTSeq2SeqConfig)
+    AUTO_CLASSES[IOTSeq2SeqConfig][HEADS[-1][1]](config).save_pretrained(tmp_path)
+    drawings = re.findall("^[🟩🟦🟪]+$", card_of(tmp_path), re.MULTILINE)
+    letters = ["".join({"🟩": "s", "🟦": "c", "🟪": "f"}[square] for square in drawing) for drawing in drawings]
+    assert letters == [*config.encoder_orders, *config.decoder_orders]
+
+
+def test_scores_are_means_over_seeds_and_reach_the_model_index(classifier):
+    text = card_of(classifier, RUN)
+    assert_sound(text)
+    scores = [result["value"] for result in RUN["results"]]
+    assert f"| {mean(scores):.4g} ± {stdev(scores):.2g} | 1, 2, 3 |" in text
+    [found] = ModelCard.load(classifier / "README.md").data.eval_results
+    assert found.metric_value == pytest.approx(mean(scores))
+    assert (found.task_type, found.dataset_type, found.metric_type) == (
+        "text-classification",
+        "nyu-mll/glue",
+        "accuracy",
+    )
+    assert ModelCard.load(classifier / "README.md").data.datasets == ["nyu-mll/glue"]
+    for told in (RUN["command"], "runs/bert", "abacus", "GLUE sst2"):
+        assert told in text
+
+
+def body(text):
+    """A card without its metadata."""
+    return text.split("\n---\n", 1)[1]
+
+
+EVIL = "x\n---\nlicense: mit\n---\n```\n| a | b <script>alert(1)</script> `"
+
+
+@pytest.mark.parametrize("place", ["command", "started_from", "data", "machine", "dataset", "model_id"])
+def test_names_cannot_bring_metadata_or_markup_of_their_own(classifier, place):
+    run = json.loads(json.dumps(RUN))
+    if place == "data":
+        run["data"][0]["name"] = EVIL
+    elif place == "machine":
+        run["machine"]["processor"] = EVIL
+    elif place == "dataset":
+        run["results"][0]["dataset"] = EVIL
+    else:
+        run[place] = EVIL
+    text = card_of(classifier, run, model_id=EVIL if place == "model_id" else "ann/mine")
+    assert_sound(text)
+    data = ModelCard.load(classifier / "README.md").data
+    assert data.license == "apache-2.0"
+    assert "<script" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
+    assert text.count("\n---\n") == 1
+    assert body(text).count("\n```") % 2 == 0
+
+
+def test_a_card_of_ones_own_is_kept(classifier):
+    own = card_of(classifier, RUN).replace(GENERATED, "").replace("## Limits", "## What I found")
+    (classifier / "README.md").write_text(own)
+    assert card_of(classifier, RUN | {"command": "another"}) == own
+
+
+@pytest.mark.parametrize("gap", ["[More Information Needed]", "according to the information the Trainer had access to"])
+def test_a_draft_of_somebody_elses_program_makes_room(classifier, gap):
+    (classifier / "README.md").write_text(f"# A model\n{gap}")
+    assert "## Sizes and costs" in card_of(classifier)
+
+
+def test_a_generated_card_follows_its_folder(classifier):
+    assert "ann/mine" not in card_of(classifier, RUN)
+    assert 'from_pretrained("ann/mine"' in card_of(classifier, RUN, model_id="ann/mine")
+
+
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+MARKDOWN = [
+    "a\n---\nlicense: evil",
+    "# heading",
+    "x\n===\n",
+    "- item",
+    "1. item",
+    "> quote",
+    "__class__ _em_ *em* **strong** ~~gone~~",
+    "`code` ``` ~~~",
+    "![image](https://evil.example/x.png)",
+    "[link](https://evil.example) [link]: https://evil.example",
+    "<https://evil.example> <img src=x onerror=alert(1)> <!-- comment",
+    "a | b \\| c \\",
+    "&lt;b&gt; &#42;",
+    "{{ config }} {% raw %}",
+]
+
+
+def structure(text):
+    """What a card is made of for a reader of Markdown, and all of its texts."""
+    tokens = [inner for token in PARSER.parse(body(text)) for inner in (token, *(token.children or []))]
+    return [(t.type, t.tag, t.attrs) for t in tokens], [t.content for t in tokens if t.type in ("text", "fence")]
+
+
+def told(value):
+    """A record with a value wherever it can have one; one that metadata refuse is not among them."""
+    machine = {"processor": value, value: "abacus"}
+    results = [{**RUN["results"][0], "dataset": value, "split": value, "metric": value}]
+    data = [{"role": value, "name": value}]
+    return RUN | {"started_from": value, "machine": machine, "results": results, "data": data, "remarks": [value]}
+
+
+@pytest.mark.parametrize("value", MARKDOWN)
+def test_markdown_in_what_a_run_was_told_is_only_text(classifier, value):
+    expected, _ = structure(card_of(classifier, told("nothing"), model_id="nothing"))
+    text = card_of(classifier, told(value), model_id=value)
+    found, texts = structure(text)
+    assert found == expected
+    assert "".join(texts).count(" ".join(value.split())) >= 9
+    # some renderers make links of these by themselves
+    assert "://evil" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
+
+
+def test_words_with_underscores_stay_readable(classifier):
+    assert "| exact_match |" in card_of(classifier, told("exact_match"))
+
+
+BAD_RUNS = {
+    "not json": b"{",
+    "nothing": b"",
+    "not text": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "a list": b"[1]",
+    "null": b"null",
+    "a number": b"3",
+    "a word": b'"data"',
+    **{
+        f"{name} {value!r}": json.dumps({name: value}).encode()
+        for name in ("command", "started_from", "data", "seeds", "machine", "results", "remarks", "base_model", "task")
+        for value in (1.5, True, {"a": {"b": 1}}, [[1]], [None], ["x", 3])
+    },
+    "a score without a seed": json.dumps({"results": [{**RUN["results"][0], "seed": None}]}).encode(),
+    "a score that is a text": json.dumps({"results": [{**RUN["results"][0], "value": "0.5"}]}).encode(),
+    "a score beyond floats": json.dumps({"results": [{**RUN["results"][0], "value": 10**400}]}).encode(),
+    "a part without a name": json.dumps({"data": [{"role": "data"}]}).encode(),
+}
+
+
+@pytest.mark.parametrize("content", BAD_RUNS.values(), ids=BAD_RUNS)
+def test_a_record_that_is_none_is_one_sentence(classifier, content):
+    (classifier / "run.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"run\.json is no record of a run") as error:
+        write_card(classifier)
+    assert "\n" not in str(error.value)
+    assert not (classifier / "README.md").exists()
+
+
+@pytest.mark.parametrize("content", [{}, {"unknown": [1]}, {"command": "\ud800\0\x1b[31m"}, {"seeds": []}])
+def test_a_record_may_say_little(classifier, content):
+    assert_sound(card_of(classifier, content))
+
+
+def test_a_card_in_another_encoding_is_one_sentence(classifier):
+    (classifier / "README.md").write_bytes("Größe".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"README\.md is not in UTF-8; save it in that encoding, or take it away"):
+        write_card(classifier)

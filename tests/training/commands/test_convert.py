@@ -1,0 +1,396 @@
+import argparse
+import json
+import re
+from itertools import product
+
+import pytest
+import torch
+from common import REFERENCE, needs_reference, randomize, tokens
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BartConfig,
+    BertConfig,
+    GPT2Config,
+    MarianConfig,
+)
+
+from sublayers.modeling import modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm
+from sublayers.training.cli import main
+from sublayers.training.commands import convert
+from sublayers.training.convert import bert as convert_bert
+
+SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
+BERT = BertConfig(**SIZES, num_hidden_layers=2, max_position_embeddings=64, pad_token_id=1)
+LM = {
+    "vocab_size": 61,
+    "n_positions": 64,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+GPT2 = GPT2Config(**LM)
+SEQ2SEQ = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 1, "decoder_layers": 2}
+SEQ2SEQ |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32}
+IDS = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": 2}
+MARIAN = IDS | {"share_encoder_decoder_embeddings": False, "vocab_size": 67, "decoder_vocab_size": 61}
+SOURCES = [
+    (AutoModel, BERT),
+    (AutoModelForPreTraining, BERT),
+    (AutoModelForMaskedLM, BERT),
+    (AutoModelForMultipleChoice, BERT),
+    (AutoModelForQuestionAnswering, BERT),
+    (AutoModelForSequenceClassification, BERT),
+    (AutoModelForCausalLM, GPT2),
+    (AutoModelForCausalLM, GPT2Config(**LM, tie_word_embeddings=False)),
+    (AutoModelForSequenceClassification, GPT2Config(**LM, pad_token_id=1, num_labels=3)),
+    (AutoModelForSeq2SeqLM, BartConfig(vocab_size=61, **SEQ2SEQ)),
+    (AutoModelForSeq2SeqLM, MarianConfig(**SEQ2SEQ | MARIAN)),
+]
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Run the command on a source, and return what it printed and the report."""
+
+    def run_on(source, *flags):
+        flags = [str(tmp_path / source), str(tmp_path / "ours"), "--report", str(tmp_path / "report.json"), *flags]
+        main(["convert", *flags])
+        return capsys.readouterr().out, json.loads((tmp_path / "report.json").read_text())
+
+    return run_on
+
+
+@pytest.fixture
+def refuse(tmp_path, capsys):
+    """See the command end with status 2, one line that matches, and nothing written."""
+
+    def refuse_it(source, sentence, *flags):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["convert", str(tmp_path / source), str(tmp_path / "ours"), *flags])
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sublayers convert:")]
+        assert re.search(sentence, line), line
+        assert end.value.code == 2
+        assert not (tmp_path / "ours").exists()
+
+    return refuse_it
+
+
+def save(folder, auto_class=AutoModelForMaskedLM, config=BERT):
+    model = randomize(auto_class.from_config(config))
+    model.save_pretrained(folder)
+    return model
+
+
+def follow(tensor, how):
+    """Do to a source's tensor what a report says was done."""
+    kind, *then = how.split(", ")
+    if found := re.fullmatch(r"(rows|columns) (\d+) to (\d+)", kind):
+        places = slice(int(found[2]), int(found[3]) + 1)
+        tensor = tensor[places] if found[1] == "rows" else tensor[:, places]
+    elif kind == "rows in reverse order":
+        tensor = tensor.flip(0)
+    else:
+        assert kind == "whole"
+    assert not then or then[0] in ("transposed", "in another shape")
+    return tensor.T if "transposed" in then else tensor
+
+
+def assert_complete(report, source, folder, new=()):
+    """Every tensor of the source has its place or a reason, and every saved parameter is what the report says."""
+    assert report["taken_over"].keys() | report["left_out"].keys() == source.keys()
+    assert not report["taken_over"].keys() & report["left_out"].keys()
+    found = load_file(folder / "model.safetensors")
+    seen = set()
+    for name, parameters in report["taken_over"].items():
+        for parameter, how in parameters.items():
+            seen.add(parameter)
+            # what is tied is saved once
+            if parameter in found:
+                expected = follow(source[name], how)
+                assert torch.equal(found[parameter], expected.reshape(found[parameter].shape)), (name, parameter)
+    assert found.keys() - seen == set(new)
+
+
+@pytest.mark.parametrize(("auto_class", "config"), SOURCES, ids=lambda value: getattr(value, "model_type", None))
+def test_what_transformers_saved_is_verified_and_accounted_for(auto_class, config, tmp_path, run):
+    save(tmp_path / "source", auto_class, config)
+    # without what files do not hold, such as sinusoids
+    source = auto_class.from_pretrained(tmp_path / "source")
+    printed, report = run("source", "--verify")
+    assert float(re.search(r"verified: the outputs differ by at most (\S+) of their size\n", printed)[1]) < 1e-5
+    assert_complete(report, source.state_dict(), tmp_path / "ours")
+    assert report["new"] == []
+    assert set(report["left_out"].values()) <= {"all zero"}
+    total, left = len(source.state_dict()), len(report["left_out"])
+    assert f"taken over: {total - left} of {total} tensors of the source\n" in printed
+    model = auto_class.from_pretrained(tmp_path / "ours")
+    inputs = {"input_ids": tokens(2, 9).view(1, 2, 9) if "Multiple" in auto_class.__name__ else tokens(2, 9)}
+    inputs |= {"decoder_input_ids": tokens(2, 7)} if config.is_encoder_decoder else {}
+    with torch.no_grad():
+        expected, actual = source(**inputs), model(**inputs)
+    torch.testing.assert_close(actual[0], expected[0], atol=1e-5, rtol=0)
+
+
+def test_an_untrained_source_whose_norms_are_all_alike_is_traced_to_the_right_ones(tmp_path, run):
+    AutoModelForCausalLM.from_config(GPT2).save_pretrained(tmp_path / "source")
+    _, report = run("source", "--sublayer-order=fsfs")
+    for i in range(2):
+        block = f"transformer.h.{i}"
+        assert report["taken_over"][f"{block}.ln_2.weight"] == {f"model.layers.{2 * i}.norm.weight": "whole"}
+        assert report["taken_over"][f"{block}.attn.c_attn.weight"] == {
+            f"model.layers.{2 * i + 1}.mixer.{name}_proj.weight": f"columns {start} to {start + 15}, transposed"
+            for name, start in (("q", 0), ("k", 16), ("v", 32))
+        }
+
+
+def test_sublayers_that_are_new_or_left_out_are_named(tmp_path, run):
+    source = save(tmp_path / "source").state_dict()
+    printed, report = run("source", "--sublayer-order=sf3")
+    names = ("norm", "mixer.fc1", "mixer.fc2")
+    assert report["new"] == [f"model.layers.3.{name}.{kind}" for name in names for kind in ("weight", "bias")]
+    assert_complete(report, source, tmp_path / "ours", report["new"])
+    left = {name for name in source if name.startswith("bert.encoder.layer.1.attention.")}
+    assert report["left_out"] == dict.fromkeys(left, "of sublayers that the order lacks")
+    assert f"new, with random weights: {', '.join(report['new'])}\n" in printed
+    assert f"left out, of sublayers that the order lacks: {', '.join(report['left_out'])}\n" in printed
+
+
+def test_warns_of_sublayers_that_are_random_or_dropped(tmp_path, capsys):
+    save(tmp_path / "source")
+    block = "bert.encoder.layer"
+    orders = {
+        "sf3": f"has random weights in model.layers.3 and dropped {block}.1.attention",
+        "s2f4": "has random weights in model.layers.4, model.layers.5",
+        "s2f": f"dropped {block}.1.intermediate, {block}.1.output",
+        "fssf": None,
+        "interleaved(2)": None,
+    }
+    for order, expected in orders.items():
+        ours = tmp_path / order
+        main(["convert", str(tmp_path / "source"), str(ours), f"--sublayer-order={order}"])
+        warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+        assert warnings == ([f"warning: {ours} {expected}; train it before use, as --help says"] if expected else [])
+
+
+def test_weights_that_a_folder_lacks_are_new_and_those_it_has_too_many_are_left_out(tmp_path, run):
+    source = save(tmp_path / "source", AutoModelForPreTraining)
+    weights = load_file(tmp_path / "source" / "model.safetensors")
+    del weights["cls.predictions.transform.dense.bias"]
+    save_file(weights, tmp_path / "source" / "model.safetensors", {"format": "pt"})
+    source.config.architectures = ["BertForMaskedLM"]
+    source.config.save_pretrained(tmp_path / "source")
+    _, report = run("source")
+    assert report["new"] == ["lm_transform.dense.bias"]
+    heads = {f"{name}.{kind}" for name in ("bert.pooler.dense", "cls.seq_relationship") for kind in ("weight", "bias")}
+    assert report["left_out"] == dict.fromkeys(heads, "unknown to BertForMaskedLM")
+
+
+def linear(name, rows, columns):
+    return {f"{name}.weight": torch.randn(rows, columns), f"{name}.bias": torch.randn(rows)}
+
+
+def norm(name):
+    return {f"{name}.{kind}": torch.randn(16) for kind in ("weight", "bias")}
+
+
+def fairseq(kind):
+    """Random weights by the names of fairseq; kinds are those of the models that it trains."""
+    macaron, sides = (
+        "macaron" in kind,
+        {"lm": ["decoder"], "macaron-bert": ["encoder"]}.get(kind, ["encoder", "decoder"]),
+    )
+    embeddings, state = torch.randn(61, 16), {}
+    for side in sides:
+        state |= {f"{side}.version": torch.ones(1), f"{side}.embed_positions._float_tensor": torch.ones(1)}
+        state[f"{side}.embed_tokens.weight"] = embeddings.clone()
+        for layer in (f"{side}.layers.{i}." for i in range(2)):
+            mixers = ["self_attn", "encoder_attn"] if len(sides) > 1 and side == "decoder" else ["self_attn"]
+            if kind == "lightconv":
+                mixers.remove("self_attn")
+                state |= linear(f"{layer}linear1", 32, 16) | linear(f"{layer}linear2", 16, 16)
+                state[f"{layer}conv.weight"] = torch.randn(4, 1, 3)
+                state |= norm(f"{layer}{'self_attn' if side == 'encoder' else 'conv'}_layer_norm")
+            for mixer in mixers:
+                joint = linear(f"{layer}{mixer}.in_proj", 48, 16)
+                state |= {name.replace("proj.", "proj_"): tensor for name, tensor in joint.items()}
+                state |= linear(f"{layer}{mixer}.out_proj", 16, 16)
+                state |= {} if kind == "macaron-bert" else norm(f"{layer}{mixer}_layer_norm")
+            for half in ("", "macaron_") if macaron else ("",):
+                state |= linear(f"{layer}{half}fc1", 24, 16) | linear(f"{layer}{half}fc2", 16, 24)
+                name = "macaron_layer_norm" if half else "final_layer_norm"
+                state |= {} if kind == "macaron-bert" else norm(f"{layer}{name}")
+    if kind == "macaron-bert":
+        state |= linear("mid_layer.0", 16, 16) | norm("mid_layer.2") | linear("classifier", 1, 16)
+        state |= {"encoder.embed_segment.weight": torch.randn(2, 16), "embed_out": embeddings.clone()}
+    if kind == "iot":
+        state["encoder.embed_order"] = torch.randn(3, 16)
+    return state
+
+
+MODEL_TYPES = {"lm": "sandwich_lm", "transformer": "sandwich_seq2seq", "macaron": "macaron_seq2seq"}
+MODEL_TYPES |= {"macaron-bert": "macaron_bert", "lightconv": "sandwich_seq2seq", "iot": "iot_seq2seq"}
+
+
+# the weights alone do not tell in how many orders IOT's encoder runs
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [*product(MODEL_TYPES, ["pt"]), *product([*MODEL_TYPES][:-1], ["safetensors"])]
+)
+def test_what_fairseq_saved_is_accounted_for(kind, suffix, tmp_path, run):
+    state = fairseq(kind)
+    if suffix == "pt":
+        torch.save({"model": state, "args": argparse.Namespace(encoder_max_order=2)}, tmp_path / "source.pt")
+    else:
+        save_file(state, tmp_path / "source.safetensors")
+    _, report = run(f"source.{suffix}", "--num-attention-heads=4")
+    assert AutoModel.from_pretrained(tmp_path / "ours").config.model_type == MODEL_TYPES[kind]
+    assert_complete(report, state, tmp_path / "ours")
+    assert report["new"] == []
+    buffers = {name for name in state if name.endswith(("version", "_float_tensor"))}
+    assert report["left_out"] == dict.fromkeys(buffers, "a buffer without information")
+
+
+@needs_reference
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sandwich/lm_adaptive",
+        "sandwich/lm_tied_noadaptive",
+        "sandwich/mt_preln",
+        "macaron/mt_macaron_preln",
+        "macaron/bert_macaron_pretrain",
+        "iot/orders_postln",
+        "iot/baseline_dynamicconv",
+    ],
+)
+def test_what_the_authors_saved_is_accounted_for(name, tmp_path, run):
+    weights = load_file(REFERENCE / f"{name}.weights.safetensors")
+    options = json.loads((REFERENCE / f"{name}.json").read_text())["args"]
+    torch.save({"model": weights, "args": argparse.Namespace(**options)}, tmp_path / "source.pt")
+    _, report = run("source.pt")
+    assert_complete(report, weights, tmp_path / "ours")
+    assert report["new"] == []
+
+
+def test_a_source_that_computes_something_else_is_not_kept(tmp_path, refuse, monkeypatch):
+    save(tmp_path / "source")
+    from_bert = convert.from_bert
+
+    def with_another_activation(source):
+        model, coverage = from_bert(source)
+        # this model itself is right, but not what its folder says
+        model.config.hidden_act = "relu"
+        return model, coverage
+
+    def with_another_bias(source):
+        model, coverage = from_bert(source)
+        model.lm_head.bias.data[7] += 1e-3
+        return model, coverage
+
+    monkeypatch.setattr(convert, "from_bert", with_another_activation)
+    refuse("source", r"logits differs from the source's by \S+ of its size; nothing is kept", "--verify")
+    monkeypatch.setattr(convert, "from_bert", with_another_bias)
+    refuse("source", r"lm_head.bias is not what it was copied from")
+    monkeypatch.setattr(convert, "from_bert", from_bert)
+    swapped = {"attention.self.query": "mixer.k_proj", "attention.self.key": "mixer.q_proj"}
+    monkeypatch.setattr(convert_bert, "ATTENTION", convert_bert.ATTENTION | swapped)
+    refuse("source", r"logits differs from the source's by", "--verify")
+
+
+@pytest.mark.parametrize(("auto_class", "config"), SOURCES[2:], ids=lambda value: getattr(value, "model_type", None))
+def test_a_model_that_reads_its_padding_is_not_kept(auto_class, config, tmp_path, refuse, monkeypatch):
+    source = save(tmp_path / "source", auto_class, config)
+    model_class = type(convert.from_transformers(source, {}))
+    forward = model_class.forward
+    monkeypatch.setattr(model_class, "forward", lambda self, attention_mask=None, **inputs: forward(self, **inputs))
+    refuse("source", "differs from the source's by", "--verify")
+
+
+@pytest.mark.parametrize(("auto_class", "config"), SOURCES[5:], ids=lambda value: getattr(value, "model_type", None))
+def test_a_model_that_counts_its_padding_is_not_kept(auto_class, config, tmp_path, refuse, monkeypatch):
+    save(tmp_path / "source", auto_class, config)
+    for module in (modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm):
+        monkeypatch.setattr(module, "number_positions", lambda length, *_: torch.arange(length)[None])
+    refuse("source", "differs from the source's by", "--verify")
+
+
+def test_bad_orders_and_heads_are_one_sentence(tmp_path, refuse):
+    save(tmp_path / "source")
+    save_file(fairseq("lm"), tmp_path / "lm.safetensors")
+    for order, sentence in {
+        "sc": r"sublayer_order='sc' holds \['c'\], but there par_bert runs only the sublayers",
+        "par(24)": r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)",
+        "s(f": "this parenthesis is never closed",
+        " " * 10_000: "an order of 10000 characters is too long",
+    }.items():
+        refuse("source", sentence, f"--sublayer-order={order}")
+    for heads, sentence in {0: "0 is not a positive number", -4: "-4 is not a positive number"}.items():
+        refuse("lm.safetensors", sentence, f"--num-attention-heads={heads}")
+    refuse("lm.safetensors", "hidden_size=16 is not a multiple of num_attention_heads=5", "--num-attention-heads=5")
+
+
+def test_says_what_it_cannot_verify(tmp_path, refuse):
+    save(tmp_path / "source")
+    save_file(fairseq("lm"), tmp_path / "lm.safetensors")
+    refuse(
+        "source",
+        "--verify compares with the source, which runs only in its own order",
+        "--verify",
+        "--sublayer-order=ssff",
+    )
+    refuse("lm.safetensors", "--verify cannot run .*lm.safetensors: fairseq does not work with this", "--verify")
+
+
+def test_the_folder_says_how_to_generate(tmp_path, run):
+    model = save(tmp_path / "source", AutoModelForCausalLM, GPT2)
+    model.generation_config.update(num_beams=3, no_repeat_ngram_size=2, max_length=20)
+    model.save_pretrained(tmp_path / "source")
+    run("source")
+    ours = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    assert (ours.generation_config.num_beams, ours.generation_config.no_repeat_ngram_size) == (3, 2)
+    assert torch.equal(ours.generate(tokens(2, 5), pad_token_id=2), model.generate(tokens(2, 5), pad_token_id=2))
+
+
+def test_the_words_alone_are_a_tokenizer(tmp_path, run):
+    save(tmp_path / "source")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "few", "word", "##s"]
+    (tmp_path / "source" / "vocab.txt").write_text("\n".join(words))
+    run("source")
+    assert AutoTokenizer.from_pretrained(tmp_path / "ours")("A few words")["input_ids"] == [2, 5, 6, 7, 8, 3]
+
+
+def test_half_precision_is_taken_over_number_by_number(tmp_path, run):
+    model = save(tmp_path / "source").bfloat16()
+    model.save_pretrained(tmp_path / "source")
+    _, report = run("source", "--verify")
+    source = {name: tensor.float() for name, tensor in model.state_dict().items()}
+    assert_complete(report, source, tmp_path / "ours")
+
+
+def test_writes_a_whole_folder_beside_its_source_or_nothing(tmp_path, refuse, run):
+    save(tmp_path / "source")
+    (tmp_path / "ours").symlink_to(tmp_path / "source" / "ours")
+    refuse("source", "ours lies in the source .*; choose a folder outside of it")
+    (tmp_path / "ours").unlink()
+    refuse("nowhere", "nowhere is neither a folder nor a file; download it first")
+    (tmp_path / "report").touch()
+    refuse("source", "report exists; choose another file", "--report", str(tmp_path / "report"))
+    tokenizer = tmp_path / "source" / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps({"tokenizer_class": "NoSuchTokenizer"}))
+    refuse("source", "the tokenizer in .*source cannot be loaded")
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "report"}
+    tokenizer.unlink()
+    (tmp_path / "ours").mkdir()
+    run("source")
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "report", "report.json", "ours"}

@@ -1,0 +1,180 @@
+import json
+
+import pytest
+import torch
+from common import randomize
+from families import small
+from hub_metadata import metadata_errors
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from sublayers import (
+    PARBertConfig,
+    PARBertForMaskedLM,
+    PARBertModel,
+    SandwichSeq2SeqConfig,
+    SandwichSeq2SeqForConditionalGeneration,
+)
+from sublayers.hub.model_card import GENERATED
+from sublayers.training import cli
+from sublayers.training.commands.export import export
+from sublayers.training.data.tokenizers import train_tokenizer
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """What a training command leaves, and what it should keep for itself."""
+    folder = tmp_path / "trained"
+    randomize(PARBertForMaskedLM(small(PARBertConfig))).save_pretrained(folder)
+    train_tokenizer(["Ada wrote the first program."], "wordpiece", 60).save_pretrained(folder)
+    torch.save({"hub_token": "hf_secret"}, folder / "training_args.bin")
+    (folder / "checkpoint-1").mkdir()
+    (folder / "checkpoint-1" / "optimizer.pt").write_bytes(b"")
+    (folder / "notes.txt").write_text("private")
+    return folder
+
+
+def test_a_folder_is_exported_without_what_is_not_the_models(trained, tmp_path):
+    cli.main(["export", str(trained), str(tmp_path / "exported")])
+    names = {path.name for path in (tmp_path / "exported").iterdir()}
+    assert {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "README.md",
+        "LICENSE",
+        "modeling_par_bert.py",
+    } <= names
+    assert not {"training_args.bin", "checkpoint-1", "notes.txt"} & names
+    before, after = (load_file(folder / "model.safetensors") for folder in (trained, tmp_path / "exported"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    ids = [
+        AutoTokenizer.from_pretrained(folder)("Ada wrote")["input_ids"] for folder in (trained, tmp_path / "exported")
+    ]
+    assert ids[0] == ids[1]
+
+
+def test_the_record_of_the_run_and_a_text_of_ones_own_go_along(trained, tmp_path):
+    (trained / "run.json").write_text(
+        json.dumps({"command": "sublayers pretrain", "data": [], "seeds": [1], "machine": {}})
+    )
+    export(trained, tmp_path / "exported", "ann/mine")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "sublayers pretrain" in card
+    assert 'from_pretrained("ann/mine"' in card
+    (trained / "README.md").write_text("my own words")
+    export(trained, tmp_path / "again")
+    assert (tmp_path / "again" / "README.md").read_text() == "my own words"
+    assert GENERATED in card
+
+
+def test_nothing_is_overwritten(trained, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(FileExistsError, match="full"):
+        export(trained, tmp_path / "full")
+
+
+def test_a_model_that_lacks_weights_is_refused(trained, tmp_path):
+    weights = load_file(trained / "model.safetensors")
+    weights.pop("model.layers.0.mixer.q_proj.weight")
+    save_file(weights, trained / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"layers\.0\.mixer\.q_proj\.weight"):
+        export(trained, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_what_is_no_model_of_ours_is_refused(trained, tmp_path):
+    BertModel(
+        BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    ).save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match="bert"):
+        export(tmp_path / "bert", tmp_path / "exported")
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        export(tmp_path, tmp_path / "exported")
+
+
+def test_pickles_are_not_read(tmp_path):
+    model = PARBertModel(small(PARBertConfig))
+    model.config.architectures = ["PARBertModel"]
+    model.config.save_pretrained(tmp_path / "old")
+    torch.save(model.state_dict(), tmp_path / "old" / "pytorch_model.bin")
+    with pytest.raises(OSError, match="safetensors"):
+        export(tmp_path / "old", tmp_path / "exported")
+
+
+def test_a_foreign_auto_map_runs_no_code(trained, tmp_path):
+    (trained / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    config = json.loads((trained / "config.json").read_text())
+    config["auto_map"] = {
+        "AutoConfig": "evil.Config",
+        "AutoModelForMaskedLM": "evil.Model",
+        "AutoTokenizer": "../evil.T",
+    }
+    (trained / "config.json").write_text(json.dumps(config))
+    export(trained, tmp_path / "exported")
+    assert not (tmp_path / "ran").exists()
+    written = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert "evil" not in json.dumps(written)
+    assert not (tmp_path / "exported" / "evil.py").exists()
+
+
+def test_links_out_of_the_folder_are_refused(trained, tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    (trained / "special_tokens_map.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(ValueError, match=r"secret\.json"):
+        export(trained, tmp_path / "exported")
+
+
+def test_a_tokenizer_forgets_code_that_it_does_not_need(trained, tmp_path):
+    description = json.loads((trained / "tokenizer_config.json").read_text())
+    description |= {"auto_map": {"AutoTokenizer": [None, "evil.T"]}, "tokenizer_class": "BertTokenizer"}
+    (trained / "tokenizer_config.json").write_text(json.dumps(description))
+    export(trained, tmp_path / "exported")
+    assert "evil" not in (tmp_path / "exported" / "tokenizer_config.json").read_text()
+
+
+def test_a_tokenizer_that_needs_code_is_refused_rather_than_left_out(trained, tmp_path):
+    description = json.loads((trained / "tokenizer_config.json").read_text())
+    description |= {"auto_map": {"AutoTokenizer": ["evil.T", None]}, "tokenizer_class": "T"}
+    (trained / "tokenizer_config.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match="needs code of its own, which is not run"):
+        export(trained, tmp_path / "exported")
+
+
+@pytest.mark.parametrize(("name", "content"), [("README.md", b"Gr\xf6\xdfe"), ("run.json", b"{"), ("run.json", b"[]")])
+def test_a_card_or_record_that_cannot_be_read_is_one_sentence(trained, tmp_path, capsys, name, content):
+    (trained / name).write_bytes(content)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(SystemExit) as end:
+        cli.main(["export", str(trained), str(tmp_path / "exported")])
+    assert end.value.code == 2
+    assert f"{trained}/{name} is no" in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):
+    config = small(SandwichSeq2SeqConfig, encoder_vocab_size=50, share_encoder_decoder_embeddings=False)
+    SandwichSeq2SeqForConditionalGeneration(config).save_pretrained(tmp_path / "trained")
+    for folder, text in {"": "eins zwei", "target_tokenizer": "one two"}.items():
+        train_tokenizer([text] * 2, "wordpiece", 40).save_pretrained(tmp_path / "trained" / folder)
+    export(tmp_path / "trained", tmp_path / "exported")
+    found = [AutoTokenizer.from_pretrained(tmp_path / "exported" / folder) for folder in ("", "target_tokenizer")]
+    assert [tokenizer.tokenize(text) for tokenizer, text in zip(found, ("eins", "one"), strict=True)] == [
+        ["eins"],
+        ["one"],
+    ]
+
+
+def test_the_card_of_a_converted_model_says_where_its_weights_are_from(tmp_path):
+    config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=1, intermediate_size=8)
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    cli.main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer-order", "sfsfs"])
+    export(tmp_path / "ours", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert metadata_errors(card) == ([], [])
+    assert f"sublayers convert {tmp_path}/bert {tmp_path}/ours --sublayer-order sfsfs" in card
+    assert "| started from | bert |" in card
+    assert "* new, with random weights: layers.4.norm.weight, " in card
+    assert "may be random" not in card

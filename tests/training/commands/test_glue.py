@@ -1,0 +1,230 @@
+import gc
+import json
+import warnings
+import weakref
+
+import datasets
+import pytest
+import torch
+from glue_rows import GOOD, WORDS, make_rows, write
+from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
+
+from sublayers.training import cli
+from sublayers.training.commands.glue import main as glue
+from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.metrics.glue import TASKS
+
+FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **sizes, **ids)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def files(tmp_path):
+    numbers = {"train": 120, "validation": 40, "test": 30}
+    rows = {split: make_rows("sst2", number, seed) for seed, (split, number) in enumerate(numbers.items())}
+    flags = [f"--{split}_file={write(tmp_path / f'{split}.jsonl', rows[split])}" for split in rows]
+    return rows, ["--task_name", "sst2", *flags]
+
+
+def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, bert, files, capsys):
+    rows, flags = files
+    out = tmp_path / "out"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        flags = [*flags, *FAST, "--model_name_or_path", bert, "--num_train_epochs", "8", "--batch_sizes", "8"]
+        results = glue([*flags, "--output_dir", str(out), "--seeds", "3", "4", "5"])
+    assert results == json.loads((out / "results.json").read_text())
+    best = results["sst2"]["best"]
+    assert [run["seed"] for run in best["runs"]] == [3, 4, 5]
+    scores = {run["seed"]: run["validation"]["accuracy"] for run in best["runs"]}
+    assert best["median"] == sorted(scores.values())[1] == scores[best["seed"]] > 0.7
+    assert {path.name for path in out.iterdir()} == {"results.json", "sst2", "submission"}
+
+    config = AutoConfig.from_pretrained(out / "sst2")
+    assert config.problem_type == "single_label_classification"
+    classify = pipeline("text-classification", str(out / "sst2"))
+    answers = [config.label2id[classify(row["sentence"])[0]["label"]] for row in rows["validation"]]
+    right = [row["label"] == answer for row, answer in zip(rows["validation"], answers, strict=True)]
+    assert sum(right) / len(right) == best["median"]
+    lines = (out / "submission" / "SST-2.tsv").read_text().splitlines()
+    answers = [config.label2id[classify(row["sentence"])[0]["label"]] for row in rows["test"]]
+    assert lines == ["index\tprediction", *(f"{n}\t{answer}" for n, answer in enumerate(answers))]
+    assert set(answers) == {0, 1}
+    assert f"{100 * best['median']:.1f}" in capsys.readouterr().out
+
+    # a seed decides on everything, the new head included
+    again = tmp_path / "again"
+    glue([*flags, "--output_dir", str(again), "--seed", str(best["seed"])])
+    assert (again / "sst2" / "model.safetensors").read_bytes() == (out / "sst2" / "model.safetensors").read_bytes()
+    # and what was trained can be evaluated without training
+    flags = ["--model_name_or_path", str(out / "sst2"), "--do_eval", "--output_dir", str(tmp_path / "evaluated")]
+    evaluated = glue([*files[1], *FAST, *flags])
+    assert evaluated["sst2"]["best"]["median"] == best["median"]
+
+
+def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_kept(tmp_path, bert, files, monkeypatch):
+    # the best single run is at another point than the best median
+    scores = {
+        (1e-3, 8): {1: 0.3, 2: 0.99, 3: 0.2, 4: 0.4},
+        (1e-3, 16): {1: 0.6, 2: 0.5, 3: 0.8, 4: 0.55},
+        (2e-3, 8): {1: 0.9, 2: 0.4, 3: 0.7, 4: 0.1},
+        (2e-3, 16): {1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1},
+    }
+    out, models, kept = tmp_path / "out", [], {}
+
+    def evaluate(trainer, rows, metric_key_prefix):
+        # all but the newest model are gone
+        gc.collect()
+        assert all(model() is None for model in models)
+        models.append(weakref.ref(trainer.model))
+        assert len(list(out.glob("sst2*"))) <= 4 + 1
+        args = trainer.args
+        kept[args.learning_rate, args.per_device_train_batch_size, args.seed] = weights(args.output_dir)
+        return {"validation_accuracy": scores[args.learning_rate, args.per_device_train_batch_size][args.seed]}
+
+    def weights(folder):
+        return (out / folder / "model.safetensors").read_bytes()
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("learning_rates: [1e-3, 2e-3]\nbatch_sizes: [8, 16]\nseeds: [1, 2, 3, 4]\nmax_steps: 1\n")
+    flags = ["--model_name_or_path", bert, "--output_dir", str(out), "--warmup_steps", "0"]
+    results = glue([str(settings), *files[1], *FAST, *flags])["sst2"]
+    points = {(point["learning_rate"], point["batch_size"]): point for point in results["points"]}
+    for point, by_seed in scores.items():
+        assert {run["seed"]: run["validation"]["accuracy"] for run in points[point]["runs"]} == by_seed
+        assert points[point]["median"] == pytest.approx(sum(sorted(by_seed.values())[1:3]) / 2)
+    assert results["best"] == points[1e-3, 16]
+    assert results["best"]["seed"] == 4
+    assert len(set(kept.values())) == 16
+    assert weights("sst2") == kept[1e-3, 16, 4]
+    assert {path.name for path in out.iterdir()} == {"results.json", "sst2", "submission"}
+
+
+def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):
+    data, out = tmp_path / "data", tmp_path / "out"
+    for name, folder in {"mnli": "glue_mnli", "stsb": "stsb", "rte": "rte"}.items():
+        parts = TASKS[name].files
+        splits = ["train", *(split + part for split in ("validation", "test") for part in parts)]
+        for seed, split in enumerate(splits):
+            rows = make_rows(name, 40 + seed, seed)
+            # labels of test data are not read
+            write(
+                data / folder / f"{split}_some.jsonl", [row | {"label": -1} if "test" in split else row for row in rows]
+            )
+    flags = ["--task_name", "all", "--data_dir", str(data), "--model_name_or_path", bert, "--max_steps", "60"]
+    results = glue([*flags, *FAST, "--output_dir", str(out), "--max_eval_samples", "7"])
+    assert list(results) == ["stsb", "mnli", "rte"]
+    assert "no data for cola, sst2, mrpc, qqp, qnli, wnli in" in capsys.readouterr().out
+    assert results["mnli"]["split"] == "validation_matched"
+    assert {"validation_matched", "validation_mismatched"} < results["mnli"]["best"]["runs"][0].keys()
+    assert {path.name for path in (out / "submission").iterdir()} == {
+        "MNLI-m.tsv",
+        "MNLI-mm.tsv",
+        "STS-B.tsv",
+        "RTE.tsv",
+    }
+    for part, file in TASKS["mnli"].files.items():
+        rows = [json.loads(line) for line in (data / "glue_mnli" / f"test{part}_some.jsonl").read_text().splitlines()]
+        classify = pipeline("text-classification", str(out / "mnli"))
+        expected = [classify({"text": row["premise"], "text_pair": row["hypothesis"]})["label"] for row in rows]
+        lines = (out / "submission" / f"{file}.tsv").read_text().splitlines()
+        assert [line.split("\t")[1] for line in lines[1:]] == expected
+        assert len(set(expected)) > 1
+    config = AutoConfig.from_pretrained(out / "stsb")
+    assert (config.problem_type, config.num_labels) == ("regression", 1)
+
+
+def test_a_head_of_another_task_is_replaced_and_never_evaluated_as_one_of_this(tmp_path, bert, files):
+    flags = ["--model_name_or_path", bert, *FAST, "--max_steps", "1"]
+    train = write(tmp_path / "stsb.jsonl", make_rows("stsb", 20, 0))
+    data = [f"--train_file={train}", f"--validation_file={train}"]
+    glue(["--task_name=stsb", *data, *flags, f"--output_dir={tmp_path}/a"])
+    flags = [*files[1], *FAST, "--max_steps", "1", "--model_name_or_path", str(tmp_path / "a" / "stsb")]
+    message = "stsb has the labels similarity, but sst2 has negative, positive; fine-tune it with --do_train"
+    with pytest.raises(ValueError, match=message):
+        glue([*flags, "--do_predict", "--output_dir", str(tmp_path / "b")])
+    glue([*flags, "--output_dir", str(tmp_path / "b")])
+    config = AutoConfig.from_pretrained(tmp_path / "b" / "sst2")
+    assert config.id2label == {0: "negative", 1: "positive"}
+    assert config.problem_type == "single_label_classification"
+
+
+def test_a_model_without_a_padding_token_is_fine_tuned(tmp_path, files):
+    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "bpe", 300)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2, **ids)
+    GPT2Model(config).save_pretrained(tmp_path / "gpt2")
+    flags = ["--model_name_or_path", str(tmp_path / "gpt2"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"]
+    glue([*files[1], *FAST, *flags])
+    assert (
+        pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")[0]["label"] in TASKS["sst2"].labels
+    )
+
+
+BAD = {
+    "an unknown task": (["--task_name", "sst-2"], "unknown task 'sst-2', did you mean 'sst2'?; choose from cola"),
+    "an unknown option": (["--sed", "1"], "unknown option 'sed', did you mean 'seed'?"),
+    "a missing column": (["--task_name", "cola"], "the train data of cola have no column 'sentence', only sentence1"),
+    "no rows": (["--validation_file", "{empty}"], "empty.jsonl is empty"),
+    "no rows wanted": (["--max_eval_samples", "0"], "the validation data of mrpc are empty"),
+    "no table": (["--train_file", "{notes}"], "notes.txt has none of the known endings .json"),
+    "a broken file": (["--train_file", "{broken}"], "broken.jsonl cannot be read: "),
+    "no file": (["--train_file", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
+    "no training data": (["--train_file", ""], "there are no train data for mrpc, only validation"),
+    "two sources": (["--data_dir", "data"], "--dataset_name, --data_dir and files exclude each other"),
+    "files for all": (["--task_name", "all"], "files hold one task; give its --task_name, or for all a --data_dir"),
+    "too many tokens": (["--max_length", "33"], "max_length=33 is not between 5 and the model's 32; give another"),
+    "too few tokens": (["--max_length", "4"], "max_length=4 is not between 5 and the model's 32; give another"),
+    "no batch": (["--batch_sizes", "8", "0"], "batch size 0 is not a positive number"),
+    "one seed twice": (["--seeds", "1", "1"], "--seeds 1 1 has a value twice"),
+    "a checkpoint": (["--resume_from_checkpoint", "x"], "leave --resume_from_checkpoint out"),
+    "nothing trained": (["--do_eval"], "has the labels LABEL_0, LABEL_1, but mrpc has not_equivalent, equivalent"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(case, tmp_path, bert, capsys):
+    flags, message = BAD[case]
+    good = write(tmp_path / "good.jsonl", [GOOD] * 3)
+    paths = {name: tmp_path / f"{name}.jsonl" for name in ("empty", "broken")} | {"notes": tmp_path / "notes.txt"}
+    for name, text in {"empty": "", "broken": '{"a": 1', "notes": "a"}.items():
+        paths[name].write_text(text)
+    usual = [f"--train_file={good}", f"--validation_file={good}", f"--model_name_or_path={bert}", "--task_name=mrpc"]
+    flags = [flag.format(**paths) for flag in flags]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["glue", *usual, *FAST, "--output_dir", str(tmp_path / "out"), *flags])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said.splitlines()[-1]
+    assert "Traceback" not in said
+    # nothing is in the way of the corrected command
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_without_data_and_full_ones_are_refused(tmp_path, bert):
+    flags = ["--model_name_or_path", bert, *FAST, "--data_dir", str(tmp_path), "--output_dir"]
+    with pytest.raises(FileNotFoundError, match="there is neither a folder cola nor glue_cola in"):
+        glue([*flags, str(tmp_path / "out"), "--task_name", "cola"])
+    with pytest.raises(FileNotFoundError, match="there is no folder of any task in"):
+        glue([*flags, str(tmp_path / "out"), "--task_name", "all"])
+    with pytest.raises(FileExistsError, match="is not empty"):
+        glue([*flags, bert, "--task_name", "cola"])

@@ -1,0 +1,164 @@
+import json
+import re
+
+import pytest
+
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
+from sublayers.training.commands.order import main
+
+
+@pytest.fixture(autouse=True)
+def wide_and_plain(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def row(text, label):
+    """Return the cells of the table's row with this label."""
+    line = next(line for line in text.splitlines() if line.startswith(f"│ {label}"))
+    return [cell.strip() for cell in line.strip("│").split("│")][1:]
+
+
+def test_drawing_shows_every_letter_without_colours(capsys):
+    main(["s2(scf)2dl"])
+    name, boxes = capsys.readouterr().out.splitlines()[:2]
+    assert name == "s2(scf)2dl"
+    assert boxes.split() == list("ssscfscfdl")
+
+
+def test_drawing_has_a_colour_for_each_kind(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    main(["scfdl"])
+    boxes = re.findall(r"\x1b\[([0-9;]+)m ([scfdl]) \x1b", capsys.readouterr().out)
+    assert [letter for _, letter in boxes] == list("scfdl")
+    assert len({style for style, _ in boxes}) == 5
+
+
+def test_drawing_wraps_at_the_width(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "41")
+    main(["s11f11"])
+    rows = capsys.readouterr().out.splitlines()[1:4]
+    assert [re.sub(" ", "", row) for row in rows] == ["s" * 10, "s" + "f" * 9, "ff"]
+
+
+def test_table_compares_with_the_first_order(capsys):
+    main(["(sf)12", "(sff)x5 (f)x9", "s5f19", "--hidden-size", "768", "--lengths", "128", "384"])
+    text = capsys.readouterr().out
+    assert row(text, "order") == ["(sf)12", "(sff)5f9", "s5f19"]
+    assert row(text, "sublayers") == ["24", "24", "24"]
+    assert row(text, "self-attention") == ["12", "5", "5"]
+    assert row(text, "cross-attention") == ["0", "0", "0"]
+    assert row(text, "feed-forward") == ["12", "19", "19"]
+    assert row(text, "dynamic convolution") == ["0", "0", "0"]
+    assert row(text, "parameters, M") == ["85.05", "101.57 (1.19)", "101.57 (1.19)"]
+    assert row(text, "KV cache at 384, MiB") == ["13.50", "5.62 (0.42)", "5.62 (0.42)"]
+    assert row(text, "GFLOP at 128, every") == ["22.35", "26.22 (1.17)", "26.22 (1.17)"]
+    assert row(text, "GFLOP at 128, 15 %") == ["21.03", "14.71 (0.70)", "6.56 (0.31)"]
+    assert row(text, "GFLOP at 384, one") == ["65.70", "39.06 (0.59)", "10.15 (0.15)"]
+    assert "Positions read" in text
+
+
+def test_one_order_has_no_ratios(capsys):
+    main(["(sf)12"])
+    assert not re.search(r"\(\d\.\d\d\)", capsys.readouterr().out)
+
+
+def test_nothing_has_no_ratio(capsys):
+    main(["f3", "s3", "--hidden-size", "64", "--lengths", "1024"])
+    assert row(capsys.readouterr().out, "KV cache at 1024, MiB") == ["0.00", "0.75"]
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["(sf)12", "sandwich(12,5)", "s5f19", "(scf)8"])
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("spelling", ["-", "_"])
+def test_json_has_the_same_numbers(capsys, spelling):
+    long_options = [("hidden-size", 8), ("intermediate-size", 24), ("source-length", 5), ("bytes-per-number", 4)]
+    long_options += [("kernel-size", 7), ("heads", 2)]
+    options = [part for name, value in long_options for part in (f"--{name.replace('-', spelling)}", str(value))]
+    main(["(scf)x2", "sandwich(2, 1)", "dl", *options, "--lengths", "10", "20", "--json"])
+    costs = json.loads(capsys.readouterr().out)
+    assert list(costs) == ["(scf)x2", "sandwich(2, 1)", "dl"]
+    assert costs["dl"]["parameters"] == parameters("dl", 8, 24, 7, 2)
+    assert costs["dl"]["flops"]["20"]["every"] == flops("dl", 8, 24, 20, 20, 5, 7, 2)
+    assert costs["sandwich(2, 1)"]["order"] == "s2f2"
+    cost = costs["(scf)x2"]
+    assert cost["flops"].pop("20") == {
+        read: flops("(scf)2", 8, 24, 20, positions, 5) for read, positions in {"every": 20, "15 %": 3, "one": 1}.items()
+    }
+    assert set(cost.pop("flops")) == {"10"}
+    assert cost == {
+        "order": "(scf)2",
+        "sublayers": 6,
+        "s": 2,
+        "c": 2,
+        "f": 2,
+        "d": 0,
+        "l": 0,
+        "parameters": parameters("scfscf", 8, 24),
+        "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
+    }
+
+
+def test_intermediate_size_follows_hidden_size(capsys):
+    main(["sf", "--hidden-size", "8", "--json"])
+    assert json.loads(capsys.readouterr().out)["sf"]["parameters"] == parameters("sf", 8, 32)
+
+
+def test_defaults(capsys):
+    main(["sc", "--json"])
+    cost = json.loads(capsys.readouterr().out)["sc"]
+    assert cost["parameters"] == parameters("sc", 1024, 4096)
+    assert cost["cache_bytes"] == {str(length): cache_bytes("sc", 1024, length) for length in (128, 512, 2048)}
+
+
+def test_patterns_are_orders(capsys):
+    main(["par(32,5)", "--json"])
+    assert json.loads(capsys.readouterr().out)["par(32,5)"]["order"] == "(sfff)6f8"
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("ss(sf", "this parenthesis is never closed; add a ')'\n  ss(sf\n    ^\n"),
+        ("sandwich(16,", "\n  sandwich(16,\n   ^\n"),
+        ("sandwich(16,17)", "k=17 is out of range; give a number from 0 to 16\n"),
+        ("sandwich(16)", "write sandwich(n, k, decoder)\n"),
+        ("", "\n  \n  ^\n"),
+    ],
+)
+def test_bad_orders_end_with_status_2(capsys, order, message):
+    with pytest.raises(SystemExit) as caught:
+        main(["sf", order])
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith(message)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("option", ["--hidden-size", "--intermediate-size", "--lengths", "--source-length"])
+@pytest.mark.parametrize("value", ["0", "-4", "many"])
+def test_sizes_are_positive(capsys, option, value):
+    with pytest.raises(SystemExit) as caught:
+        main(["sf", f"{option}={value}"])
+    assert caught.value.code == 2
+    assert value in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
+    file = tmp_path / f"orders.{kind}"
+    main(["sandwich(4,2)", "dlf", "--picture", str(file)])
+    painted = file.read_bytes()
+    assert len(painted) > 1000
+    with pytest.raises(FileExistsError, match="exists; choose another file"):
+        main(["sf", "--picture", str(file)])
+    assert file.read_bytes() == painted

@@ -1,0 +1,338 @@
+import functools
+import json
+import subprocess
+import sys
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from families import small
+from hub_repository import ANN, BOB, File
+from huggingface_hub import HfApi, lfs
+from safetensors.numpy import save_file
+from transformers import AutoModelForMaskedLM, BertConfig, BertModel
+
+from sublayers import PARBertConfig, PARBertForMaskedLM
+from sublayers.hub.upload import upload
+from sublayers.training import cli
+from sublayers.training.commands.push import main
+from sublayers.training.data.tokenizers import train_tokenizer
+
+pytest_plugins = ["hub_server"]
+IDS = [[5, 6, 7, 8, 9]]
+LOAD_WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["sublayers"] = None
+import numpy, torch, transformers
+model = transformers.AutoModelForMaskedLM.from_pretrained("ann/model", trust_remote_code=True)
+assert transformers.AutoTokenizer.from_pretrained("ann/model", trust_remote_code=True)("red")["input_ids"]
+with torch.no_grad():
+    numpy.save(sys.argv[1], model(torch.tensor({ids})).logits.numpy())
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    tokenizer = train_tokenizer(["red green blue yellow black white"] * 2, "wordpiece", 60)
+    config = small(PARBertConfig, vocab_size=len(tokenizer))
+    model = PARBertForMaskedLM(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What stands for a model where its content is of no interest: two files, the second one for LFS."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/config.json").write_text("{}")
+    save_file({"weight": np.arange(100.0)}, tmp_path / "folder/model.safetensors")
+    return tmp_path / "folder"
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A client that does not wait and try again five times."""
+    monkeypatch.setattr(lfs, "http_backoff", functools.partial(lfs.http_backoff, max_retries=0))
+
+
+def files_of(hub, name="ann/model", revision="main"):
+    return {path: file.content for path, file in hub.repositories[name].files(revision).items()}
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(torch.tensor(IDS)).logits.numpy()
+
+
+def last_line(capsys):
+    """What a command says at its end; progress bars and nothing else may be above."""
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert error.splitlines()[-1].startswith("sublayers push: ")
+    return error.splitlines()[-1]
+
+
+def test_a_pushed_model_runs_in_a_fresh_process_without_the_package(hub, model, tmp_path, capsys):
+    main([str(tmp_path / "model"), "ann/model", "--commit-message", "First model"])
+    assert f"{hub.url}/ann/model\n" in capsys.readouterr().out
+    command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE.format(ids=IDS), str(tmp_path / "logits.npy")]
+    # nobody is logged in there
+    subprocess.run(command, env=hub.environment(tmp_path / "elsewhere"), cwd=tmp_path, check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), logits(model), atol=1e-6)
+    weights = hub.repositories["ann/model"].files()["model.safetensors"]
+    assert weights.lfs
+    assert {"config.json", "tokenizer.json", "README.md", "LICENSE"} < files_of(hub).keys()
+    assert [commit.title for commit in HfApi().list_repo_commits("ann/model")] == ["First model", "initial commit"]
+
+
+def test_a_private_repository_is_for_its_owner(hub, model, tmp_path):
+    main([str(tmp_path / "model"), "ann/model", "--private"])
+    assert hub.repositories["ann/model"].private
+    with pytest.raises(OSError, match="ann/model"):
+        AutoModelForMaskedLM.from_pretrained("ann/model", token=BOB)
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+
+
+@pytest.mark.parametrize("flags", [[], ["--revision", "new"]])
+def test_a_public_repository_does_not_pass_for_a_private_one(hub, model, tmp_path, flags):
+    HfApi().create_repo("ann/model")
+    with pytest.raises(ValueError, match="ann/model is public"):
+        main([str(tmp_path / "model"), "ann/model", "--private", *flags])
+    assert hub.repositories["ann/model"].refs.keys() == {"refs/heads/main"}
+    assert files_of(hub).keys() == {".gitattributes"}
+
+
+@pytest.mark.parametrize(
+    ("token", "repository", "said"),
+    [
+        ("", "ann/model", "hf auth login"),
+        ("hf_madeUpSecret", "ann/model", "hf auth login"),
+        (ANN, "bob/model", "may not write to bob/model"),
+        (ANN, "nobody/model", "may not write to nobody/model"),
+        (ANN, "model", "USER/NAME"),
+        (ANN, "ann/my model", "'ann/my model'"),
+        (ANN, "ann/model--2", "'ann/model--2'"),
+    ],
+)
+def test_who_may_not_push_is_told_so_in_a_sentence(hub, model, tmp_path, monkeypatch, capsys, token, repository, said):
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(SystemExit):
+        cli.main(["push", str(tmp_path / "model"), repository])
+    error = last_line(capsys)
+    assert said in error
+    assert not token or token not in error
+    assert not hub.repositories
+    assert not hub.storage
+
+
+def test_what_is_published_is_not_replaced_unasked(hub, model, tmp_path):
+    folder = str(tmp_path / "model")
+    main([folder, "ann/model"])
+    before = files_of(hub)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.fill_(0.5)
+    model.save_pretrained(folder)
+    hub.requests.clear()
+    with pytest.raises(FileExistsError, match=r"ann/model holds .* add --overwrite"):
+        main([folder, "ann/model"])
+    assert all(request.startswith("GET") for request in hub.requests)
+    assert files_of(hub) == before
+    main([folder, "ann/model", "--overwrite"])
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
+    assert (loaded.get_input_embeddings().weight == 0.5).all()
+
+
+def test_a_branch_is_made_and_main_left_alone(hub, model, tmp_path):
+    main([str(tmp_path / "model"), "ann/model", "--revision", "v2"])
+    assert files_of(hub).keys() == {".gitattributes"}
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model", revision="v2")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    model.get_input_embeddings().weight.data.fill_(0.5)
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(FileExistsError, match="ann/model holds"):
+        main([str(tmp_path / "model"), "ann/model", "--revision", "v2"])
+
+
+@pytest.mark.parametrize("request_line", ["PUT /storage/.*", "POST /api/models/.*/commit/.*", "POST .*/verify"])
+def test_a_push_that_breaks_shows_nothing_and_can_be_completed(hub, model, tmp_path, impatient, request_line):
+    hub.cut(request_line, after=0)
+    with pytest.raises(ConnectionError, match="push again"):
+        main([str(tmp_path / "model"), "ann/model"])
+    assert files_of(hub).keys() == {".gitattributes"}
+    hub.repair()
+    main([str(tmp_path / "model"), "ann/model"])
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+
+
+def test_a_push_whose_answer_is_lost_stands_and_says_so(hub, model, tmp_path, capsys):
+    hub.lose("POST .*/commit/.*")
+    main([str(tmp_path / "model"), "ann/model", "--commit-message", "Mine"])
+    assert f"is published at {hub.url}/ann/model\n" in capsys.readouterr().out
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert [commit.title for commit in HfApi().list_repo_commits("ann/model")] == ["Mine", "initial commit"]
+
+
+def test_who_cannot_look_says_so_and_a_second_push_finds_it_done(hub, model, tmp_path, capsys):
+    hub.lose("POST .*/commit/.*|GET .*/commits/.*")
+    with pytest.raises(SystemExit):
+        cli.main(["push", str(tmp_path / "model"), "ann/model"])
+    assert "it is not known whether ann/model is complete; look there, or push again" in last_line(capsys)
+    hub.repair()
+    before = files_of(hub)
+    main([str(tmp_path / "model"), "ann/model"])
+    assert "is published at" in capsys.readouterr().out
+    assert files_of(hub) == before
+    assert len(HfApi().list_repo_commits("ann/model")) == 2
+    # another model, or one file more, is not what would be pushed
+    hub.repositories["ann/model"].files()["more.txt"] = File(b"")
+    with pytest.raises(FileExistsError, match="add --overwrite"):
+        main([str(tmp_path / "model"), "ann/model"])
+
+
+def test_a_lost_answer_does_not_pass_for_files_that_are_not_there(hub, folder):
+    upload(folder, "ann/model")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    hub.cut("POST .*/commit/.*")
+    with pytest.raises(ConnectionError, match="broke before ann/model was complete"):
+        upload(folder, "ann/model")
+    hub.repair()
+    hub.lose("POST .*/commit/.*")
+    commit = upload(folder, "ann/model", commit_message="Shards")
+    assert (commit.commit_message, commit.oid) == ("Shards", hub.repositories["ann/model"].refs["refs/heads/main"])
+    assert "model.safetensors" not in files_of(hub)
+    # where a proposal is, nobody can tell
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ConnectionError, match="not known"):
+        upload(folder, "ann/model", create_pr=True)
+
+
+def test_an_upload_that_breaks_between_files_leaves_what_was_published(hub, folder, impatient):
+    upload(folder, "ann/model")
+    before = files_of(hub)
+    for number in range(3):
+        save_file({"weight": np.full(10, number)}, folder / f"model-{number}.safetensors")
+    hub.cut("PUT /storage/.*", after=2)
+    with pytest.raises(ConnectionError):
+        upload(folder, "ann/model")
+    assert files_of(hub) == before
+    hub.repair()
+    hub.requests.clear()
+    upload(folder, "ann/model")
+    # two of three were there already
+    assert sum(request.startswith("PUT") for request in hub.requests) == 1
+    assert files_of(hub).keys() == before.keys() | {f"model-{number}.safetensors" for number in range(3)}
+
+
+def test_old_weights_do_not_stay_beside_new_ones(hub, folder):
+    upload(folder, "ann/model")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    upload(folder, "ann/model")
+    names = {".gitattributes", "config.json", "model-00001-of-00001.safetensors", "model.safetensors.index.json"}
+    assert files_of(hub).keys() == names
+    assert len(HfApi().list_repo_commits("ann/model")) == 3
+    # who has no weights to offer leaves those that are there alone
+    for path in folder.glob("model*"):
+        path.unlink()
+    upload(folder, "ann/model")
+    assert files_of(hub).keys() == names
+
+
+def test_upload_makes_pull_requests_for_others(hub, folder):
+    HfApi().create_repo("ann/model")
+    with pytest.raises(PermissionError, match="may not write to ann/model"):
+        upload(folder, "ann/model", token=BOB)
+    commit = upload(folder, "ann/model", token=BOB, create_pr=True, commit_message="Mine", commit_description="better")
+    assert commit.pr_url == f"{hub.url}/ann/model/discussions/1"
+    [told, _] = HfApi().list_repo_commits("ann/model", revision="refs/pr/1")
+    assert (told.title, told.message) == ("Mine", "better")
+    assert files_of(hub).keys() == {".gitattributes"}
+    assert "config.json" in files_of(hub, revision="refs/pr/1")
+
+
+def test_upload_takes_a_name_under_the_own_and_subfolders(hub, folder):
+    (folder / "target").mkdir()
+    (folder / "target/tokenizer.json").write_text("{}")
+    upload(folder, "model", private=True)
+    assert hub.repositories["ann/model"].private
+    assert "target/tokenizer.json" in files_of(hub)
+
+
+@pytest.mark.parametrize("target", ["secret.txt", "secrets", "folder/../secret.txt"])
+def test_links_out_of_the_folder_are_refused(hub, folder, tmp_path, target):
+    (tmp_path / "secret.txt").write_text("my secret")
+    (tmp_path / "secrets").mkdir()
+    (folder / "inner").mkdir()
+    (folder / "inner/link").symlink_to(tmp_path / target)
+    with pytest.raises(ValueError, match="inner/link leads out of the folder"):
+        upload(folder, "ann/model")
+    assert not hub.repositories
+    (folder / "inner/link").unlink()
+    (folder / "link").symlink_to("config.json")
+    upload(folder, "ann/model")
+    assert files_of(hub)["link"] == b"{}"
+
+
+def test_a_card_that_the_hub_refuses_is_refused_before_the_weights_are_sent(hub, folder):
+    (folder / "README.md").write_text("---\nlicense: my-own\n---\n")
+    with pytest.raises(ValueError, match=r"license.* with value 'my-own' is not valid") as error:
+        upload(folder, "ann/model")
+    assert "\n" not in str(error.value)
+    assert not hub.storage
+
+
+@pytest.mark.parametrize("content", [None, "nothing", "bert"])
+def test_what_is_no_model_of_ours_is_refused_in_a_sentence(hub, tmp_path, capsys, content):
+    folder = tmp_path / "foreign"
+    if content:
+        folder.mkdir()
+    if content == "bert":
+        BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
+    with pytest.raises(SystemExit):
+        cli.main(["push", str(folder), "ann/model"])
+    assert str(folder) in last_line(capsys)
+    assert not hub.repositories
+    if content != "bert":
+        with pytest.raises(FileNotFoundError, match="foreign"):
+            upload(folder, "ann/model")
+
+
+def test_a_hub_that_is_not_there_is_called_so(hub, folder, monkeypatch):
+    hub.cut(".*")
+    with pytest.raises(ConnectionError, match="ann/model"):
+        upload(folder, "ann/model")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE"):
+        upload(folder, "ann/model")
+
+
+def test_weights_that_an_index_places_elsewhere_are_not_fetched(hub, model, tmp_path):
+    main([str(tmp_path / "model"), "ann/model"])
+    files = hub.repositories["ann/model"].files()
+    weights = files.pop("model.safetensors")
+    names = dict.fromkeys(model.state_dict(), "../../../../../evil.safetensors")
+    files["model.safetensors.index.json"] = File(json.dumps({"metadata": {}, "weight_map": names}).encode())
+    files["../../../../../evil.safetensors"] = weights
+    with pytest.raises((OSError, ValueError)):
+        AutoModelForMaskedLM.from_pretrained("ann/model")
+    assert not list(tmp_path.rglob("evil.safetensors"))
+
+
+def test_the_token_is_written_nowhere(hub, model, tmp_path, capfd, caplog):
+    caplog.set_level("DEBUG")
+    hub.cut("POST .*/commit/.*")
+    with pytest.raises(ConnectionError) as error:
+        main([str(tmp_path / "model"), "ann/model", "--private"])
+    said = "".join(traceback.format_exception(error.value))
+    hub.repair()
+    main([str(tmp_path / "model"), "ann/model", "--private"])
+    AutoModelForMaskedLM.from_pretrained("ann/model")
+    assert ANN not in said + caplog.text + "".join(capfd.readouterr())
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and ANN.encode() in path.read_bytes()]
+    assert not written
+    assert not any(ANN.encode() in content for content in files_of(hub).values())

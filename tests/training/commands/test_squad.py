@@ -1,0 +1,333 @@
+import gzip
+import json
+import random
+import warnings
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from transformers import AutoModelForQuestionAnswering, pipeline
+
+import sublayers.pipelines  # noqa: F401
+from sublayers import PARBertConfig, PARBertForQuestionAnswering
+from sublayers.tasks.question_answering import context_windows
+from sublayers.training import cli
+from sublayers.training.commands.squad import SquadArguments, choose_answers, main as squad
+from sublayers.training.data.squad import SquadDataArguments, answer_windows
+from sublayers.training.data.tokenizers import train_tokenizer
+
+NAMES = ["Ann", "Bob", "Cleo", "Dan", "Eve", "Flo", "Gus", "Hal"]
+CITIES = ["Rome", "Paris", "Oslo", "Lima", "Bonn", "Cairo", "Delhi", "Quito"]
+FLAGS = ["--max_seq_length", "24", "--doc_stride", "6", "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([" ".join(NAMES + CITIES) + " lives in, and where does live? not."] * 2, "wordpiece", 200)
+
+
+@pytest.fixture
+def model(tokenizer, tmp_path):
+    torch.manual_seed(1)
+    config = PARBertConfig(
+        sublayer_order="sfsff",
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=24,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    PARBertForQuestionAnswering(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def make_rows(number: int, share_without_answer: float = 0.0, cities_at_once: int = 5) -> list[dict]:
+    """Who lives where: contexts of several windows, in which the question's name occurs once or not at all."""
+    draw = random.Random(number)
+    rows = []
+    for n in range(number):
+        people, cities = draw.sample(NAMES, 6), draw.sample(CITIES, 5)
+        homes = [f" in {c}" if (i - n) % 5 < cities_at_once else "" for i, c in enumerate(cities)]
+        context = " ".join(f"{p} lives{home}." for p, home in zip(people, homes, strict=False))
+        known = draw.random() >= share_without_answer
+        who, city = (people[n % 5], cities[n % 5]) if known else (people[5], "")
+        answers = {"text": [city] * known, "answer_start": [context.index(city)] * known}
+        rows.append({"id": f"q{n}", "question": f"where does {who} live?", "context": context, "answers": answers})
+    return rows
+
+
+def write_flat(rows: list[dict], path: Path) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def write_nested(rows: list[dict], path: Path) -> str:
+    paragraphs = [
+        {
+            "context": row["context"],
+            "qas": [
+                {
+                    "id": row["id"],
+                    "question": row["question"],
+                    "answers": [
+                        dict(zip(row["answers"], a, strict=True)) for a in zip(*row["answers"].values(), strict=True)
+                    ],
+                }
+            ],
+        }
+        for row in rows
+    ]
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
+        json.dump({"version": "1.1", "data": [{"title": "People", "paragraphs": paragraphs}]}, file)
+    return str(path)
+
+
+def test_windows_hold_the_answer_or_point_at_cls(tokenizer):
+    rows = make_rows(20, 0.3)
+    # a start within a word, and white space at the ends of an answer and of a context
+    rows[0]["answers"] = {"text": ["ives"], "answer_start": [rows[0]["context"].index("ives")]}
+    rows[1]["context"] = f"  {rows[1]['context']}"
+    rows[1]["answers"] = {"text": [rows[1]["context"][:6]], "answer_start": [0]}
+    # several words, of which some windows hold a part
+    for n, row in enumerate(rows[2:12]):
+        row["answers"] = {"text": [row["context"][5 * n :][:20]], "answer_start": [5 * n]}
+    args = SquadDataArguments(max_seq_length=24, doc_stride=6, version_2=True)
+    windows = answer_windows(datasets.Dataset.from_list(rows), tokenizer, args, training=False)
+    assert len(windows) >= 2 * len(rows)
+    answered, seen = set(), {n: set() for n in range(len(rows))}
+    for window in windows:
+        row, offsets, first = rows[window["example"]], window["offsets"], window["context_start"]
+        assert len(window["input_ids"]) <= 24
+        assert window["cls_index"] == 0
+        seen[window["example"]].update(range(offsets[0][0], offsets[-1][1]))
+        begin, end = window["start_positions"], window["end_positions"]
+        text = row["answers"]["text"][0].strip() if row["answers"]["text"] else None
+        if text is not None:
+            start = row["answers"]["answer_start"][0] + row["answers"]["text"][0].index(text)
+            inside = offsets[0][0] <= start and start + len(text) <= offsets[-1][1]
+            tokens = [n for n, (s, e) in enumerate(offsets, first) if inside and s < start + len(text) and e > start]
+        if text is None or not tokens:
+            assert (begin, end) == (0, 0)
+        else:
+            assert (begin, end) == (tokens[0], tokens[-1])
+            answered.add(window["example"])
+    assert answered == {n for n, row in enumerate(rows) if row["answers"]["text"]}
+    assert all(len(seen[n]) == len(row["context"].strip()) for n, row in enumerate(rows))
+    # neighbours share as many tokens of the context as asked for
+    one, two = windows[0], windows[1]
+    assert one["offsets"][-6:] == two["offsets"][:6]
+
+
+def test_windows_know_their_questions_however_many_there_are(tokenizer):
+    rows = datasets.Dataset.from_list(make_rows(1001))
+    windows = answer_windows(rows, tokenizer, SquadDataArguments(max_seq_length=24, doc_stride=6), training=False)
+    assert list(dict.fromkeys(windows["example"])) == list(range(1001))
+
+
+def test_white_space_around_a_question_takes_no_room():
+    tokenizer = train_tokenizer([], "byte", 300)
+    spaced, bare = (
+        context_windows(tokenizer, [question], ["Rome"], 12, 0) for question in (" \n " * 9 + "Where?", "Where?")
+    )
+    assert spaced["input_ids"] == bare["input_ids"]
+
+
+def test_chooses_the_best_answers_of_all_windows(tokenizer):
+    rows = datasets.Dataset.from_list(make_rows(5))
+    args = SquadDataArguments(max_seq_length=24, doc_stride=6)
+    windows = answer_windows(rows, tokenizer, args, training=False)
+    start, end = np.random.default_rng(0).normal(size=(2, len(windows), 24)).astype(np.float32)
+    chosen = choose_answers((start, end), rows, windows, SquadArguments(n_best_size=7, max_answer_length=3))
+    for n, row in enumerate(rows):
+        spans, null_scores = {}, []
+        for w, window in enumerate(windows):
+            if window["example"] != n:
+                continue
+            null_scores.append(start[w, 0] + end[w, 0])
+            for i, (begin, _) in enumerate(window["offsets"], window["context_start"]):
+                for j, (_, stop) in enumerate(window["offsets"], window["context_start"]):
+                    if i <= j < i + 3:
+                        spans[begin, stop] = max(start[w, i] + end[w, j], spans.get((begin, stop), -np.inf))
+        best = sorted(((score, row["context"][b:e]) for (b, e), score in spans.items()), reverse=True)[:7]
+        answers, null_score = chosen[row["id"]]
+        assert [text for _, text in answers] == [text for _, text in best]
+        assert [score for score, _ in answers] == pytest.approx([float(score) for score, _ in best], abs=1e-6)
+        assert null_score == pytest.approx(float(min(null_scores)), abs=1e-6)
+
+
+def test_learns_and_leaves_a_model_for_the_pipeline(tmp_path, model, capsys):
+    # where there is one city it is the answer
+    rows = make_rows(200, cities_at_once=1)
+    out = tmp_path / "out"
+    train, validation = write_flat(rows, tmp_path / "t.jsonl"), write_nested(rows[:60], tmp_path / "v.json.gz")
+    files = ["--train_file", train, "--validation_file", validation, "--output_dir", str(out)]
+    steps = ["--num_train_epochs", "4", "--learning_rate", "5e-3", "--train_sampling_strategy", "group_by_length"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        metrics = squad(["--model_name_or_path", model, *files, *steps, *FLAGS])
+    assert metrics["eval_exact_match"] > 90
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert f"eval_exact_match {metrics['eval_exact_match']:.4f}, eval_f1 {metrics['eval_f1']:.4f} in {out}" in printed
+    assert json.loads((out / "all_results.json").read_text())["eval_f1"] == metrics["eval_f1"]
+    card = ModelCard.load(out / "README.md").data
+    assert card.pipeline_tag == "question-answering"
+    assert {s.metric_type: s.metric_value for s in card.eval_results}["f1"] == metrics["eval_f1"]
+    predictions = json.loads((out / "predictions.json").read_text())
+    n_best = json.loads((out / "nbest_predictions.json").read_text())
+    assert predictions == {name: answers[0]["text"] for name, answers in n_best.items()}
+    assert sum(answer["probability"] for answer in n_best["q0"]) == pytest.approx(1)
+    assert not (out / "null_odds.json").exists()
+
+    answer = pipeline("question-answering", model=str(out), doc_stride=6)
+    for row in rows[:5]:
+        assert answer(question=row["question"], context=row["context"])["answer"] == row["answers"]["text"][0]
+    scored = squad(["--predictions_file", str(out / "predictions.json"), "--validation_file", validation])
+    assert (scored["exact_match"], scored["f1"]) == (metrics["eval_exact_match"], metrics["eval_f1"])
+
+
+def test_version_2_leaves_questions_unanswered(tmp_path, model):
+    rows = make_rows(60, 0.5)
+    validation = write_nested(rows, tmp_path / "v.json")
+    command = ["--model_name_or_path", model, "--validation_file", validation, "--version_2", "--do_eval", *FLAGS]
+    metrics = squad([*command, "--output_dir", str(tmp_path / "a")])
+    odds = json.loads((tmp_path / "a" / "null_odds.json").read_text())
+    n_best = json.loads((tmp_path / "a" / "nbest_predictions.json").read_text())
+    for name, answers in n_best.items():
+        scores = {answer["text"]: answer["score"] for answer in answers[::-1]}
+        best = max(score for text, score in scores.items() if text)
+        assert odds[name] == pytest.approx(scores[""] - best, abs=1e-5)
+    threshold = sorted(odds.values())[20]
+    again = squad([*command, "--output_dir", str(tmp_path / "b"), "--null_score_diff_threshold", str(threshold)])
+    predictions = json.loads((tmp_path / "b" / "predictions.json").read_text())
+    assert {name for name, text in predictions.items() if not text} == {n for n, odd in odds.items() if odd > threshold}
+    scored = squad(
+        ["--predictions_file", str(tmp_path / "b" / "predictions.json"), "--validation_file", validation, "--version_2"]
+    )
+    assert scored == pytest.approx({name: again[f"eval_{name}"] for name in scored})
+    best = metrics["eval_best_f1_thresh"]
+    final = squad([*command, "--output_dir", str(tmp_path / "c"), "--null_score_diff_threshold", str(best)])
+    assert final["eval_f1"] == pytest.approx(metrics["eval_best_f1"])
+    assert metrics["eval_HasAns_total"] + metrics["eval_NoAns_total"] == 60
+
+
+def test_reads_a_data_set_and_takes_the_first_questions(tmp_path, model):
+    folder = tmp_path / "people"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        datasets.Dataset.from_list(make_rows(8)).to_parquet(folder / f"{split}.parquet")
+    few = ["--max_train_samples", "2", "--max_eval_samples", "3", "--num_train_epochs", "1"]
+    out = tmp_path / "out"
+    squad(["--model_name_or_path", model, "--dataset_name", str(folder), "--output_dir", str(out), *few, *FLAGS])
+    assert list(json.loads((out / "predictions.json").read_text())) == ["q0", "q1", "q2"]
+    assert AutoModelForQuestionAnswering.from_pretrained(out).config.model_type == "par_bert"
+
+
+def changed(number: int = 1, **columns) -> list[dict]:
+    rows = make_rows(3)
+    rows[number] |= columns
+    return [{name: value for name, value in row.items() if value != "gone"} for row in rows]
+
+
+SOMEWHERE_ELSE = {"text": ["lives"], "answer_start": [0]}
+NOWHERE = {"text": ["Atlantis"], "answer_start": [3]}
+BAD_ROWS = {
+    "an answer at another place": (
+        changed(answers=SOMEWHERE_ELSE),
+        "'lives' of question 'q1' is not at answer_start=0",
+    ),
+    "an answer and where it is": (changed(answers=SOMEWHERE_ELSE), "of its context, but at "),
+    "an answer that is not there": (changed(answers=NOWHERE), "answer_start=3 of its context, nor anywhere else in it"),
+    "an answer before the start": (changed(answers={"text": ["."], "answer_start": [-1]}), "is not at answer_start=-1"),
+    "an answer without text": (changed(answers={"text": [""], "answer_start": [0]}), "the answer '' of question 'q1'"),
+    "no answer": (changed(answers={"text": [], "answer_start": []}), "question 'q1' has no answer; give --version_2"),
+    "an empty context": (changed(context=" "), "question 'q1' has an empty context"),
+    "an empty question": (changed(question=""), "question 'q1' has an empty question"),
+    "an id twice": (changed(id="q0"), "several questions with one id"),
+    "a missing column": (
+        [{name: value for name, value in row.items() if name != "answers"} for row in make_rows(3)],
+        "rows.jsonl has no column 'answers', only id, question, context",
+    ),
+    "a column of another type": ([row | {"answers": "Rome"} for row in make_rows(2)], "rows.jsonl cannot be read: "),
+    "a question longer than a window": (
+        changed(question="Rome " * 40),
+        "windows of 24 tokens have room for 0 of the co",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_bad_questions_are_one_sentence(case, tmp_path, model, capsys):
+    rows, message = BAD_ROWS[case]
+    assert_refused(["--train_file", write_flat(rows, tmp_path / "rows.jsonl"), "--do_train"], message, model, capsys)
+
+
+BAD_FLAGS = {
+    "windows that share all": (["--doc_stride", "16"], "have room for 16 of the context beside the question"),
+    "longer windows than positions": (["--max_seq_length", "25"], "max_seq_length=25 is more than the 24 tokens that"),
+    "a negative stride": (["--doc_stride", "-1"], "--doc_stride=-1 should be at least 0"),
+    "no answers to keep": (["--n_best_size", "0"], "--n_best_size=0 should be at least 1"),
+    "an unknown option": (["--doc_strid", "1"], "unknown option 'doc_strid', did you mean 'doc_stride'?"),
+    "two sources": (["--dataset_name", "x"], "--dataset_name and files exclude each other"),
+    "nothing to train on": (
+        ["--do_train"],
+        "there are no train data; give --train_file, or --do_eval to evaluate only",
+    ),
+    "no such file": (["--validation_file", "nowhere.json"], "there is no file nowhere.json"),
+    "an unknown ending": (["--validation_file", "rows.csv"], "rows.csv has none of the known endings .json, .jsonl"),
+    "half a file": (["--validation_file", "{half}"], "half.json cannot be read: Expecting"),
+    "half an archive": (["--validation_file", "{archive}"], "archive.json.gz cannot be read: "),
+    "another form": (
+        ["--validation_file", "{other}"],
+        "other.json is not nested as SQuAD is ('paragraphs'); give flat",
+    ),
+    "no questions": (["--validation_file", "{empty}"], "empty.json holds no questions"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_bad_flags_and_files_are_one_sentence(case, tmp_path, model, capsys):
+    flags, message = BAD_FLAGS[case]
+    paths = {name: tmp_path / f"{name}.json" for name in ("half", "other", "empty")}
+    paths["half"].write_text('{"data": [')
+    paths["other"].write_text('{"data": [{"context": "Rome"}]}')
+    paths["empty"].write_text('{"data": []}')
+    paths["archive"] = tmp_path / "archive.json.gz"
+    paths["archive"].write_bytes(gzip.compress(b"{}" * 100)[:-12])
+    validation = write_flat(make_rows(3), tmp_path / "rows.jsonl")
+    flags = ["--validation_file", validation, "--do_eval", *(flag.format(**paths) for flag in flags)]
+    assert_refused(flags, message, model, capsys)
+
+
+def assert_refused(flags, message, model, capsys):
+    out = Path(model).parent / "out"
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["squad", "--model_name_or_path", model, "--output_dir", str(out), *FLAGS, *flags])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("sublayers squad: ") == 1
+    assert message in said
+    assert "Traceback" not in said
+    # nothing is in the way of the corrected command
+    assert not out.exists()
+
+
+def test_needs_a_model_or_predictions_and_a_new_folder(tmp_path, model):
+    with pytest.raises(ValueError, match="there is no model; give --model_name_or_path"):
+        squad(["--do_eval"])
+    path = tmp_path / "predictions.json"
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=r"predictions\.json should map ids of questions to answers"):
+        squad(["--predictions_file", str(path)])
+    with pytest.raises(FileExistsError, match="model is not empty; choose another folder"):
+        squad(["--model_name_or_path", model, "--output_dir", model])

@@ -1,0 +1,211 @@
+import argparse
+import json
+
+import pytest
+import torch
+from common import REFERENCE, needs_reference, tokens
+from common_fairseq import WIDTH, NaiveFairseq, fairseq_stack, linear, norm
+from safetensors.torch import load_file
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from sublayers.training.commands.convert import main
+from sublayers.training.convert.language_models import from_fairseq_lm
+
+ROWS = torch.where(torch.arange(9) < torch.tensor([[9], [5], [7]]), tokens(3, 9), 1)
+# the release numbers the first sentence 1
+SEGMENTS = (torch.arange(9) < 4).long().expand(3, -1)
+
+
+@pytest.fixture
+def convert(tmp_path):
+    """Run the command on a checkpoint with options, and return the folder of the model."""
+
+    def run(weights, **options):
+        torch.save({"model": weights, "args": argparse.Namespace(**options)}, tmp_path / "checkpoint.pt")
+        main([str(tmp_path / "checkpoint.pt"), str(tmp_path / "ours"), "--num-attention-heads=4"])
+        return tmp_path / "ours"
+
+    return run
+
+
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+def load_reference(name):
+    weights, io = (load_file(REFERENCE / f"{name}.{kind}.safetensors") for kind in ("weights", "io"))
+    return weights, io, json.loads((REFERENCE / f"{name}.json").read_text())["args"]
+
+
+def bert(head, macaron=True, norm_affine=False, final_norm=False, learned=False):
+    """Random weights of the Macaron authors' BERT, with the head of pre-training or for so many classes."""
+    weights = fairseq_stack("encoder", macaron, norm_affine, final_norm)
+    weights["encoder.embed_segment.weight"] = torch.stack([torch.randn(WIDTH), torch.zeros(WIDTH)])
+    if learned:
+        weights["encoder.embed_positions.weight"] = torch.randn(34, WIDTH)
+    if isinstance(head, int):
+        return weights | linear("classifier", head, WIDTH)
+    weights |= linear("mid_layer.0", WIDTH, WIDTH) | norm("mid_layer.2") | linear("classifier", 1, WIDTH)
+    output = weights["encoder.embed_tokens.weight"] if head == "tied" else torch.randn(61, WIDTH)
+    return weights | {"embed_out": output.clone()}
+
+
+def bert_scores(naive, ids, segments):
+    """Of the words at every position and of the pair, or of the classes."""
+    states = naive.run("encoder", ids, segments=segments)
+    pair = naive.linear(states[0], "classifier")
+    if "embed_out" not in naive.weights:
+        return pair
+    return naive.norm(naive.act(naive.linear(states, "mid_layer.0")), "mid_layer.2") @ naive.weights[
+        "embed_out"
+    ].T, pair
+
+
+@needs_reference
+def test_the_naive_network_is_the_authors_bert():
+    weights, io, args = load_reference("macaron/bert_macaron_pretrain")
+    naive = NaiveFairseq(weights, args)
+    for row, ids in enumerate(io["src_tokens"]):
+        real = ids != 1
+        words, pair = bert_scores(naive, ids[real], io["segment"][row, real])
+        assert_close(words, io["mlm_logits_all_positions_BTV"][row, real])
+        assert_close(pair[0], io["nsp_logit"][row])
+
+
+RELEASED = {"encoder_normalize_before": True, "act_fn": "gelu", "max_positions": 48}
+OTHERS = {"encoder_normalize_before": False, "act_fn": "relu"}
+BERTS = [
+    (bert("tied"), RELEASED | {"macaron": True}),
+    (bert("tied", norm_affine=True, final_norm=True), RELEASED | {"macaron": True}),
+    (bert("tied"), RELEASED | {"encoder_normalize_before": False, "macaron": True}),
+    (bert("untied", norm_affine=True, learned=True), OTHERS | {"macaron": True}),
+    # the plain BERT of the same code
+    (bert("tied", macaron=False), RELEASED),
+    (bert("tied", macaron=False), OTHERS),
+    # fine-tuned
+    (bert(3), RELEASED | {"macaron": True}),
+    (bert(1, macaron=False), RELEASED),
+]
+
+
+@pytest.mark.parametrize(("weights", "options"), BERTS)
+@torch.no_grad()
+def test_the_authors_berts_score_as_before(weights, options, convert):
+    pre_trained, naive = "embed_out" in weights, NaiveFairseq(weights, options)
+    folder = convert(weights, **options)
+    model = (AutoModelForPreTraining if pre_trained else AutoModelForSequenceClassification).from_pretrained(folder)
+    assert model.config.sublayer_order == ("(fsf)2" if options.get("macaron") else "(sf)2")
+    out = model(ROWS, attention_mask=(ROWS != 1).long(), token_type_ids=1 - SEGMENTS)
+    for row, ids in enumerate(ROWS):
+        real = ids != 1
+        expected = bert_scores(naive, ids[real], SEGMENTS[row, real])
+        if pre_trained:
+            assert_close(out.prediction_logits[row, real], expected[0])
+            assert_close(out.seq_relationship_logits[row, 0], expected[1][0])
+        else:
+            assert_close(out.logits[row], expected)
+
+
+def test_the_authors_berts_train_as_before(convert):
+    options = {"dropout": 0.25, "attention_dropout": 0.15, "relu_dropout": 0.05, "max_positions": 48}
+    config = AutoModel.from_pretrained(convert(bert(1), **options, criterion="mean_squared_error")).config
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.25, 0.15, 0.05)
+    assert (config.max_position_embeddings, config.num_labels, config.problem_type) == (48, 1, "regression")
+
+
+def test_options_that_no_bert_here_has_are_refused(convert):
+    with pytest.raises(ValueError, match="option no_token_positional_embeddings=True cannot be converted; only models"):
+        convert(bert("tied"), no_token_positional_embeddings=True)
+    with pytest.raises(ValueError, match="fairseq's activation 'maxout' cannot be converted"):
+        convert(bert("tied"), act_fn="maxout")
+
+
+def language_model(final_norm=False, output=None):
+    """Random weights of fairseq's language model; its output has the name that it has since 0.10 or had before."""
+    weights = fairseq_stack("decoder", final_norm=final_norm)
+    if output == "tied":
+        weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"].clone()
+    elif output:
+        weights[output] = torch.randn(61, WIDTH)
+    return weights
+
+
+def lm_scores(naive, ids):
+    names = ("output_projection.weight", "embed_out", "embed_tokens.weight")
+    output = next(naive.weights[f"decoder.{name}"] for name in names if f"decoder.{name}" in naive.weights)
+    return naive.run("decoder", ids) @ output.T
+
+
+@needs_reference
+def test_the_naive_network_is_fairseqs_language_model():
+    weights, io, args = load_reference("sandwich/lm_tied_noadaptive")
+    naive = NaiveFairseq(weights, args)
+    for ids, expected in zip(io["src_tokens"], io["interleaved.output"], strict=True):
+        assert_close(lm_scores(naive, ids), expected)
+
+
+LANGUAGE_MODELS = [
+    (language_model(), {}),
+    (language_model(output="tied"), {"activation_fn": "gelu"}),
+    (language_model(final_norm=True, output="decoder.output_projection.weight"), {"no_scale_embedding": True}),
+    (language_model(output="decoder.embed_out"), {"decoder_normalize_before": False}),
+]
+
+
+@pytest.mark.parametrize(("weights", "options"), LANGUAGE_MODELS)
+@torch.no_grad()
+def test_fairseqs_language_models_score_as_before(weights, options, convert):
+    model = AutoModelForCausalLM.from_pretrained(convert(weights, **options))
+    logits = model(ROWS, attention_mask=(ROWS != 1).long()).logits
+    for row, ids in enumerate(ROWS):
+        real = ids != 1
+        assert_close(logits[row, real], lm_scores(NaiveFairseq(weights, options), ids[real]))
+
+
+def test_a_language_model_of_macaron_layers_is_refused():
+    with pytest.raises(ValueError, match=r"no place for \['decoder.layers.0.macaron_fc1.bias', .*in a language model"):
+        from_fairseq_lm(fairseq_stack("decoder", macaron=True), 4, sublayer_order="(fsf)2")
+
+
+def test_fairseqs_language_models_train_as_before(convert):
+    dropouts = {"dropout": 0.25, "attention_dropout": 0.15, "activation_dropout": 0.05}
+    lengths = {"max_target_positions": None, "tokens_per_sample": 48}
+    config = AutoModel.from_pretrained(convert(language_model(), **dropouts, **lengths)).config
+    assert {name: getattr(config, name) for name in dropouts} == dropouts
+    assert config.max_position_embeddings == 48
+
+
+def translation_scores(naive, source, target):
+    states = naive.run("decoder", target, naive.run("encoder", source))
+    return states @ naive.weights["decoder.embed_tokens.weight"].T
+
+
+@needs_reference
+def test_the_naive_network_is_fairseqs_dynamic_convolution():
+    weights, io, args = load_reference("iot/baseline_dynamicconv")
+    naive = NaiveFairseq(weights, args)
+    for source, target, expected in zip(io["src_tokens_leftpad"], io["prev_output_tokens"], io["logits"], strict=True):
+        real = target != 1
+        assert_close(translation_scores(naive, source[source != 1], target[real]), expected[real])
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+@pytest.mark.parametrize("kernels", ["dd", "ll", "dl"])
+@pytest.mark.parametrize("rows", [WIDTH, 2 * WIDTH])
+@torch.no_grad()
+def test_convolutions_score_as_before_with_and_without_gates(rows, kernels, pre_norm, convert):
+    weights = fairseq_stack("encoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
+    weights |= fairseq_stack("decoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
+    options = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
+    model = AutoModelForSeq2SeqLM.from_pretrained(convert(weights, **options))
+    assert model.config.gated_convolutions == (rows > WIDTH)
+    targets = tokens(3, 7)
+    logits = model(ROWS, attention_mask=(ROWS != 1).long(), decoder_input_ids=targets).logits
+    for row, ids in enumerate(ROWS):
+        assert_close(logits[row], translation_scores(NaiveFairseq(weights, options), ids[ids != 1], targets[row]))

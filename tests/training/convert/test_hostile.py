@@ -1,0 +1,218 @@
+"""What somebody else's checkpoint could do to whoever converts it."""
+
+import argparse
+import json
+import pickle
+import random
+import sys
+import types
+
+import pytest
+import torch
+from common import randomize
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM, MarianConfig, MarianMTModel
+
+from sublayers.training.cli import main
+from sublayers.training.data.tokenizers import train_tokenizer
+
+CONFIG = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
+MARIAN = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 1, "decoder_layers": 1}
+MARIAN |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 61, "pad_token_id": 1}
+MARIAN |= {"eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": 2}
+SECRET = "hunter2"
+
+
+class Trap:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def bert(tmp_path):
+    folder = tmp_path / "bert"
+    randomize(BertForMaskedLM(BertConfig(num_hidden_layers=1, **CONFIG))).save_pretrained(folder)
+    train_tokenizer(["a few words of a text"], "wordpiece", 61).save_pretrained(folder)
+    (tmp_path / "secret.txt").write_text(SECRET)
+    return folder
+
+
+@pytest.fixture
+def refuse(tmp_path, capsys):
+    """See the command refuse a source in one line, and neither spring a trap nor write a folder."""
+
+    def refuse_it(source, sentence):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["convert", str(source), str(tmp_path / "ours"), "--num-attention-heads=4"])
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sublayers convert:")]
+        assert sentence in line
+        assert end.value.code == 2
+        assert not (tmp_path / "sprung").exists()
+        assert not (tmp_path / "ours").exists()
+
+    return refuse_it
+
+
+def edit(path, **fields):
+    found = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(found | fields))
+
+
+def test_traps_work(tmp_path):
+    pickle.loads(pickle.dumps(Trap(tmp_path / "sprung"))).close()
+    assert (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("place", ["args", "extra_state", "model"])
+def test_objects_in_a_fairseq_file_are_not_built(place, zipped, tmp_path, refuse):
+    path, trap = tmp_path / "checkpoint.pt", Trap(tmp_path / "sprung")
+    content = {"model": {"a": torch.ones(1)}} | {place: argparse.Namespace(layers=[trap]) if place == "args" else trap}
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    refuse(path, "holds more than weights and would run code to load it; it is not read")
+
+
+class Meter:
+    """Stands for a class of fairseq's, with code that somebody else wrote."""
+
+    def __setstate__(self, state):
+        raise AssertionError("this code should not run")
+
+
+def test_names_that_are_known_are_read_without_the_code_behind_them(tmp_path, refuse, monkeypatch):
+    meters = types.ModuleType("fairseq.meters")
+    meters.TimeMeter, Meter.__module__, Meter.__qualname__ = Meter, "fairseq.meters", "TimeMeter"
+    for name in ("fairseq", "fairseq.meters"):
+        monkeypatch.setitem(sys.modules, name, meters)
+    meter = Meter()
+    meter.n = 3
+    torch.save({"model": {"a": torch.ones(1)}, "extra_state": meter}, tmp_path / "checkpoint.pt")
+    # it is read, and found to be no model
+    refuse(tmp_path / "checkpoint.pt", "the checkpoint has no decoder.embed_tokens.weight")
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_files_that_are_no_checkpoints_are_one_sentence(suffix, tmp_path, refuse):
+    path = tmp_path / f"checkpoint.{suffix}"
+    torch.save({"model": {"a": torch.ones(9)}}, path)
+    saved = path.read_bytes()
+    noise = random.Random(0)
+    for content in (
+        b"",
+        b"x",
+        saved[:100],
+        saved[: len(saved) // 2],
+        *(b"\x80\x02" + noise.randbytes(40) for _ in range(20)),
+    ):
+        path.write_bytes(content)
+        refuse(path, "is damaged, or holds more than weights")
+
+
+@pytest.mark.parametrize("content", [[1], torch.ones(2), {"model": 3}, {"model": {"a": "b"}}, {"a": torch.ones(1)}])
+def test_files_that_hold_something_else_are_one_sentence(content, tmp_path, refuse):
+    torch.save(content, tmp_path / "checkpoint.pt")
+    refuse(tmp_path / "checkpoint.pt", "has no 'model' of tensors; is it a fairseq checkpoint?")
+
+
+def test_objects_in_the_weights_of_a_folder_are_not_built(bert, tmp_path, refuse):
+    weights = load_file(bert / "model.safetensors")
+    (bert / "model.safetensors").unlink()
+    torch.save(weights | {"trap": Trap(tmp_path / "sprung")}, bert / "pytorch_model.bin")
+    refuse(bert, "would run code to load it; it is not read")
+    # beside a file that cannot hold any, this one is not read at all
+    save_file(weights, bert / "model.safetensors", {"format": "pt"})
+    main(["convert", str(bert), str(tmp_path / "ours")])
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_code_in_a_folder_is_not_run_and_nobody_is_asked(bert, tmp_path, refuse, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the command asked"))
+    code = f"open({str(tmp_path / 'sprung')!r}, 'w')\nclass Evil: pass\ndef generate(*args, **kwargs): pass\n"
+    (bert / "evil.py").write_text(code)
+    (bert / "custom_generate").mkdir()
+    (bert / "custom_generate" / "generate.py").write_text(code)
+    names = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM")
+    edit(
+        bert / "config.json", auto_map=dict.fromkeys(names, "evil.Evil"), custom_pipelines={"x": {"impl": "evil.Evil"}}
+    )
+    edit(bert / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]})
+    main(["convert", str(bert), str(tmp_path / "ours"), "--verify"])
+    assert not (tmp_path / "sprung").exists()
+    assert not [*(tmp_path / "ours").rglob("*.py")]
+    assert "evil" not in "".join(path.read_text() for path in (tmp_path / "ours").glob("*.json"))
+    edit(bert / "tokenizer_config.json", tokenizer_class="Evil")
+    main(["convert", str(bert), str(tmp_path / "again")])
+    assert not (tmp_path / "sprung").exists()
+    (tmp_path / "ours").rename(tmp_path / "first")
+    edit(bert / "config.json", model_type="evil")
+    refuse(bert, "holds 'evil'; GPT-2, BERT, BART and Marian can be converted")
+    edit(bert / "config.json", model_type="bert", architectures=["pipeline"])
+    refuse(bert, "holds 'pipeline', which is no BERT of transformers")
+
+
+def test_a_tokenizer_that_is_nothing_but_code_is_refused_and_nobody_is_asked(tmp_path, refuse, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: (tmp_path / "sprung").touch() or "y")
+    folder = tmp_path / "marian"
+    MarianMTModel(MarianConfig(**MARIAN)).save_pretrained(folder)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nclass Evil: pass\n")
+    edit(folder / "tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", None]})
+    refuse(folder, "the tokenizer in")
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "{home}/secret.txt", "sub/../../secret.txt"])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "model.safetensors.index.json"])
+def test_names_of_files_do_not_lead_out_of_a_folder(name, file, bert, tmp_path, refuse):
+    name = name.format(home=tmp_path)
+    (bert / "sub").mkdir()
+    edit(bert / file, vocab_file="vocab.txt", weight_map={"a": [name]})
+    refuse(bert, f"names {name!r}, a file outside of the folder")
+    # where nothing is to be found, the name is only a name; others' configurations are full of them
+    (tmp_path / "secret.txt").unlink()
+    main(["convert", str(bert), str(tmp_path / "ours")])
+
+
+def test_names_are_not_looked_up_where_the_command_runs(bert, tmp_path, refuse, monkeypatch):
+    edit(bert / "tokenizer_config.json", vocab_file="secret.txt")
+    (bert / "secret.txt").write_text("a file of the same name, which is not the one that is read")
+    monkeypatch.chdir(tmp_path)
+    refuse(bert, "names 'secret.txt', a file outside of the folder")
+
+
+def test_links_do_not_lead_out_of_a_folder(bert, tmp_path, refuse):
+    (bert / "vocab.txt").symlink_to(tmp_path / "secret.txt")
+    refuse(bert, "secret.txt; put a copy in its place")
+    (bert / "vocab.txt").unlink()
+    (bert / "sub").symlink_to(tmp_path)
+    refuse(bert, "leads out of the folder")
+    (bert / "sub").unlink()
+    (bert / "vocab.txt").symlink_to(bert / "tokenizer.json")
+    main(["convert", str(bert), str(tmp_path / "ours")])
+
+
+def test_the_hubs_cache_is_full_of_links_and_may_be(bert, tmp_path):
+    blobs, snapshot = tmp_path / "models--bert" / "blobs", tmp_path / "models--bert" / "snapshots" / "0a1b"
+    for folder in (blobs, snapshot):
+        folder.mkdir(parents=True)
+    for number, file in enumerate(bert.iterdir()):
+        file.rename(blobs / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    main(["convert", str(snapshot), str(tmp_path / "ours"), "--verify"])
+    assert not any(path.is_symlink() for path in (tmp_path / "ours").iterdir())
+
+
+def test_an_adapter_is_not_a_model(bert, refuse):
+    edit(bert / "adapter_config.json", base_model_name_or_path="somebody/elses")
+    refuse(bert, "holds an adapter; merge it into its model and save that first")
+
+
+def test_settings_that_are_no_json_are_one_sentence(bert, refuse):
+    (bert / "config.json").write_text("{")
+    refuse(bert, "is damaged")
+    (bert / "config.json").unlink()
+    refuse(bert, "has no config.json; is it a folder that transformers saved?")

@@ -1,0 +1,136 @@
+import gzip
+import json
+import sysconfig
+
+import datasets
+import pytest
+from datasets import Dataset
+
+from sublayers.training.data.corpus import CorpusArguments, load_corpus, standard_library
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def texts(corpus, split):
+    return [row["text"] for row in corpus[split].rows]
+
+
+def test_the_standard_library_is_split_by_file_and_always_alike():
+    first, second = standard_library(), standard_library()
+    train, validation = first["train"]["text"][:], first["validation"]["text"][:]
+    assert (train, validation) == (second["train"]["text"][:], second["validation"]["text"][:])
+    assert 0.05 < len(validation) / (len(train) + len(validation)) < 0.15
+    assert not {t for t in train if len(t) > 500} & set(validation)
+    with open(sysconfig.get_path("stdlib") + "/argparse.py", newline="") as source:
+        assert source.read() in train + validation
+    # neither tests nor installed packages
+    assert not any("test_support" in t and "import unittest" in t and "class TestHeap" in t for t in train + validation)
+    assert not any("class HfArgumentParser" in t for t in train + validation)
+
+
+LINES = ["one\n", "\n", "  two\r\n", "\x0cthree\u2028\n", "four"]
+
+
+def write(folder, suffix, documents):
+    path = folder / f"corpus{suffix}"
+    if suffix == ".txt":
+        path.write_bytes("".join(documents).encode())
+    elif suffix == ".txt.gz":
+        path.write_bytes(gzip.compress("".join(documents).encode()))
+    elif suffix in (".jsonl", ".json"):
+        path.write_text("".join(json.dumps({"text": d, "other": 1}) + "\n" for d in documents))
+    elif suffix == ".jsonl.gz":
+        path.write_bytes(gzip.compress("".join(json.dumps({"text": d}) + "\n" for d in documents).encode()))
+    elif suffix == ".parquet":
+        Dataset.from_dict({"text": documents}).to_parquet(path)
+    elif suffix == ".csv":
+        Dataset.from_dict({"text": documents}).to_csv(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".json", ".jsonl", ".jsonl.gz", ".parquet", ".csv"])
+def test_files_lose_nothing(tmp_path, suffix, streaming):
+    # pandas turns an empty field into none
+    lines = [line for line in LINES if suffix != ".csv" or line.strip()]
+    path = write(tmp_path, suffix, lines)
+    corpus = load_corpus(CorpusArguments(train_file=path, validation_file=path, streaming=streaming))
+    for split in ("train", "validation"):
+        assert texts(corpus, split) == lines
+        documents = not suffix.startswith(".txt")
+        assert corpus[split].documents == documents
+        assert list(corpus[split].pieces()) == (lines if documents else ["".join(lines)])
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    for line in ("first\n", "second version\n"):
+        path = write(tmp_path, ".txt", [line])
+        assert texts(load_corpus(CorpusArguments(validation_file=path)), "validation") == [line]
+
+
+def test_a_local_folder_of_text_files_has_a_document_per_file(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "texts" / f"{name}.txt").write_text(f"{name}\n\n{name}\n")
+    corpus = load_corpus(CorpusArguments(dataset_name=str(tmp_path / "texts"), validation_split_percentage=30))
+    assert texts(corpus, "validation") == ["a\n\na\n"]
+    assert texts(corpus, "train") == ["b\n\nb\n", "c\n\nc\n"]
+    assert corpus["train"].documents
+
+
+def test_validation_is_split_off_from_the_start(tmp_path):
+    documents = [f"document {n}" for n in range(1000)]
+    path = write(tmp_path, ".jsonl", documents)
+    corpus = load_corpus(CorpusArguments(train_file=path))
+    assert (texts(corpus, "validation"), texts(corpus, "train")) == (documents[:50], documents[50:])
+    stream = load_corpus(CorpusArguments(train_file=path, streaming=True))
+    assert (texts(stream, "validation"), texts(stream, "train")) == (documents[:500], documents[500:])
+    assert texts({"train": corpus["train"].take(2)}, "train") == documents[50:52]
+
+
+def test_another_column(tmp_path):
+    path = write(tmp_path, ".jsonl", ["a", "b"])
+    assert texts(load_corpus(CorpusArguments(validation_file=path, text_column="text")), "validation") == ["a", "b"]
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match=r"no column 'body'; choose one of text, other with --text_column"):
+            load_corpus(CorpusArguments(validation_file=path, text_column="body", streaming=streaming))
+        with pytest.raises(ValueError, match=r"column 'other' of .* holds int, not text"):
+            load_corpus(CorpusArguments(validation_file=path, text_column="other", streaming=streaming))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", b"", "is empty"),
+        ("blank.txt", b" \n\n\t\n", "holds no text"),
+        ("blank.jsonl", b'{"text": " "}\n{"text": null}\n', "holds no text"),
+        ("latin.txt", "é".encode("latin-1"), "cannot be read: .utf-8. codec"),
+        ("broken.jsonl", b'{"text": "a"\n{', "cannot be read: JSON parse error"),
+        ("text.doc", b"text", "none of the known endings .txt, .json"),
+    ],
+)
+def test_files_without_text_are_refused_in_one_sentence(tmp_path, name, content, message, streaming):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as refused:
+        load_corpus(CorpusArguments(train_file=str(tmp_path / name), streaming=streaming))
+    assert "\n" not in str(refused.value)
+    assert name in str(refused.value)
+
+
+def test_other_bad_input(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    line = write(tmp_path, ".txt", ["one line"])
+    with pytest.raises(FileNotFoundError, match=r"there is no file nowhere\.txt"):
+        load_corpus(CorpusArguments(train_file="nowhere.txt"))
+    with pytest.raises(ValueError, match="exclude each other"):
+        load_corpus(CorpusArguments(train_file=line, dataset_name="wikitext"))
+    with pytest.raises(ValueError, match="nothing is left to train on after the first 1 documents"):
+        load_corpus(CorpusArguments(train_file=line))
+    with pytest.raises(ValueError, match="validation_split_percentage=0 is not between 1 and 99"):
+        load_corpus(CorpusArguments(train_file=line, validation_split_percentage=0))
+    with pytest.raises((ValueError, OSError), match="no/such"):
+        load_corpus(CorpusArguments(dataset_name="no/such"))

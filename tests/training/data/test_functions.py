@@ -1,0 +1,115 @@
+import ast
+
+import pytest
+from datasets import Dataset
+
+from sublayers.training.data import functions as documentation
+
+MODULE = '''
+"""Not a function."""
+
+def plain(a, b):
+    """Add two numbers.
+
+    More about it.
+    """
+    return a + b
+
+class Holder:
+    async def method(self):
+        "  Wait."
+        await other()
+
+        return 1
+
+    def undocumented(self):
+        return 2
+
+def only_documented():
+    """Nothing else here."""
+
+def blank():
+    """ """
+    return 3
+'''
+
+
+def test_finds_documentation_and_code_without_it():
+    assert dict(documentation.documented_functions(MODULE)) == {
+        "Add two numbers.": "def plain(a, b):\n    return a + b",
+        "Wait.": "async def method(self):\n    await other()\n\n    return 1",
+    }
+    assert not [*documentation.documented_functions("def broken(:\n")]
+
+
+def test_half_of_the_pairs_come_from_another_file(monkeypatch):
+    files = [
+        "".join(f'def f{file}_{i}():\n    """Doc {file}."""\n    return {i}\n' for i in range(40)) for file in range(5)
+    ]
+    monkeypatch.setattr(documentation, "standard_library", lambda: {"train": Dataset.from_dict({"text": files})})
+    pairs = documentation.documentation_pairs()
+    assert len(pairs["train"]) + len(pairs["validation"]) == 2 * 200
+    assert 10 < len(pairs["validation"]) < 80
+    for rows in pairs.values():
+        assert rows["label"] == [1, 0] * (len(rows) // 2)
+        for row in rows:
+            assert row["label"] == (row["sentence1"][4] == row["sentence2"][5])
+    assert not set(pairs["train"]["sentence2"]) & set(pairs["validation"]["sentence2"])
+    assert documentation.documentation_pairs()["train"][:] == pairs["train"][:]
+    assert documentation.documentation_pairs(seed=1)["train"][:] != pairs["train"][:]
+
+
+def function(name, documentation="Do it.", body="return 1"):
+    return f'def {name}():\n    """{documentation}\n\n    More.\n    """\n    {body}\n'
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Files of five functions each, and what is to be left out: long, unparsable or found before."""
+    long = function("long", body="return " + "1 + " * 100 + "1")
+    # without its indentation the text is another one, and the function is not cut free
+    unparsable = 'class A:\n    def broken(self):\n        """Do it."""\n        x = """\nmargin"""\n        return x\n'
+    files = [
+        "".join(function(f"f{file}_{i}", f"Doc {file}.") for i in range(5)) + function("shared") + long + unparsable
+        for file in range(60)
+    ]
+    splits = {"train": files[:30], "validation": files[30:]}
+    rows = {split: Dataset.from_dict({"text": texts}) for split, texts in splits.items()}
+    monkeypatch.setattr(documentation, "standard_library", lambda: rows)
+
+
+@pytest.mark.usefixtures("library")
+def test_code_is_paired_with_its_documentation_and_split_by_file():
+    pairs = documentation.docstring_to_code()
+    assert list(pairs) == ["train", "validation", "test"]
+    names = {}
+    for split, rows in pairs.items():
+        assert rows.column_names == ["source", "target"]
+        found = [(ast.parse(code).body[0].name, source) for source, code in zip(*rows[:].values(), strict=True)]
+        names[split] = [name for name, _ in found]
+        assert all(source == f"Doc {name[1:].split('_')[0]}." for name, source in found if name != "shared")
+        assert not any("Do" in code or "More" in code for code in rows["target"])
+    assert sorted(name for found in names.values() for name in found) == sorted(
+        ["shared", *(f"f{f}_{i}" for f in range(60) for i in range(5))]
+    )
+    assert names["train"][:6] == [f"f0_{i}" for i in range(5)] + ["shared"]
+    files = {split: {name.split("_")[0] for name in found} - {"shared"} for split, found in names.items()}
+    assert files["train"] == {f"f{n}" for n in range(30)}
+    assert not files["validation"] & files["test"]
+    assert min(len(files["validation"]), len(files["test"])) >= 8
+    again = documentation.docstring_to_code()
+    assert {split: rows[:] for split, rows in again.items()} == {split: rows[:] for split, rows in pairs.items()}
+
+
+def test_pairs_of_the_standard_library():
+    pairs = documentation.docstring_to_code()
+    found = {split: list(zip(rows["source"], rows["target"], strict=True)) for split, rows in pairs.items()}
+    assert len(found["train"]) > 2000
+    assert min(len(found["validation"]), len(found["test"])) > 50
+    together = [pair for rows in found.values() for pair in rows]
+    assert len(set(together)) == len(together)
+    for source, code in together:
+        assert source.strip()
+        assert "\n" not in source
+        assert len(code) <= 400
+        assert isinstance(ast.parse(code).body[0], ast.FunctionDef | ast.AsyncFunctionDef)

@@ -1,0 +1,106 @@
+import gzip
+import json
+import math
+
+import datasets
+import pytest
+from common import REFERENCE
+from glue_rows import GOOD, make_rows, write
+
+from sublayers.training.data import glue as glue_data
+from sublayers.training.data.glue import GlueDataArguments, load_task
+from sublayers.training.metrics.glue import TASKS
+
+DATA = REFERENCE.with_name("data")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "json", "jsonl.gz", "shards"])
+def test_every_kind_of_file_gives_the_same_rows(tmp_path, kind):
+    rows = make_rows("mrpc", 20, 0)
+    # what a table may take for a missing value or for the end of a cell
+    rows[0] |= {"sentence1": "None", "sentence2": 'a "quoted"\tNA, and\nmore'}
+    expected = {column: [row[column] for row in rows] for column in ("sentence1", "sentence2", "label")}
+    folder = tmp_path / "mrpc"
+    folder.mkdir()
+    table = datasets.Dataset.from_list(rows)
+    for split in ("train", "validation"):
+        path = str(folder / f"{split}.{kind}")
+        if kind == "parquet":
+            table.to_parquet(path)
+        elif kind in ("csv", "tsv"):
+            table.to_csv(path, sep="\t" if kind == "tsv" else ",")
+        elif kind == "shards":
+            write(folder / f"{split}-00000-of-00002.jsonl", rows[:12])
+            write(folder / f"{split}-00001-of-00002.jsonl", rows[12:])
+        else:
+            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+            (folder / f"{split}.{kind}").write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+    splits = load_task("mrpc", GlueDataArguments(data_dir=str(tmp_path)))
+    assert {split: rows.to_dict() for split, rows in splits.items()} == {"train": expected, "validation": expected}
+    assert load_task("mrpc", GlueDataArguments(data_dir=str(tmp_path)), train=False).keys() == {"validation"}
+
+
+def test_the_hub_gives_what_no_files_do(monkeypatch):
+    rows = {"train": make_rows("rte", 9, 0), "validation": make_rows("rte", 8, 1), "test": make_rows("rte", 7, 2)}
+    rows["test"] = [row | {"label": -1} for row in rows["test"]]
+    kind = datasets.ClassLabel(names=["entailment", "not_entailment"])
+    hub = {split: datasets.Dataset.from_list(rows[split]).cast_column("label", kind) for split in rows}
+    asked = []
+
+    def load_dataset(*names):
+        asked.append(names)
+        return hub
+
+    monkeypatch.setattr(glue_data, "load_dataset", load_dataset)
+    splits = load_task("rte", GlueDataArguments())
+    load_task("rte", GlueDataArguments(dataset_name="mine/glue"))
+    assert asked == [("nyu-mll/glue", "rte"), ("mine/glue", "rte")]
+    assert splits["train"]["label"][:] == [row["label"] for row in rows["train"]]
+    assert splits["validation"].features["label"] == datasets.Value("int64")
+    assert list(splits["test"]) == [{column: row[column] for column in TASKS["rte"].columns} for row in rows["test"]]
+
+
+BAD_ROWS = {
+    "too large a label": (GOOD | {"label": 2}, "row 3 of the train data of mrpc has label 2, not a number from 0 to 1"),
+    "an unknown label": (GOOD | {"label": -1}, "row 3 of the train data of mrpc has label -1, not"),
+    "no label": (GOOD | {"label": None}, "row 3 of the train data of mrpc has label None, not"),
+    "half a label": (GOOD | {"label": 0.5}, "row 3 of the train data of mrpc has label 0.5, not"),
+    "no text": (GOOD | {"sentence2": None}, "row 3 of the train data of mrpc has None in column 'sentence2', not text"),
+}
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_row_is_named(case, split, tmp_path):
+    row, message = BAD_ROWS[case]
+    paths = {
+        s: write(tmp_path / f"{s}.jsonl", [GOOD, GOOD, row if s == split else GOOD]) for s in ("train", "validation")
+    }
+    files = {f"{split}_file": path for split, path in paths.items()}
+    with pytest.raises(ValueError, match="row 3") as raised:
+        load_task("mrpc", GlueDataArguments(**files))
+    assert message.replace("train", split) in str(raised.value)
+    # what is not used may be anything
+    load_task("mrpc", GlueDataArguments(**files, max_train_samples=2, max_eval_samples=2))
+
+
+@pytest.mark.parametrize("label", [5.1, -0.1, math.nan])
+def test_a_similarity_is_from_0_to_5(label, tmp_path):
+    path = write(tmp_path / "rows.jsonl", [GOOD | {"label": 4.5}, GOOD | {"label": label}])
+    with pytest.raises(ValueError, match=r"row 2 of the validation data of stsb has label .* from 0 to 5"):
+        load_task("stsb", GlueDataArguments(validation_file=path), train=False)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not there")
+def test_reads_the_real_data():
+    rows = {"cola": (8551, 1043), "sst2": (67349, 872), "mrpc": (3668, 408), "stsb": (5749, 1500), "wnli": (635, 71)}
+    for name, numbers in rows.items():
+        splits = load_task(name, GlueDataArguments(data_dir=str(DATA)))
+        assert (len(splits["train"]), len(splits["validation"])) == numbers
+    splits = load_task("mnli", GlueDataArguments(data_dir=str(DATA)))
+    assert {len(splits[f"validation{part}"]) for part in TASKS["mnli"].files} == {9815, 1000}

@@ -1,0 +1,124 @@
+import itertools
+import sysconfig
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from transformers import AutoTokenizer
+
+from sublayers.training.commands import tokenizer as command
+from sublayers.training.data import tokenizers
+from sublayers.training.data.corpus import Text
+from sublayers.training.data.tokenizers import train_tokenizer
+
+TEXTS = [Path(sysconfig.get_path("stdlib"), name).read_text() for name in ("abc.py", "heapq.py", "random.py")]
+TOKENIZERS = {model: train_tokenizer(TEXTS, model, 600) for model in ("bpe", "byte", "char", "wordpiece")}
+# no surrogates: they have no UTF-8
+UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.mark.parametrize("model", ["bpe", "byte"])
+@settings(deadline=None)
+@given(text=UNICODE | st.text(st.sampled_from(" \t\r\n'aé…\x00")))
+def test_bytes_decode_to_the_text_that_was_encoded(model, text):
+    tokenizer = TOKENIZERS[model]
+    ids = tokenizer(text).input_ids
+    assert tokenizer.decode(ids) == text
+    if model == "byte":
+        assert len(ids) == len(text.encode())
+
+
+@settings(deadline=None)
+@given(text=st.text(st.sampled_from(sorted(set("".join(TEXTS))))))
+def test_known_characters_decode_to_the_text_that_was_encoded(text):
+    ids = TOKENIZERS["char"](text).input_ids
+    assert len(ids) == len(text)
+    assert TOKENIZERS["char"].decode(ids) == text
+
+
+def test_an_unknown_character_is_one_unknown_token():
+    tokenizer = TOKENIZERS["char"]
+    assert tokenizer("a…b").input_ids[1] == tokenizer.unk_token_id
+
+
+def test_sizes():
+    assert {model: len(tokenizer) for model, tokenizer in TOKENIZERS.items()} == {
+        "bpe": 600, "wordpiece": 600, "byte": 256 + 3, "char": len(set("".join(TEXTS))) + 3,
+    }  # fmt: skip
+
+
+def test_every_byte_has_its_own_token():
+    tokenizer = TOKENIZERS["byte"]
+    ids = {id for character in map(chr, range(0x800)) for id in tokenizer(character).input_ids}
+    # 0xc0, 0xc1 and those after 0xdf never occur in these two-byte sequences
+    assert len(ids) == 128 + 64 + 30
+    assert min(ids) >= 3
+
+
+def test_offsets_leave_out_the_space_before_a_word():
+    # whole-word masking finds words by the gaps between offsets
+    offsets = TOKENIZERS["bpe"]("def random", return_offsets_mapping=True).offset_mapping
+    assert (3, 4) not in [(start, start + 1) for start, _ in offsets]
+    assert all(not "def random"[start:end].startswith(" ") for start, end in offsets)
+
+
+@pytest.mark.parametrize("model", TOKENIZERS)
+def test_special_tokens_and_inputs(model):
+    tokenizer = TOKENIZERS[model]
+    special = {tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id}
+    assert len(special) == 3
+    assert special <= set(tokenizer.all_special_ids)
+    batch = tokenizer(["import abc", "import"], padding=True)
+    assert ("token_type_ids" in batch) == (model == "wordpiece")
+    assert len(batch.input_ids[0]) == len(batch.input_ids[1])
+    if model == "wordpiece":
+        assert tokenizer.decode(batch.input_ids[1], skip_special_tokens=False).split()[0] == "[CLS]"
+        assert tokenizer.mask_token_id is not None
+
+
+@pytest.mark.parametrize("model", TOKENIZERS)
+def test_loads_back_the_same(model, tmp_path):
+    tokenizer = TOKENIZERS[model]
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert loaded.model_input_names == tokenizer.model_input_names
+    text = " Def  random():\n\n    return 'é'\t"
+    assert loaded(text) == tokenizer(text)
+    assert loaded.decode(loaded(text).input_ids) == tokenizer.decode(tokenizer(text).input_ids)
+
+
+@pytest.mark.parametrize("model", ["bpe", "byte"])
+def test_special_tokens_can_be_chosen(model):
+    special = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = train_tokenizer(TEXTS, model, 300, special)
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
+    assert tokenizer.special_tokens_map == special
+    assert tokenizer.decode(tokenizer(TEXTS[0]).input_ids) == TEXTS[0]
+
+
+def test_a_vocabulary_below_the_bytes_is_refused():
+    with pytest.raises(ValueError, match=r"vocab_size=258 is less than the 256 bytes and 3 special tokens"):
+        train_tokenizer(TEXTS, "bpe", 258)
+
+
+def test_the_sample_stops(monkeypatch):
+    monkeypatch.setattr(tokenizers, "SAMPLE_CHARACTERS", 10)
+    from datasets import IterableDataset
+
+    endless = IterableDataset.from_generator(lambda: ({"text": "four"} for _ in itertools.count()))
+    assert list(tokenizers.sample(Text(endless))) == ["four"] * 3
+
+
+def test_the_command_saves_a_tokenizer_and_never_overwrites(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(TEXTS))
+    argv = ["--train_file", str(text), "--output_dir", str(tmp_path / "new"), "--vocab_size", "300"]
+    command.main(argv)
+    assert capsys.readouterr().out.startswith("300 tokens")
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "new")) == 300
+    before = {path: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    with pytest.raises(FileExistsError, match="is not empty; choose another folder"):
+        command.main([*argv, "--model", "byte"])
+    assert {path: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before

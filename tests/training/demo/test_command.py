@@ -1,0 +1,55 @@
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sublayers.training.data import corpus, functions as documentation
+from sublayers.training.demo import command as demo, seq2seq as demo_seq2seq
+
+
+def test_bigram_perplexity_equals_a_naive_count():
+    draw = np.random.default_rng(0)
+    # token 6 never occurs in training, token 5 only at the end, where nothing follows
+    train, validation = np.append(draw.integers(0, 5, 300), 5), draw.integers(0, 7, 80)
+    pairs, firsts, followers = Counter(pairwise(train)), Counter(train[:-1]), Counter()
+    for first, _ in pairs:
+        followers[first] += 1
+    nats = 0.0
+    for a, b in pairwise(validation):
+        frequency = ((train == b).sum() + 1) / (len(train) + 7)
+        if firsts[a]:
+            probability = max(pairs[a, b] - 0.75, 0) / firsts[a] + 0.75 * followers[a] / firsts[a] * frequency
+        else:
+            probability = frequency
+        nats -= math.log(probability)
+    assert demo.bigram_perplexity(train, validation, 7) == pytest.approx(math.exp(nats / 79))
+
+
+def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch, capfd):
+    library = corpus.standard_library()
+    small = {split: rows.select(range(min(20, len(rows)))) for split, rows in library.items()}
+    monkeypatch.setattr(corpus, "standard_library", lambda: small)
+    monkeypatch.setattr(demo, "standard_library", lambda: small)
+    monkeypatch.setattr(documentation, "standard_library", lambda: small)
+    monkeypatch.setattr(demo, "EVALUATION_FILES", 2)
+    monkeypatch.setattr(demo, "FLAGS", demo.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
+    monkeypatch.setattr(demo_seq2seq, "FLAGS", f"{demo_seq2seq.FLAGS} --max_predict_samples 3 --max_tokens 200")
+    monkeypatch.setenv("COLUMNS", "120")
+    demo.main(["--max-steps", "2", "--output-dir", str(tmp_path / "demo")])
+    out = capfd.readouterr().out
+    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
+        assert expected in out
+    # each answer with what is right
+    assert "(fscf)2" in out
+    assert f"# {demo_seq2seq.ASKED[0]}" in out
+    for name in ("macaron_seq2seq", "sandwich_seq2seq"):
+        assert (tmp_path / "demo" / "seq2seq" / name / "predictions_test.jsonl").exists()
+    assert [line[-4:] for line in out.splitlines() if "equivalent" in line] == ["is 1", "is 0"] * 3
+    for name in ("sandwich", "interleaved"):
+        assert {"model.safetensors", "tokenizer.json", "loss_curve.png", "loss_curve.json"} <= {
+            path.name for path in (tmp_path / "demo" / name).iterdir()
+        }
+    for name in ("par_bert", "macaron_bert"):
+        assert (tmp_path / "demo" / "bert" / name / "mrpc" / "model.safetensors").exists()

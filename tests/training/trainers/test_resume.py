@@ -1,0 +1,305 @@
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from itertools import product
+
+import datasets
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Trainer, TrainerCallback
+
+from sublayers import PARBertConfig, PARBertForQuestionAnswering
+from sublayers.training import cli
+from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.trainers.arguments import TrainerArguments
+from sublayers.training.trainers.resume import NEEDED_TO_RESUME, find_checkpoint, find_fault
+
+TEXTS = [f"line {n} of a tiny corpus" for n in range(60)]
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "dropout": 0.1}
+RUN = ["--use_cpu", "--disable_tqdm", "true", "--max_steps", "7", "--per_device_train_batch_size", "6"]
+# a rate of 0 at the end would hide a step too many; what is logged is not what is saved
+RUN += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "1e-2", "--logging_steps", "3"]
+RUN += ["--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "9"]
+RESUMABLE = ("pretrain", "seq2seq", "squad")
+
+# another process that holds a folder until it is killed
+HOLDER = """
+import sys, time
+from filelock import FileLock
+from sublayers.training.folders import LOCK
+
+with FileLock(f"{sys.argv[1]}/{LOCK}"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """A tiny run of each training command."""
+    own = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(TEXTS))
+    pretrain = [*own, "--sublayer_order", "sfsf", "--block_size", "16", "--tokenizer_model", "byte"]
+    orders = ["--encoder_sublayer_order", "fsf", "--decoder_sublayer_order", "fscf"]
+    pairs = write_rows(tmp_path / "pairs.jsonl", [{"source": text, "target": text[::-1]} for text in TEXTS])
+    seq2seq = [*own, *orders, "--vocab_size", "300", "--max_source_length", "24", "--max_target_length", "24"]
+    seq2seq += ["--task", "translation", "--source", "source", "--target", "target", "--average_checkpoints", "2"]
+    seq2seq += ["--train_file", pairs, "--validation_file", pairs, "--no_predict_with_generate"]
+    tokenizer = train_tokenizer(TEXTS, "wordpiece", 200)
+    config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)
+    for part in (tokenizer, PARBertForQuestionAnswering(config)):
+        part.save_pretrained(tmp_path / "model")
+    answers = [{"text": [text[-6:]], "answer_start": [len(text) - 6]} for text in TEXTS]
+    asked = [
+        {"id": str(n), "question": "of what?", "context": text, "answers": answer}
+        for n, (text, answer) in enumerate(zip(TEXTS, answers, strict=True))
+    ]
+    questions = write_rows(tmp_path / "questions.jsonl", asked)
+    squad = ["--model_name_or_path", str(tmp_path / "model"), "--max_seq_length", "24", "--doc_stride", "2"]
+    squad += ["--train_file", questions, "--validation_file", questions]
+    labelled = [{"sentence": text, "label": n % 2, "idx": n} for n, text in enumerate(TEXTS)]
+    sentences = write_rows(tmp_path / "sentences.jsonl", labelled)
+    glue = ["--model_name_or_path", str(tmp_path / "model"), "--max_length", "24", "--task_name", "sst2"]
+    glue += ["--train_file", sentences, "--validation_file", sentences]
+    given = {"pretrain": [*pretrain, "--train_file", str(corpus)], "seq2seq": seq2seq, "squad": squad, "glue": glue}
+    return {name: [name, *flags, *RUN] for name, flags in given.items()}
+
+
+def refusal(flags, capsys):
+    """The one sentence that a command says instead of running."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(flags)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count(f"sublayers {flags[0]}: ") == 1
+    assert "Traceback" not in said
+    return said[said.index(f"sublayers {flags[0]}: ") :]
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def losses(folder):
+    """What a run reports of its training."""
+    trained = json.loads((folder / "train_results.json").read_text())
+    curve = folder / "loss_curve.json"
+    return trained["train_loss"], trained["epoch"], curve.exists() and json.loads(curve.read_text())
+
+
+@pytest.mark.parametrize("command", RESUMABLE)
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, tmp_path):
+    whole = tmp_path / "whole"
+    cli.main([*commands[command], "--output_dir", str(whole)])
+    # before the first log, between two, and while the final model was written
+    for step in (2, 4, 7):
+        out = tmp_path / str(step)
+        for saved in (n for n in (2, 4, 6, 7) if n <= step):
+            shutil.copytree(whole / f"checkpoint-{saved}", out / f"checkpoint-{saved}")
+        cli.main([*commands[command], "--output_dir", str(out), "--resume_from_checkpoint"])
+        assert weights(out) == weights(whole)
+        assert losses(out) == losses(whole)
+        assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, tmp_path, capsys):
+    flags = [*commands["pretrain"], "--output_dir", str(tmp_path / "out")]
+    cli.main(flags)
+    assert "train_loss" in capsys.readouterr().out.splitlines()[-1]
+    for path in (tmp_path / "out").glob("checkpoint-*/trainer_state.json"):
+        state = json.loads(path.read_text())
+        del state["stateful_callbacks"]["losses"]
+        path.write_text(json.dumps(state))
+    cli.main([*flags, "--resume_from_checkpoint", str(tmp_path / "out" / "checkpoint-4")])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "eval_loss" in last
+    assert "train_loss" not in last
+
+
+def test_one_run_at_a_time_writes_into_a_folder(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    runs = [[*flags, "--output_dir", str(out)] for flags in commands.values()]
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE) as holder:
+        try:
+            holder.stdout.readline()
+            for flags in (*runs, *([*flags, "--resume_from_checkpoint"] for flags in runs if flags[0] in RESUMABLE)):
+                assert f"another run is writing into {out}; wait until it ends or" in refusal(flags, capsys)
+        finally:
+            holder.kill()
+    # what a killed run left is not in the way
+    assert [path.name for path in out.iterdir()] == [".lock"]
+    cli.main(runs[0])
+    assert (out / "model.safetensors").exists()
+    assert not (out / ".lock").exists()
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "all but a byte": lambda content: content[:-1],
+    "garbage": lambda content: random.Random(0).randbytes(len(content)),
+    "missing": None,
+}
+# and what is said to be missing without them
+FILES = {"model.safetensors": ".safetensors", "optimizer.pt": "optimizer", "scheduler.pt": "scheduler"} | {
+    "rng_state.pth": "rng_state",
+    "trainer_state.json": "trainer_state.json",
+    "config.json": "config.json",
+}
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--output_dir", str(out)]
+    cli.main(flags)
+    whole, last = weights(out), out / "checkpoint-7"
+    args = TrainerArguments(str(out), resume_from_checkpoint="true")
+    assert find_checkpoint(args) == str(last)
+    capsys.readouterr()
+    for name, (kind, damage) in product(FILES, DAMAGE.items()):
+        content = (last / name).read_bytes()
+        (last / name).unlink()
+        if damage:
+            # a text ends with a line break, which nobody misses
+            (last / name).write_bytes(damage(content.rstrip()))
+        assert find_checkpoint(args) == str(out / "checkpoint-6"), (name, kind)
+        fault, going_on = capsys.readouterr().out.splitlines()
+        why = f"its {name} is damaged (" if damage else f"it has no {FILES[name]}"
+        assert fault.startswith(f"{last} is no complete checkpoint, for {why}"), (name, kind)
+        assert going_on == f"continuing from {out / 'checkpoint-6'}"
+        with pytest.raises(FileNotFoundError, match=r"is no complete checkpoint, for .*; give another"):
+            find_checkpoint(TrainerArguments(str(out), resume_from_checkpoint=str(last)))
+        (last / name).write_bytes(content)
+
+    (last / "optimizer.pt").write_bytes(b"")
+    said = f"sublayers pretrain: {last} is no complete checkpoint, for its optimizer.pt is damaged (BadZipFile); give"
+    assert refusal([*flags, "--resume_from_checkpoint", str(last)], capsys).startswith(said)
+    cli.main([*flags, "--resume_from_checkpoint"])
+    assert weights(out) == whole
+    assert find_checkpoint(args) == str(last)
+
+
+def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = [*commands["seq2seq"], "--output_dir", str(out)]
+    cli.main(flags)
+    whole = weights(out)
+    # what a longer run had left behind the end of this one
+    shutil.copytree(out / "checkpoint-2", out / "checkpoint-8")
+    cli.main([*flags, "--resume_from_checkpoint", str(out / "checkpoint-4")])
+    assert weights(out) == whole
+    shutil.rmtree(out / "checkpoint-8")
+    (out / "checkpoint-6" / "model.safetensors").write_bytes(b"")
+    assert "checkpoint-6 is no complete checkpoint" in refusal([*flags, "--resume_from_checkpoint"], capsys)
+
+
+@pytest.mark.parametrize("place", ["save_model", "_save_optimizer_and_scheduler", "_save_rng_state"])
+def test_a_run_without_room_says_so_and_goes_on_when_there_is(place, commands, tmp_path, capsys, monkeypatch):
+    def without_room(trainer, *args, **kwargs):
+        # of the second checkpoint some files come out
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if trainer.state.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            save(trainer, *args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    flags = [*commands["pretrain"], "--output_dir"]
+    save = getattr(Trainer, place)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, place, without_room)
+        said = refusal([*flags, str(out)], capsys)
+    assert f"{out / 'checkpoint-4'} cannot be written, perhaps for lack of room (" in said
+    assert said.count("\n") == 1
+    cli.main([*flags, str(out), "--resume_from_checkpoint"])
+    assert f"continuing from {out / 'checkpoint-2'}" in capsys.readouterr().out
+    cli.main([*flags, str(whole)])
+    assert weights(out) == weights(whole)
+
+
+def test_half_of_a_checkpoint_of_each_of_two_runs_is_not_a_whole_one(commands, tmp_path, capsys, monkeypatch):
+    def stop(trainer, folder):
+        raise OSError("no more room")
+
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--output_dir", str(out)]
+    cli.main(flags)
+    monkeypatch.setattr(Trainer, "_save_optimizer_and_scheduler", stop)
+    again = [*flags, "--resume_from_checkpoint", str(out / "checkpoint-2"), "--learning_rate", "1e-3"]
+    assert "no more room" in refusal(again, capsys)
+    assert find_fault(out / "checkpoint-2") is None
+    assert find_fault(out / "checkpoint-4") is not None
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start(commands, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "file").touch()
+    # there nobody may write, not even root
+    for name in (str(tmp_path / "link"), str(tmp_path / "file"), str(tmp_path / "file" / "out"), "/proc/out"):
+        for flags in commands.values():
+            assert f"{name} cannot be written to (" in refusal([*flags, "--output_dir", name], capsys)
+
+
+@pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
+def test_a_loss_that_is_not_finite_ends_the_run(command, commands, tmp_path, capsys, monkeypatch):
+    def spoil(trainer, model, inputs, *args, **kwargs):
+        if trainer.state.global_step == 4:
+            next(trainer.model.parameters()).data[:] = float("nan")
+        return train(trainer, model, inputs, *args, **kwargs)
+
+    train = Trainer.training_step
+    monkeypatch.setattr(Trainer, "training_step", spoil)
+    out = tmp_path / "out"
+    said = refusal([*commands[command], "--output_dir", str(out)], capsys)
+    assert "the loss is nan after 4 steps, so the model is of no use; start again with other settings" in said
+    (last,) = (path.parent for path in out.rglob("checkpoint-4/trainer_state.json"))
+    assert find_fault(last, NEEDED_TO_RESUME) is None
+    assert not list(out.rglob("checkpoint-[567]"))
+
+
+def test_weights_that_are_not_finite_are_not_saved(commands, tmp_path, capsys, monkeypatch):
+    def spoil(callback, args, state, control, model, **kwargs):
+        # the step itself had a loss
+        if state.global_step == 4:
+            next(model.parameters()).data[0] = float("inf")
+
+    monkeypatch.setattr(TrainerCallback, "on_step_end", spoil)
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--eval_strategy", "no", "--output_dir", str(out)]
+    assert ".weight is not finite after 4 steps" in refusal(flags, capsys)
+    assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_a_model_whose_loss_is_not_finite_has_no_score(commands, tmp_path, capsys, monkeypatch):
+    cli.main([*commands["pretrain"], "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
+    state = load_file(tmp_path / "out" / "model.safetensors")
+    spoilt = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
+    save_file(spoilt, tmp_path / "out" / "model.safetensors", {"format": "pt"})
+    again = ["--model_name_or_path", str(tmp_path / "out"), "--do_eval", "--output_dir", str(tmp_path / "again")]
+    assert "eval_loss is nan" in refusal([*commands["pretrain"], *again], capsys)
+
+
+def test_a_checkpoint_of_another_model_is_refused(commands, tmp_path, capsys):
+    cli.main([*commands["squad"], "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
+    wide = PARBertConfig(**SIZES | {"hidden_size": 32}, sublayer_order="sf", max_position_embeddings=32)
+    PARBertForQuestionAnswering(wide).save_pretrained(tmp_path / "model")
+    flags = [*commands["squad"], "--output_dir", str(tmp_path / "out"), "--resume_from_checkpoint"]
+    assert "checkpoint-1 are not of this model; continue with the flags" in refusal(flags, capsys)

@@ -1,0 +1,1 @@
+"""Speed and memory beside other implementations, one module per kind of model."""

@@ -1,0 +1,134 @@
+"""`sublayers bench`: speed and memory beside other implementations of the same sizes, in one process."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from sublayers.configuration.sublayer_order import compact
+from sublayers.training.bench import bert as bench_bert, iot as bench_iot, lm as bench_lm, seq2seq as bench_seq2seq
+from sublayers.training.bench.timing import measure, report
+from sublayers.training.flags import positive
+from sublayers.training.trainers.machine import machine
+
+# names, defaults and purposes of the sizes that belong to a family
+SIZES = {
+    "lm": {
+        "layers": (8, "self-attention sublayers, and as many feed-forward ones"),
+        "hidden_size": (512, "width; feed-forward sublayers are four times as wide"),
+        "heads": (8, "attention heads"),
+        "vocab_size": (50257, "tokens in the vocabulary"),
+        "batch_size": (1, "sequences in train step, forward and prefill"),
+        "length": (256, "tokens of these sequences"),
+        "prompt_length": (32, "tokens before decoding"),
+        "new_tokens": (64, "tokens that are decoded"),
+        "repeats": (7, "rounds, after one to warm up"),
+    },
+    "bert": {
+        "layers": (12, "layers of BERT; DistilBERT has half of them"),
+        "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
+        "heads": (12, "attention heads"),
+        "vocab_size": (30522, "tokens in the vocabulary"),
+        "repeats": (5, "rounds, after one to warm up"),
+    },
+    "iot": {
+        "layers": (6, "blocks of the encoder, and as many of the decoder"),
+        "hidden_size": (512, "width; feed-forward sublayers are twice as wide"),
+        "heads": (4, "attention heads"),
+        "vocab_size": (10152, "tokens in the vocabulary"),
+        "new_tokens": (20, "tokens that are decoded"),
+        "repeats": (5, "rounds, after one to warm up"),
+    },
+    "seq2seq": {
+        "layers": (6, "layers of the encoder, and as many of the decoder"),
+        "hidden_size": (512, "width; feed-forward sublayers of the interleaved orders are four times as wide"),
+        "heads": (8, "attention heads"),
+        "vocab_size": (32000, "tokens in the vocabulary"),
+        "new_tokens": (32, "tokens that are decoded"),
+        "repeats": (5, "rounds, after one to warm up"),
+    },
+}
+FAMILIES = {
+    "lm": (bench_lm.compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
+    "bert": (bench_bert.compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with attention first"),
+    "iot": (
+        bench_iot.compare_choices,
+        bench_iot.default_orders,
+        "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
+    ),
+    "seq2seq": (
+        bench_seq2seq.compare_encoder_decoders,
+        bench_seq2seq.default_orders,
+        "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
+    ),
+}
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Read the flags; those that all families have can be given to each.
+
+    Raises:
+        ValueError: an order or a shape that cannot be read.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers bench", description=__doc__)
+    families = parser.add_subparsers(dest="family", required=True)
+    for family, (_, default_orders, what_they_are) in FAMILIES.items():
+        own = families.add_parser(family)
+        own.add_argument("--orders", nargs="+", help=f"default: {what_they_are}")
+        for name, (default, purpose) in SIZES[family].items():
+            flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+            own.add_argument(*flags, type=positive, default=default, help=f"{purpose} (default: {default})")
+        own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+        own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+        own.add_argument("--threads", type=positive, help="default: torch's choice")
+        own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
+        own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
+        own.set_defaults(default_orders=default_orders)
+    lm, bert, iot, seq2seq = (families.choices[name] for name in FAMILIES)
+    lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
+    shapes = ["1x128", "1x384", "8x128", "mixed"]
+    bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
+    bert.add_argument("--tasks", nargs="+", choices=bench_bert.HEADS, default=list(bench_bert.HEADS))
+    shapes = ["8x32", "mixed"]
+    seq2seq.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
+    shapes = ["64x20"]
+    iot.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
+    args = parser.parse_args(argv)
+    # orders of a stack between commas, but for those in parentheses; stacks between colons
+    args.orders = [
+        ":".join(",".join(map(compact, re.split(r",(?![^(]*\))", stack))) for stack in order.split(":"))
+        for order in args.orders or args.default_orders(args)
+    ]
+    del args.default_orders
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run `sublayers bench`: print one table and, if wanted, write all numbers to a JSON file.
+
+    Raises:
+        FileExistsError: the JSON file exists.
+        ValueError: an order or a shape that cannot be read, or heads that do not divide the width.
+    """
+    args = parse(argv)
+    if args.json and args.json.exists():
+        raise FileExistsError(f"{args.json} exists; choose another file")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.no_onednn:
+        torch.backends.mkldnn.set_flags(False)
+    comparison = FAMILIES[args.family][0](args)
+    results = measure(comparison, args.repeats, args.device)
+    Console().print(report(results, comparison.totals))
+    settings = {name: value for name, value in vars(args).items() if name not in ("json", "threads")}
+    settings["device"] = str(args.device)
+    for facts in (settings, on := machine(args.device)):
+        print(", ".join(f"{name} {value}" for name, value in facts.items()))
+    print(comparison.remark)
+    if args.json:
+        everything = {"machine": on, "settings": settings, "totals": comparison.totals, "tasks": results}
+        with args.json.open("x", encoding="utf-8") as file:
+            json.dump(everything, file, indent=2)

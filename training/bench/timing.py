@@ -1,0 +1,169 @@
+"""Times, memory and ratios of several implementations that run in turn in one process."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import nn
+
+Call = Callable[[], Any]
+
+CAPTION = (
+    "Times are medians; in brackets the medians of the ratios within a round, where less than 1 is faster. GFLOP/s "
+    "counts what a model computes, a train step as three forward passes; GB/s counts its parameters once per generated "
+    "token. Peak memory is what a call needs beside weights and optimizer."
+)
+
+
+class Task(NamedTuple):
+    """What each model has to call, how much work (in units such as GFLOP) the call does, and its least part.
+
+    Models at the end may be missing.
+    """
+
+    name: str
+    unit: str
+    calls: dict[str, Call]
+    work: dict[str, float]
+    floors: dict[str, Call] = {}
+
+
+class Comparison(NamedTuple):
+    """What a family has to compare: tasks, the peers of each model, numbers that need no measuring, and a remark."""
+
+    tasks: Iterable[Task]
+    peers: dict[str, list[str]]
+    totals: dict[str, dict[str, int]]
+    remark: str
+
+
+def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[str, dict[str, Any]]:
+    """Time the models' calls in turn, round after round behind one to warm up, then find the memory of one more call.
+
+    Returns:
+        For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, the work
+        done per second, the peak of memory in bytes and, where the task has floors, the median of the floor in ms.
+    """
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    console = Console(stderr=True)
+    # on few cores a bar that is redrawn ten times a second would take part in what it measures
+    bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
+    results = {}
+    for task in comparison.tasks:
+        timed: dict[Any, Call] = {**task.calls}
+        timed |= {(name, "floor"): call for name, call in task.floors.items()}
+        times: dict[Any, list[float]] = {key: [] for key in timed}
+        for _ in bar(range(repeats + 1), task.name):
+            for key, call in timed.items():
+                synchronize()
+                start = time.perf_counter()
+                call()
+                synchronize()
+                times[key].append((time.perf_counter() - start) * 1e3)
+        samples = {key: measured[1:] for key, measured in times.items()}
+        results[task.name] = {
+            "unit": task.unit,
+            "models": {
+                name: {
+                    "samples_ms": samples[name],
+                    "median_ms": (middle := median(samples[name])),
+                    "ratios": {
+                        peer: ratio(samples[name], samples[peer]) for peer in comparison.peers[name] if peer in samples
+                    },
+                    "rate": task.work[name] / middle * 1e3,
+                    "peak_bytes": peak_memory(call, device),
+                    **({"floor_ms": median(samples[name, "floor"])} if task.floors else {}),
+                }
+                for name, call in task.calls.items()
+            },
+        }
+    return results
+
+
+def read_shape(shape: str) -> list[int]:
+    """Turn `8x128` into the lengths of 8 rows.
+
+    Raises:
+        ValueError: another text.
+    """
+    rows, _, length = shape.partition("x")
+    if not (rows.isdigit() and length.isdigit() and int(rows) * int(length)):
+        raise ValueError(f"{shape!r} is no shape; give rows and tokens such as 8x128, or mixed")
+    return [int(length)] * int(rows)
+
+
+def train_step(model: nn.Module) -> Callable[[Call], None]:
+    """Make a training step with an optimizer of its own, which takes the call that computes the loss or has it."""
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(call: Call) -> None:
+        output = call()
+        # a language model's call may return the loss by itself
+        (output if isinstance(output, torch.Tensor) else output.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def peak_memory(call: Call, device: torch.device) -> int:
+    """Find the most bytes that torch holds during a call beyond those that it holds before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    # the profiler would announce its start and stop on standard error
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"])
+    # negative where memory is freed
+    return max(accumulate((event["args"]["Bytes"] for event in changes), initial=0))
+
+
+def ratio(times: list[float], others: list[float]) -> float:
+    """Median of the ratios within a round, so that what slows a whole round down cancels."""
+    return median(a / b for a, b in zip(times, others, strict=True))
+
+
+def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]) -> Table:
+    """Draw times and ratios, achieved rates, peak memory and totals: a row each, and a column for each model."""
+    table = Table(caption=CAPTION, caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in next(iter(totals.values())):
+        table.add_column(name, justify="right", overflow="fold")
+
+    def add(unit: str, cell: Callable[[dict[str, Any]], str], needs: str = "median_ms") -> None:
+        for name, task in results.items():
+            if any(needs not in result for result in task["models"].values()):
+                continue
+            table.add_row(f"{name}, {unit or task['unit'] + '/s'}", *map(cell, task["models"].values()))
+        table.add_section()
+
+    def times(result: dict[str, Any]) -> str:
+        ratios = ", ".join(f"{value:.2f}" for value in result["ratios"].values())
+        return f"{result['median_ms']:,.1f}" + (f" ({ratios})" if ratios else "")
+
+    add("ms", times)
+    add("", lambda result: f"{result['rate']:,.1f}")
+    add("floor, ms", lambda result: f"{result['floor_ms']:,.1f}", "floor_ms")
+    add("peak MiB", lambda result: f"{result['peak_bytes'] / 2**20:,.1f}")
+    for label, values in totals.items():
+        table.add_row(label, *(f"{value:,}" for value in values.values()))
+    return table

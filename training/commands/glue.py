@@ -1,0 +1,328 @@
+"""`sublayers glue`: fine-tune a model on tasks of GLUE, evaluate it with their metrics, and write a submission."""
+
+import difflib
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from statistics import median, median_low
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from rich.console import Console
+from rich.table import Table
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from sublayers.hub.loading import load
+from sublayers.tasks.question_answering import longest_input
+from sublayers.training.data.glue import HUB_NAME, GlueDataArguments, Splits, load_task
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.metrics.glue import TASKS, GlueMetric, write_submission
+from sublayers.training.trainers.arguments import FineTuningArguments, default
+from sublayers.training.trainers.publish import describe_data, publish, result
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+from sublayers.training.trainers.resume import claim
+
+
+@dataclass
+class GlueArguments:
+    """Flags for what is fine-tuned how often."""
+
+    _argument_group_name: ClassVar[str] = "task, model and grid"
+
+    task_name: str = field(metadata={"help": f"{', '.join(TASKS)}; or all of them that there are data for"})
+    model_name_or_path: str = field(metadata={"help": "model to fine-tune"})
+    max_length: int = field(default=128, metadata={"help": "tokens of a text or pair; the longer text is cut first"})
+    seeds: list[int] = field(default_factory=list, metadata={"help": "one run each; default: --seed"})
+    learning_rates: list[float] = field(default_factory=list, metadata={"help": "grid; default: --learning_rate"})
+    batch_sizes: list[int] = field(
+        default_factory=list, metadata={"help": "grid; default: --per_device_train_batch_size"}
+    )
+
+
+@dataclass
+class GlueTrainingArguments(FineTuningArguments):
+    """Arguments of one run; `do_eval` or `do_predict` alone leave training out."""
+
+    output_dir: str = default("output_dir", "runs/glue")
+    per_device_train_batch_size: int = default("per_device_train_batch_size", 32)
+
+    def __post_init__(self):
+        self.do_train = self.do_train or not (self.do_eval or self.do_predict)
+        super().__post_init__()
+
+
+def main(argv: list[str]) -> dict[str, dict[str, Any]]:
+    """Fine-tune a model on one task of GLUE or on all, once per seed and point of the grid, and evaluate every run.
+
+    The best point has the best median over seeds of the metric that decides. Its median run, the lower one of an even
+    number, leaves model and tokenizer in the folder TASK of the output folder, and in `submission` its predictions for
+    the test data, where there are any.
+
+    Args:
+        argv: flags, after an optional .yaml or .json file with the same names; see `sublayers glue --help`.
+
+    Returns:
+        What `results.json` in the output folder holds, by task: the `split` and the `metric` that decide, the `best`
+        point and all `points`, each with the `median`, the `seed` of the median run and the scores of all `runs`.
+
+    Raises:
+        FileExistsError: the output folder is not empty.
+        FileNotFoundError: there are no data for a task.
+        ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
+    """
+    run, data_args, args = parse(argv)
+    with claim(args):
+        return _glue(argv, run, data_args, args)
+
+
+def _glue(
+    argv: list[str], run: GlueArguments, data_args: GlueDataArguments, args: GlueTrainingArguments
+) -> dict[str, dict[str, Any]]:
+    refuse_to_overwrite(args.output_dir)
+    console = Console(quiet=args.process_index > 0)
+    # whatever can be wrong with any task is said before the first training
+    tokenizer = load(AutoTokenizer, run.model_name_or_path)
+    if tokenizer.pad_token is None:
+        # batches need one, and what was made to write often has none
+        tokenizer.pad_token = tokenizer.eos_token
+    names = _task_names(run, data_args, console)
+    _check_model(run, args, tokenizer, names)
+    # a slower process should not find the files of a faster one in the folder that ought to be empty
+    PartialState().wait_for_everyone()
+    with args.main_process_first(desc="reading the data"):
+        data = {name: load_task(name, data_args, args.do_train) for name in names}
+    seeds = f"seeds {' '.join(map(str, run.seeds))}"
+    table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
+    for column in table.columns:
+        column.overflow = "fold"
+    results: dict[str, dict[str, Any]] = {}
+    for name, splits in data.items():
+        with args.main_process_first(desc="tokenizing"):
+            encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
+        results[name] = _search(name, encoded, tokenizer, run, args, console)
+        if args.process_index == 0:
+            text = json.dumps(results, indent=2) + "\n"
+            Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
+            if args.do_train:
+                _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
+        _add_rows(table, name, results[name]["best"])
+    console.print(table)
+    console.print(f"models, predictions and all scores are in {args.output_dir}")
+    return results
+
+
+def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTrainingArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, an unknown task, files for several, or a grid that repeats itself.
+    """
+    run, data_args, args = parse_flags(
+        expand_settings_file(argv, "glue"),
+        [GlueArguments, GlueDataArguments, GlueTrainingArguments],
+        "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]",
+    )
+    if run.task_name not in (*TASKS, "all"):
+        nearest = difflib.get_close_matches(run.task_name, TASKS, n=1)
+        meant = f", did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"unknown task {run.task_name!r}{meant}; choose from {', '.join(TASKS)} and all")
+    if data_args.files and run.task_name == "all":
+        raise ValueError("files hold one task; give its --task_name, or for all a --data_dir")
+    if args.resume_from_checkpoint:
+        raise ValueError("several runs cannot go on from one checkpoint; leave --resume_from_checkpoint out")
+    run.seeds = run.seeds or [args.seed]
+    run.learning_rates = run.learning_rates or [args.learning_rate]
+    run.batch_sizes = run.batch_sizes or [args.per_device_train_batch_size]
+    for name in ("seeds", "learning_rates", "batch_sizes"):
+        values = getattr(run, name)
+        if len(set(values)) < len(values):
+            raise ValueError(f"--{name} {' '.join(map(str, values))} has a value twice; give each once")
+    if min(run.batch_sizes) < 1:
+        raise ValueError(f"batch size {min(run.batch_sizes)} is not a positive number; give another")
+    return run, data_args, args
+
+
+def _task_names(run: GlueArguments, data_args: GlueDataArguments, console: Console) -> list[str]:
+    if run.task_name != "all":
+        return [run.task_name]
+    if data_args.data_dir is None:
+        return list(TASKS)
+    missing = [name for name in TASKS if data_args.folder(name) is None]
+    if len(missing) == len(TASKS):
+        raise FileNotFoundError(f"there is no folder of any task in {data_args.data_dir}, such as cola or glue_cola")
+    if missing:
+        console.print(f"no data for {', '.join(missing)} in {data_args.data_dir}")
+    return [name for name in TASKS if name not in missing]
+
+
+def _check_model(
+    run: GlueArguments, args: GlueTrainingArguments, tokenizer: PreTrainedTokenizerBase, names: list[str]
+) -> None:
+    config = load(AutoConfig, run.model_name_or_path)
+    shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2
+    longest = longest_input(config, tokenizer)
+    if not shortest <= run.max_length <= longest:
+        raise ValueError(
+            f"max_length={run.max_length} is not between {shortest} and the model's {longest}; give another"
+        )
+    if args.do_train:
+        return
+    has = tuple(label for _, label in sorted(config.id2label.items()))
+    for name in names:
+        if has != TASKS[name].labels:
+            raise ValueError(
+                f"{run.model_name_or_path} has the labels {', '.join(has)}, but {name} has "
+                f"{', '.join(TASKS[name].labels)}; fine-tune it with --do_train"
+            )
+
+
+def _tokenize(rows: Dataset, name: str, split: str, tokenizer: PreTrainedTokenizerBase, run: GlueArguments) -> Dataset:
+    columns = list(TASKS[name].columns)
+
+    def encode(batch: dict[str, list[str]]) -> Any:
+        return tokenizer(*(batch[column] for column in columns), truncation=True, max_length=run.max_length)
+
+    return rows.map(encode, batched=True, remove_columns=columns, desc=f"tokenizing {name}, {split}")
+
+
+def _search(
+    name: str,
+    splits: Splits,
+    tokenizer: PreTrainedTokenizerBase,
+    run: GlueArguments,
+    args: GlueTrainingArguments,
+    console: Console,
+) -> dict[str, Any]:
+    split, metric = TASKS[name].validation[0], TASKS[name].metrics[0]
+    kept = Path(args.output_dir, name)
+    best: dict[str, Any] = {}
+    points: list[dict[str, Any]] = []
+    for learning_rate, batch_size in product(run.learning_rates, run.batch_sizes):
+        runs: list[dict[str, Any]] = []
+        folders: list[Path] = []
+        for seed in run.seeds:
+            console.rule(f"{name}: learning rate {learning_rate}, batch size {batch_size}, seed {seed}")
+            folders.append(kept.with_name(f"{name}-{learning_rate}-{batch_size}-{seed}"))
+            own = replace(
+                args,
+                output_dir=str(folders[-1]),
+                learning_rate=learning_rate,
+                per_device_train_batch_size=batch_size,
+                seed=seed,
+            )
+            runs.append({"seed": seed} | _run(name, run.model_name_or_path, splits, tokenizer, own))
+        deciding = [scores[split][metric] for scores in runs]
+        middle = deciding.index(median_low(deciding))
+        point = {"learning_rate": learning_rate, "batch_size": batch_size, "median": median(deciding)}
+        points.append(point | {"seed": run.seeds[middle], "runs": runs})
+        if better := not best or point["median"] > best["median"]:
+            best = points[-1]
+        if args.process_index == 0:
+            if better:
+                shutil.rmtree(kept, ignore_errors=True)
+                folders.pop(middle).rename(kept)
+            for folder in folders:
+                shutil.rmtree(folder)
+    PartialState().wait_for_everyone()
+    _predict(name, kept, splits, tokenizer, args)
+    return {"split": split, "metric": metric, "best": best, "points": points}
+
+
+def _run(
+    name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
+) -> dict[str, dict[str, float]]:
+    trainer = _trainer(name, model, splits, tokenizer, args)
+    if args.do_train:
+        trainer.train()
+    trainer.save_model()
+    scores = {}
+    for split in (split for split in TASKS[name].validation if split in splits):
+        metrics = trainer.evaluate(splits[split], metric_key_prefix=split)
+        scores[split] = {metric: metrics[f"{split}_{metric}"] for metric in TASKS[name].metrics}
+    return scores
+
+
+def _publish(
+    name: str,
+    best: dict[str, Any],
+    run: GlueArguments,
+    data_args: GlueDataArguments,
+    args: GlueTrainingArguments,
+    command: list[str],
+) -> None:
+    data = describe_data(data_args, {"name": f"GLUE {name}", "id": HUB_NAME}, name)
+    results = [
+        result(data, split, metric, score, scores["seed"])
+        for scores in best["runs"]
+        for split in TASKS[name].validation
+        for metric, score in scores.get(split, {}).items()
+    ]
+    # each task has a model of its own
+    repository = f"{args.hub_model_id}-{name}" if args.hub_model_id and run.task_name == "all" else args.hub_model_id
+    own = replace(args, hub_model_id=repository)
+    publish(Path(args.output_dir, name), own, command, data, results, run.seeds, run.model_name_or_path)
+
+
+def _predict(
+    name: str, folder: Path, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
+) -> None:
+    tests = {split: rows for split, rows in splits.items() if split.startswith("test")}
+    if not tests:
+        return
+    trainer = _trainer(name, str(folder), splits, tokenizer, replace(args, output_dir=str(folder)))
+    for split, rows in tests.items():
+        predictions = trainer.predict(rows).predictions
+        if trainer.is_world_process_zero():
+            file = TASKS[name].files[split.removeprefix("test")]
+            write_submission(TASKS[name], np.asarray(predictions), folder.with_name("submission") / f"{file}.tsv")
+
+
+def _trainer(
+    name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
+) -> ResumableTrainer:
+    task, metric = TASKS[name], GlueMetric(name, keep_in_memory=True)
+    # a new head is random
+    set_seed(args.seed)
+    return ResumableTrainer(
+        model=load(
+            AutoModelForSequenceClassification,
+            model,
+            id2label=dict(enumerate(task.labels)),
+            label2id={label: number for number, label in enumerate(task.labels)},
+            problem_type="regression" if task.scored else "single_label_classification",
+            # a head for another number of labels gives way to a new one
+            ignore_mismatched_sizes=True,
+        ),
+        args=args,
+        train_dataset=splits.get("train"),
+        eval_dataset=splits[task.validation[0]],
+        processing_class=tokenizer,
+        compute_metrics=lambda found: metric.compute(predictions=found.predictions, references=found.label_ids),
+        preprocess_logits_for_metrics=_answers,
+    )
+
+
+def _answers(logits: torch.Tensor | tuple[torch.Tensor, ...], _: torch.Tensor | None) -> torch.Tensor:
+    # some models add hidden states
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return logits.argmax(-1) if logits.shape[-1] > 1 else logits.squeeze(-1)
+
+
+def _add_rows(table: Table, name: str, best: dict[str, Any]) -> None:
+    point = (str(best["learning_rate"]), str(best["batch_size"]))
+    for split, metric in product(TASKS[name].validation, TASKS[name].metrics):
+        if scores := [run[split][metric] for run in best["runs"] if split in run]:
+            values = (f"{100 * median(scores):.1f}", " ".join(f"{100 * score:.1f}" for score in scores))
+            table.add_row(name + split.removeprefix("validation"), metric, *values, *point)

@@ -1,0 +1,140 @@
+"""`sublayers order`: draw orders and compare what they cost."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_order import ALPHABET, compact, counts, expand
+from sublayers.training.flags import positive
+
+CAPTION = (
+    "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
+    "in classification and when a prompt is prefilled."
+)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Draw the orders and compare their costs in one table, or print the same numbers as JSON.
+
+    Raises:
+        FileExistsError: the file for the picture exists.
+        SystemExit: with status 2 for a bad order, after a message on standard error that points at the character.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
+    parser.add_argument("orders", nargs="+", metavar="ORDER", help="such as 's6(sf)10f6' or 'sandwich(16,6)'")
+    parser.add_argument("--hidden-size", "--hidden_size", type=positive, default=1024)
+    parser.add_argument("--intermediate-size", "--intermediate_size", type=positive, help="default: 4 * hidden")
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
+    parser.add_argument("--source-length", "--source_length", type=positive, help="encoder tokens, default: length")
+    parser.add_argument("--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of the KV cache")
+    parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="of convolutions")
+    parser.add_argument("--heads", type=positive, default=16, help="of convolutions, each with a kernel")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
+    args = parser.parse_args(argv)
+    try:
+        costs = {given: _cost(compact(given), args) for given in args.orders}
+    except ValueError as error:
+        parser.error(str(error))
+    if args.picture:
+        _paint([(given, cost["order"]) for given, cost in costs.items()], args.picture)
+    if args.json:
+        print(json.dumps(costs, indent=2))
+        return
+    console = Console()
+    for cost in costs.values():
+        _draw(cost["order"], console)
+    console.print(_table(costs))
+
+
+def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
+    hidden = args.hidden_size
+    intermediate = args.intermediate_size or 4 * hidden
+    kernels = {"kernel_size": args.kernel_size, "num_attention_heads": args.heads}
+    return {
+        "order": order,
+        "sublayers": len(expand(order)),
+        **counts(order),
+        "parameters": parameters(order, hidden, intermediate, **kernels),
+        "cache_bytes": {
+            length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number)
+            for length in args.lengths
+        },
+        "flops": {
+            length: {
+                positions: flops(order, hidden, intermediate, length, read, args.source_length, **kernels)
+                for positions, read in read_positions(length).items()
+            }
+            for length in args.lengths
+        },
+    }
+
+
+def _draw(order: str, console: Console) -> None:
+    console.print(Text(order, style="bold"))
+    letters = expand(order)
+    # a box is three cells wide and one apart from the next
+    in_a_row = max(console.width // 4, 1)
+    for start in range(0, len(letters), in_a_row):
+        row = Text(no_wrap=True)
+        for letter in letters[start : start + in_a_row]:
+            # dark letters on light boxes are readable on light and dark terminals
+            row.append(f" {letter} ", f"bold black on {ALPHABET[letter].colour}").append(" ")
+        console.print(row)
+    console.print()
+
+
+def _paint(orders: list[tuple[str, str]], file: Path) -> None:
+    # a part of the extra `train`, without which the rest of this command works
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    if file.exists():
+        raise FileExistsError(f"{file} exists; choose another file")
+    longest = max(len(expand(order)) for _, order in orders)
+    figure = Figure(figsize=(0.3 * longest + 0.2, 0.75 * len(orders)), layout="constrained")
+    axes = figure.subplots()
+    for row, (given, order) in enumerate(orders):
+        title = given if given == order else f"{given} = {order}"
+        axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
+        for column, letter in enumerate(expand(order)):
+            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
+            axes.add_patch(box)
+            axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
+    axes.set(xlim=(0, longest), ylim=(-2.5 * len(orders) + 1.5, 1.6), aspect="equal")
+    axes.axis("off")
+    figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def _table(costs: dict[str, dict[str, Any]]) -> Table:
+    table = Table(caption=CAPTION, caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for given in costs:
+        table.add_column(Text(given), justify="right", overflow="fold")
+
+    def add(label: str, values: list[int], unit: float) -> None:
+        first, *others = values
+        shares = [f" ({value / first:.2f})" if first else "" for value in others]
+        cells = [f"{value / unit:,.2f}{share}" for value, share in zip(values, ["", *shares], strict=True)]
+        table.add_row(label, *cells)
+
+    names = {letter: row.name for letter, row in ALPHABET.items()}
+    columns = list(costs.values())
+    first = columns[0]
+    for name, label in {"order": "order", "sublayers": "sublayers", **names}.items():
+        table.add_row(label, *(str(cost[name]) for cost in columns))
+    add("parameters, M", [cost["parameters"] for cost in columns], 1e6)
+    for length in first["cache_bytes"]:
+        add(f"KV cache at {length}, MiB", [cost["cache_bytes"][length] for cost in columns], 2**20)
+    for length, by_positions in first["flops"].items():
+        table.add_section()
+        for positions in by_positions:
+            label = f"GFLOP at {length}, {positions}"
+            add(label, [cost["flops"][length][positions] for cost in columns], 1e9)
+    return table

@@ -1,0 +1,66 @@
+"""`sublayers push`: publish a trained model on the Hugging Face Hub, with the code that it needs."""
+
+import argparse
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from sublayers.hub.upload import files_of, held_files, hub_errors, is_held, upload
+from sublayers.training.trainers.export import export
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Export a folder, upload the result in one commit, and print where it is.
+
+    Raises:
+        FileExistsError: the repository holds other files already, and `--overwrite` is not given.
+        ValueError: the folder holds no model of ours, or the repository is public and `--private` is given; see also
+            `export` and `upload`.
+    """
+    parser = argparse.ArgumentParser(
+        prog="sublayers push",
+        description="Publish a model on the Hugging Face Hub, with its tokenizer, card, licence and code.",
+        epilog="Log in with `hf auth login`, or set HF_TOKEN; a token on a command line would end in its history.",
+    )
+    parser.add_argument("folder", type=Path, help="of the model, such as the output_dir of a training command")
+    parser.add_argument("repository", metavar="USER/NAME", help="where to publish it; made if there is none")
+    parser.add_argument("--private", action="store_true", help="make a repository that only you can see")
+    parser.add_argument("--revision", metavar="BRANCH", help="default: main; made if there is none")
+    parser.add_argument("--commit-message", "--commit_message", metavar="TEXT", default="Upload model")
+    parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
+    arguments = parser.parse_args(argv)
+    repository = arguments.repository
+    _check_repository(repository, arguments.private)
+    held = held_files(repository, arguments.revision)
+    # the Hub begins a repository with .gitattributes; a push that broke leaves no more than that
+    held.pop(".gitattributes", None)
+    with TemporaryDirectory() as folder:
+        export(arguments.folder, Path(folder), repository)
+        files = files_of(Path(folder))
+        # what a push whose answer was lost has published may be pushed again
+        if held and not arguments.overwrite and not (held.keys() <= files.keys() and is_held(files, held)):
+            raise FileExistsError(
+                f"{repository} holds {', '.join([*held][:5])}; add --overwrite to replace what is there"
+            )
+        commit = upload(
+            folder,
+            repository,
+            # without the flag, the owner's own default decides
+            private=arguments.private or None,
+            revision=arguments.revision,
+            commit_message=arguments.commit_message,
+        )
+    print(f"{arguments.folder} is published at {commit.repo_url}")
+
+
+def _check_repository(name: str, private: bool) -> None:
+    if name.count("/") != 1:
+        raise ValueError(f"{name!r} does not say whose the repository is; write USER/NAME")
+    public = False
+    with hub_errors(name), suppress(RepositoryNotFoundError):
+        public = not HfApi().model_info(name).private
+    if private and public:
+        raise ValueError(f"{name} is public already; make it private in its settings, or leave --private out")

@@ -1,0 +1,339 @@
+"""`sublayers seq2seq`: train, evaluate and use encoder-decoders for translation, summaries and code from docstrings."""
+
+import re
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from sublayers import IOTSeq2SeqConfig
+from sublayers.hub.loading import load
+from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
+from sublayers.training.commands.seq2seq_arguments import (
+    DECIDED,
+    ENCODER_DECODERS,
+    Seq2SeqArguments,
+    Seq2SeqTrainerArguments,
+    check_arguments,
+    choose_family,
+)
+from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
+from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.metrics.seq2seq import task_metrics
+from sublayers.training.trainers.average import average_checkpoints
+from sublayers.training.trainers.loss_curve import save_loss_curve
+from sublayers.training.trainers.order_trainer import OrderTrainer
+from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer, save_tokenizers
+from sublayers.training.trainers.publish import describe_data, publish, result
+from sublayers.training.trainers.resume import checkpoints, claim, find_checkpoint, find_fault, step_of
+from sublayers.training.trainers.start import check_unchanged, load_config
+
+# the names that the Trainer's metrics have for a split
+PREFIXES = {"validation": "eval", "test": "test"}
+# printed at the end, as far as the task has them
+METRICS = ("loss", "bleu", "tokenized_bleu", "sentence_bleu", "valid_code", "rouge1", "rouge2", "rougeL")
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Train an encoder-decoder, evaluate it on validation and test data, and leave everything in a folder.
+
+    That is the model with its tokenizers, metrics, loss curve, and `predictions_validation.jsonl` and
+    `predictions_test.jsonl` with what it wrote for each pair.
+
+    Args:
+        argv: flags, after an optional recipe, .yaml or .json file with the same names; see `sublayers seq2seq --help`.
+
+    Returns:
+        Metrics of training, such as `train_loss`; those of the validation data, `eval_loss` in nats per token and with
+        `eval_` before their names those of `task_metrics`; and those of the test data with `test_`.
+
+    Raises:
+        FileExistsError: the output folder is not empty and the run does not resume.
+        FileNotFoundError: there is no such file.
+        ValueError: bad flags, or data that cannot be read.
+    """
+    run, model_flags, data_args, args = parse(argv)
+    with claim(args):
+        return _seq2seq(argv, run, model_flags, data_args, args)
+
+
+def _seq2seq(
+    argv: list[str],
+    run: Seq2SeqArguments,
+    model_flags: dict[str, Any],
+    data_args: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+) -> dict[str, Any]:
+    checkpoint = find_checkpoint(args)
+    # whatever can be wrong with the flags is said before the first file is written
+    config = _load_config(run, model_flags, data_args, args, checkpoint)
+    # a slower process should not find the tokenizer of a faster one in the folder that ought to be empty
+    PartialState().wait_for_everyone()
+    with args.main_process_first(desc="reading and tokenizing the pairs"):
+        pairs = _load_splits(run, data_args, args)
+        tokenizers = _load_tokenizers(run, data_args, args, config, checkpoint, pairs.get("train"))
+        encoded = {
+            split: tokenize_pairs(
+                rows,
+                tokenizers[0],
+                tokenizers[-1],
+                data_args.max_source_length,
+                data_args.max_target_length,
+                drop_long=split == "train",
+                desc=split,
+            )
+            for split, rows in pairs.items()
+        }
+    set_seed(args.seed)
+    model = _load_model(run, config, tokenizers)
+    _set_generation(model, run, data_args, args)
+    if model.config.model_type in ENCODER_DECODERS:
+        # the model's own smoothing is exact where gradients are accumulated
+        model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
+
+    def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
+        return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
+
+    scorers = {
+        split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
+    }
+    chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
+    trainer_class = OrderTrainer if chooses else PairTrainer
+    trainer = trainer_class(
+        tokenizers,
+        run.max_tokens,
+        model=model,
+        args=args,
+        train_dataset=encoded.get("train"),
+        eval_dataset=scorers["validation"].rows if args.do_eval else None,
+        data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
+        compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
+    )
+    metrics: dict[str, Any] = {}
+    if args.do_train:
+        metrics |= _train(trainer, run, args, checkpoint)
+    for split, scorer in scorers.items():
+        prefix = PREFIXES[split]
+        trainer.compute_metrics = scorer if args.predict_with_generate else None
+        found = trainer.evaluate(scorer.rows, metric_key_prefix=prefix)
+        trainer.save_metrics(prefix, found)
+        if args.should_save and scorer.predictions:
+            scorer.save(Path(args.output_dir, f"predictions_{split}.jsonl"))
+        metrics |= found
+    if trainer.is_world_process_zero():
+        if args.do_train:
+            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            _publish(metrics, run, data_args, args, ["seq2seq", *argv])
+        _report(metrics, args)
+    return metrics
+
+
+def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, flags that do not go together.
+    """
+    argv = expand_settings_file(argv, "seq2seq")
+    model_flags = config_flags(ENCODER_DECODERS[choose_family(argv)], Seq2SeqArguments, DECIDED)
+    run, config, data, args = parse_flags(
+        argv,
+        [Seq2SeqArguments, model_flags, Seq2SeqDataArguments, Seq2SeqTrainerArguments],
+        "sublayers seq2seq [RECIPE | SETTINGS.yaml] [--name value ...]",
+    )
+    flags = given_flags(config)
+    check_arguments(run, flags, data, args)
+    return run, flags, data, args
+
+
+def _load_config(
+    run: Seq2SeqArguments,
+    flags: dict[str, Any],
+    data: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+    checkpoint: str | None,
+) -> PreTrainedConfig:
+    longest = max(data.max_source_length, data.max_target_length)
+    new = ENCODER_DECODERS[run.model_type]
+    config = load_config(run.model_name_or_path, new, flags, max_position_embeddings=longest)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model")
+    # relative positions have no end
+    positions = getattr(config, "max_position_embeddings", None) or inf
+    for flag, name, limit in (
+        (data, "max_source_length", positions),
+        (data, "max_target_length", positions),
+        # the last token is not read
+        (args, "generation_max_length", positions + 1),
+    ):
+        if (value := getattr(flag, name)) is not None and value > limit:
+            raise ValueError(
+                f"{name}={value} is more than the model has room for with max_position_embeddings={positions}; "
+                f"give a smaller --{name}"
+            )
+    if checkpoint:
+        check_unchanged(config, flags, checkpoint)
+    return config
+
+
+def _load_splits(
+    run: Seq2SeqArguments, data: Seq2SeqDataArguments, args: Seq2SeqTrainerArguments
+) -> dict[str, Dataset]:
+    pairs = load_pairs(data)
+    # who trains and evaluates, and has test data, wants to know
+    args.do_predict = args.do_predict or (args.do_train and args.do_eval and "test" in pairs)
+    wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+    for split, is_wanted in wanted.items():
+        if is_wanted and split not in pairs:
+            raise ValueError(
+                f"there are no {split} data; give --{split}_file, or choose among --do_train, --do_eval, --do_predict"
+            )
+    chosen = {split: rows for split, rows in pairs.items() if wanted[split]}
+    if run.source_prefix:
+        chosen = {
+            split: rows.map(lambda row: {"source": run.source_prefix + row["source"]}, desc=f"prefixes, {split}")
+            for split, rows in chosen.items()
+        }
+    return chosen
+
+
+def _load_tokenizers(
+    run: Seq2SeqArguments,
+    data: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+    config: PreTrainedConfig,
+    checkpoint: str | None,
+    train: Dataset | None,
+) -> list[PreTrainedTokenizerBase]:
+    """Load one tokenizer, or that of the sources and that of the targets, and train them first if need be."""
+    source = run.tokenizer_name_or_path or checkpoint or run.model_name_or_path
+    if source is None:
+        source = args.output_dir
+        if args.local_process_index == 0:
+            trained = train_pair_tokenizers(train, run.vocab_size, not run.separate_vocabularies, data.lowercase)
+            save_tokenizers(list(dict.fromkeys(trained)), source)
+    tokenizers: list[PreTrainedTokenizerBase] = [load(AutoTokenizer, source)]
+    if run.target_tokenizer_name_or_path:
+        return [*tokenizers, load(AutoTokenizer, run.target_tokenizer_name_or_path)]
+    if run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
+        return [*tokenizers, load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER)]
+    return tokenizers
+
+
+def _load_model(
+    run: Seq2SeqArguments, config: PreTrainedConfig, tokenizers: list[PreTrainedTokenizerBase]
+) -> PreTrainedModel:
+    source, target = tokenizers[0], tokenizers[-1]
+    if run.model_name_or_path is None:
+        config.vocab_size = len(target)
+        if source is not target:
+            config.encoder_vocab_size, config.share_encoder_decoder_embeddings = len(source), False
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            setattr(config, name, getattr(target, name))
+        config.decoder_start_token_id = target.eos_token_id
+        config.validate()
+        return AutoModelForSeq2SeqLM.from_config(config)
+    model = load(AutoModelForSeq2SeqLM, run.model_name_or_path, config=config)
+    for tokenizer, table in ((source, model.get_input_embeddings()), (target, model.get_output_embeddings())):
+        if len(tokenizer) > len(table.weight):
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} tokens, more than the {len(table.weight)} of the model; "
+                "give the model's own as --tokenizer_name_or_path"
+            )
+    return model
+
+
+def _set_generation(
+    model: PreTrainedModel, run: Seq2SeqArguments, data: Seq2SeqDataArguments, args: Seq2SeqTrainerArguments
+) -> None:
+    chosen = model.generation_config
+    if args.generation_config:
+        # the Trainer would put it over the flags
+        chosen, args.generation_config = PairTrainer.load_generation_config(str(args.generation_config)), None
+    settings = {"num_beams": 5, "length_penalty": 1.0} if run.model_name_or_path is None else {}
+    if chosen.max_length is None and chosen.max_new_tokens is None:
+        settings["max_length"] = data.max_target_length + 1
+    given = {
+        "num_beams": args.generation_num_beams,
+        "length_penalty": run.length_penalty,
+        "max_length": args.generation_max_length,
+    }
+    settings |= {name: value for name, value in given.items() if value is not None}
+    # what is made from the model's configuration counts as a guess
+    model.generation_config = GenerationConfig.from_dict({**chosen.to_dict(), **settings, "_from_model_config": False})
+
+
+def _train(
+    trainer: PairTrainer, run: Seq2SeqArguments, args: Seq2SeqTrainerArguments, checkpoint: str | None
+) -> dict[str, float]:
+    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    if run.max_tokens:
+        # counted from --per_device_train_batch_size
+        metrics.pop("train_samples_per_second", None)
+    if run.average_checkpoints > 1:
+        PartialState().wait_for_everyone()
+        # a run that began at an earlier one may have left others
+        folders = [path for path in checkpoints(args.output_dir) if step_of(path) <= trainer.state.global_step]
+        folders = folders[-run.average_checkpoints :]
+        if fault := next(filter(None, map(find_fault, folders)), None):
+            raise ValueError(f"{fault}; resume from the one before it, or take it out of {args.output_dir}")
+        if len(folders) < run.average_checkpoints:
+            raise ValueError(
+                f"there are {len(folders)} checkpoints in {args.output_dir}, fewer than --average_checkpoints "
+                f"{run.average_checkpoints}; give a smaller number and --resume_from_checkpoint"
+            )
+        # what is tied is in the files once
+        trainer.model.load_state_dict(average_checkpoints(folders, not args.disable_tqdm), strict=False)
+    trainer.save_model()
+    trainer.save_metrics("train", metrics)
+    return metrics
+
+
+def _publish(
+    metrics: dict[str, Any],
+    run: Seq2SeqArguments,
+    data_args: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+    command: list[str],
+) -> None:
+    data = describe_data(data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name)
+    results = [
+        result(data, split, name, metrics[f"{prefix}_{name}"], args.seed)
+        for split, prefix in PREFIXES.items()
+        for name in METRICS
+        if f"{prefix}_{name}" in metrics
+    ]
+    task = run.task if run.task in ("translation", "summarization") else None
+    languages = [
+        code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")
+    ] or None
+    publish(
+        args.output_dir,
+        args,
+        command,
+        data,
+        results,
+        [args.seed],
+        run.model_name_or_path,
+        task=task,
+        languages=languages,
+    )
+
+
+def _report(metrics: dict[str, Any], args: Seq2SeqTrainerArguments) -> None:
+    if signature := metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature")):
+        print(f"sacreBLEU {signature}")
+    names = ["train_loss", *(f"{prefix}_{name}" for prefix in PREFIXES.values() for name in METRICS)]
+    print(", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics) + f" in {args.output_dir}")

@@ -1,0 +1,275 @@
+"""`sublayers squad`: fine-tune a model on SQuAD, version 1.1 or 2, and evaluate it as the official scorers do."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+from tqdm.auto import tqdm
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    set_seed,
+)
+
+from sublayers.hub.loading import load
+from sublayers.tasks.question_answering import best_answers, longest_input
+from sublayers.training.data.squad import (
+    PLACE,
+    SquadDataArguments,
+    answer_windows,
+    hub_name,
+    load_questions,
+    read_json,
+)
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.metrics.squad import squad_metrics
+from sublayers.training.trainers.arguments import FineTuningArguments, default
+from sublayers.training.trainers.publish import describe_data, publish, result
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+from sublayers.training.trainers.resume import claim, find_checkpoint
+
+SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
+
+
+@dataclass
+class SquadArguments:
+    """Flags for the model and the choice of answers."""
+
+    _argument_group_name: ClassVar[str] = "model and answers"
+
+    model_name_or_path: str | None = field(default=None, metadata={"help": "model to fine-tune or evaluate"})
+    predictions_file: str | None = field(
+        default=None, metadata={"help": "score these predictions ({id: answer}) for --validation_file, without a model"}
+    )
+    n_best_size: int = field(default=20, metadata={"help": "best answers to keep of each question"})
+    max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "no answer, if its score exceeds the best answer's by more; with --version_2"}
+    )
+
+
+@dataclass
+class SquadTrainingArguments(FineTuningArguments):
+    """Arguments with BERT's defaults for SQuAD; train and evaluate by default."""
+
+    output_dir: str = default("output_dir", "runs/squad")
+    num_train_epochs: float = default("num_train_epochs", 2.0)
+    per_device_train_batch_size: int = default("per_device_train_batch_size", 16)
+    logging_steps: float = default("logging_steps", 0.01)
+    metric_for_best_model: str | None = default("metric_for_best_model", "f1")
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_eval):
+            self.do_train = self.do_eval = True
+        super().__post_init__()
+
+
+class SquadTrainer(ResumableTrainer):
+    """A Trainer that evaluates windows in their order, in which the answers are put together."""
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
+        # grouping by length would sort these, too
+        return SequentialSampler(eval_dataset)
+
+
+def main(argv: list[str]) -> dict[str, float]:
+    """Fine-tune and evaluate a model on SQuAD, and leave model, tokenizer, metrics and predictions in a folder.
+
+    Args:
+        argv: flags, after an optional .yaml or .json file with the same names; see `sublayers squad --help`.
+
+    Returns:
+        The metrics of the evaluation, `eval_exact_match` and `eval_f1` or in version 2 `eval_exact`, `eval_f1`, their
+        parts and best thresholds, in per cent, and those of training, such as `train_loss`. With predictions from a
+        file, their metrics without the prefix.
+
+    Raises:
+        FileExistsError: the output folder is not empty and the run does not resume.
+        FileNotFoundError: there is no such file.
+        ValueError: bad flags, data that cannot be read or lack a column, an answer that is not where it should be, or
+            windows too long for the model or too short for the questions.
+    """
+    run, data, args = parse(argv)
+    if run.predictions_file:
+        return _score_file(run.predictions_file, data)
+    with claim(args):
+        return _squad(argv, run, data, args)
+
+
+def _squad(
+    argv: list[str], run: SquadArguments, data: SquadDataArguments, args: SquadTrainingArguments
+) -> dict[str, float]:
+    checkpoint = find_checkpoint(args)
+    source = str(run.model_name_or_path)
+    # positions of answers count from the left
+    tokenizer = load(AutoTokenizer, source, padding_side="right")
+    # batches need it, and what is decoder-only often has none
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    longest = longest_input(load(AutoConfig, source), tokenizer)
+    if data.max_seq_length > longest:
+        raise ValueError(
+            f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
+            "give a smaller --max_seq_length"
+        )
+    # a slower process should not find the files of a faster one in the folder that ought to be empty
+    PartialState().wait_for_everyone()
+    train_windows, eval_windows, questions = None, None, None
+    with args.main_process_first(desc="reading and tokenizing the data"):
+        if args.do_eval:
+            questions = load_questions("validation", data)
+            eval_windows = answer_windows(questions, tokenizer, data, training=False)
+        if args.do_train:
+            train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
+    set_seed(args.seed)
+    trainer = SquadTrainer(
+        model=load(AutoModelForQuestionAnswering, source),
+        args=args,
+        train_dataset=train_windows,
+        eval_dataset=eval_windows,
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=partial(_evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
+        preprocess_logits_for_metrics=_start_and_end,
+    )
+    metrics: dict[str, float] = {}
+    if args.do_train:
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.save_model()
+        trainer.save_metrics("train", metrics)
+    if args.do_eval:
+        evaluated = trainer.evaluate()
+        trainer.save_metrics("eval", evaluated)
+        metrics |= evaluated
+    if trainer.is_world_process_zero():
+        if args.do_train:
+            found = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
+            scores = {name: metrics[f"eval_{name}"] for name in SCORES if f"eval_{name}" in metrics}
+            results = [result(found, "validation", name, value, args.seed) for name, value in scores.items()]
+            publish(args.output_dir, args, ["squad", *argv], found, results, [args.seed], source)
+        print(f"{_summary(metrics)} in {args.output_dir}")
+    return metrics
+
+
+def choose_answers(
+    logits: Any, questions: Dataset, windows: Dataset, run: SquadArguments, progress: bool = False
+) -> dict[str, tuple[list[tuple[float, str]], float]]:
+    """Choose the best answers to each question from all windows of its context (Devlin et al., 2019, section 4.2).
+
+    Args:
+        logits: start and end logits, two arrays of (windows, tokens).
+        questions: what was asked.
+        windows: what `answer_windows` made of the questions for evaluation.
+        run: how many answers of how many tokens.
+        progress: whether to show a progress bar.
+
+    Returns:
+        By id the best answers, best first, each with its score, start logit plus end logit; and the score of no answer,
+        the least that [CLS] has in any window.
+    """
+    answers = {}
+    places = zip(windows.select_columns(PLACE), *map(torch.from_numpy, logits), strict=True)
+    groups = groupby(places, key=lambda place: place[0]["example"])
+    bar = tqdm(questions, "choosing answers", disable=not progress)
+    for question, (_, group) in zip(bar, groups, strict=True):
+        null_score, candidates = inf, []
+        for window, start, end in group:
+            context = slice(window["context_start"], window["context_start"] + len(window["offsets"]))
+            candidates.append((start[context], end[context], window["offsets"]))
+            null_score = min(null_score, float(start[window["cls_index"]] + end[window["cls_index"]]))
+        spans = best_answers(candidates, run.max_answer_length, run.n_best_size)
+        texts = [(score, question["context"][start:end]) for score, start, end in spans]
+        # a context may hold nothing that the tokenizer makes a token of
+        answers[question["id"]] = texts or [(null_score, "")], null_score
+    return answers
+
+
+def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTrainingArguments]:
+    """Read the command's flags, after an optional recipe or settings file.
+
+    Raises:
+        ValueError: unknown flags, numbers that are too small, or no model.
+    """
+    run, data, args = parse_flags(
+        expand_settings_file(argv, "squad"),
+        [SquadArguments, SquadDataArguments, SquadTrainingArguments],
+        "sublayers squad [SETTINGS.yaml] --model_name_or_path MODEL [--name value ...]",
+    )
+    for flags, name, least in (
+        (run, "n_best_size", 1),
+        (run, "max_answer_length", 1),
+        (data, "max_seq_length", 1),
+        (data, "doc_stride", 0),
+    ):
+        if getattr(flags, name) < least:
+            raise ValueError(f"--{name}={getattr(flags, name)} should be at least {least}")
+    if not (run.model_name_or_path or run.predictions_file):
+        raise ValueError("there is no model; give --model_name_or_path, or --predictions_file to score predictions")
+    return run, data, args
+
+
+def _start_and_end(logits: Any, labels: Any) -> Any:
+    # some models give more, which would be kept for all windows
+    return logits[:2]
+
+
+def _evaluate(
+    prediction: EvalPrediction,
+    questions: Dataset,
+    windows: Dataset,
+    run: SquadArguments,
+    data: SquadDataArguments,
+    args: SquadTrainingArguments,
+) -> dict[str, float]:
+    chosen = choose_answers(prediction.predictions, questions, windows, run, not args.disable_tqdm)
+    predictions = {name: answers[0][1] for name, (answers, _) in chosen.items()}
+    null_odds = {name: null_score - answers[0][0] for name, (answers, null_score) in chosen.items()}
+    metrics = squad_metrics(predictions, questions, data.version_2, null_odds, run.null_score_diff_threshold)
+    files: dict[str, dict[str, Any]] = {"predictions": predictions}
+    if data.version_2:
+        chosen = {name: (sorted([*a, (score, "")], reverse=True), score) for name, (a, score) in chosen.items()}
+        unanswered = {name: "" for name, odds in null_odds.items() if odds > run.null_score_diff_threshold}
+        files = {"predictions": predictions | unanswered, "null_odds": null_odds}
+    files["nbest_predictions"] = {name: _with_probabilities(answers) for name, (answers, _) in chosen.items()}
+    if args.should_save:
+        # of several evaluations in a run the last one stays, as with metrics
+        for name, content in files.items():
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            Path(args.output_dir, f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    return metrics
+
+
+def _with_probabilities(answers: list[tuple[float, str]]) -> list[dict[str, Any]]:
+    probabilities = torch.tensor([score for score, _ in answers]).softmax(0).tolist()
+    return [
+        {"text": text, "score": score, "probability": probability}
+        for (score, text), probability in zip(answers, probabilities, strict=True)
+    ]
+
+
+def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
+    predictions = read_json(path)
+    if not isinstance(predictions, dict):
+        raise ValueError(f"{path} should map ids of questions to answers")
+    questions = load_questions("validation", data)
+    if missing := sum(name not in predictions for name in questions["id"]):
+        print(f"{missing} of {len(questions)} questions have no prediction and count as wrong", file=sys.stderr)
+    metrics = squad_metrics(predictions, questions, data.version_2)
+    print(_summary(metrics))
+    return metrics
+
+
+def _summary(metrics: dict[str, float]) -> str:
+    shown = ["train_loss", *SCORES, *(f"eval_{name}" for name in SCORES)]
+    return ", ".join(f"{name} {metrics[name]:.4f}" for name in shown if name in metrics)

@@ -1,0 +1,260 @@
+"""Conversions into the encoder-decoders: fairseq's Transformer and Macaron, transformers' BART and Marian."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import BartForConditionalGeneration, MarianMTModel
+from transformers.activations import ACT2FN
+
+from sublayers.configuration.sublayer_order import interleaved, macaron
+from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
+from sublayers.training.convert.weights import Model, State, Weights, agreed, fill, place_whole
+
+SIDES = ("encoder", "decoder")
+ATTENTION = {
+    ".q_proj": "mixer.q_proj",
+    ".k_proj": "mixer.k_proj",
+    ".v_proj": "mixer.v_proj",
+    ".out_proj": "mixer.o_proj",
+    "_layer_norm": "norm",
+}
+# the sublayers of a layer in the order in which they run; the first is Macaron's
+LAYER = [
+    ("f", {"macaron_fc1": "mixer.fc1", "macaron_fc2": "mixer.fc2", "macaron_layer_norm": "norm"}),
+    ("s", {f"self_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
+    ("c", {f"encoder_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
+    ("f", {"fc1": "mixer.fc1", "fc2": "mixer.fc2", "final_layer_norm": "norm"}),
+]
+# what changes the function of a fairseq model without a trace among its weights
+UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention")
+# with fairseq's defaults
+DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
+LENGTHS = ("max_source_positions", "max_target_positions", "max_positions")
+
+
+def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
+    """Give fairseq's weights the names that they have since 0.10, which are also those of transformers' BART."""
+    upgraded: Weights = {}
+    for name, tensor in weights.items():
+        if name == "decoder.embed_out":
+            name = "decoder.output_projection.weight"
+        # the encoder's norms had numbers up to 0.6, attention one matrix for three projections
+        for number, norm in enumerate(("self_attn", "final", "macaron")):
+            name = name.replace(f".layer_norms.{number}.", f".{norm}_layer_norm.")
+        if ".in_proj_" in name:
+            parts = zip("qkv", tensor.chunk(3), strict=True)
+            upgraded |= {name.replace("in_proj_", f"{letter}_proj."): part for letter, part in parts}
+        else:
+            upgraded[name] = tensor
+    return State(upgraded)
+
+
+def take_stack(
+    state: State, side: str, is_macaron: bool = False, cross_attention: bool = False, norm_affine: bool = True
+) -> dict[str, list[Weights]]:
+    """Take the layers of the encoder or the decoder: the weights of their sublayers, by kind."""
+    parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or cross_attention]
+    sublayers: dict[str, list[Weights]] = {letter: [] for letter in "scf" if letter in dict(parts)}
+    while any(key.startswith(layer := f"{side}.layers.{len(sublayers['s'])}.") for key in state):
+        for letter, names in parts:
+            kept = {theirs: ours for theirs, ours in names.items() if norm_affine or ours != "norm"}
+            sublayers[letter].append(state.take_all({f"{layer}{theirs}": ours for theirs, ours in kept.items()}))
+    return sublayers
+
+
+class Parts(NamedTuple):
+    """What weights tell of a model: its sublayers by kind, its other weights, and fields of its configuration."""
+
+    encoder: dict[str, list[Weights]]
+    decoder: dict[str, list[Weights]]
+    others: Weights
+    fields: dict[str, Any]
+
+
+def take_parts(
+    state: State, position_offset: int = 2, stacks: Sequence[dict[str, list[Weights]]] | None = None
+) -> Parts:
+    """Take all weights, which have fairseq's names; the `stacks` are given where they are no Transformer's.
+
+    Raises:
+        ValueError: a name that is missing or without a place, or feed-forward sublayers of several widths.
+    """
+    is_macaron = any(".macaron_fc1." in name for name in state)
+    encoder, decoder = stacks or [take_stack(state, side, is_macaron, side == "decoder") for side in SIDES]
+    widths = {len(weights["mixer.fc1.bias"]) for weights in encoder["f"] + decoder["f"]}
+    if len(widths) > 1:
+        raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")
+    source, target = (state.take_tensor(f"{side}.embed_tokens.weight") for side in SIDES)
+    output = state.pop("decoder.output_projection.weight", target)
+    others = {
+        "model.encoder.embed_tokens.weight": source,
+        "model.decoder.embed_tokens.weight": target,
+        "lm_head.weight": output,
+    }
+    fields: dict[str, Any] = {}
+    if output_bias := "decoder.output_projection.bias" in state:
+        others["lm_head.bias"] = state.pop("decoder.output_projection.bias")
+    if "encoder.embed_positions.weight" in state:
+        for side in SIDES:
+            positions = state.take_tensor(f"{side}.embed_positions.weight")
+            others[f"model.{side}.embed_positions.weight"] = positions
+        fields |= {"position_embedding_type": "learned", "max_position_embeddings": len(positions) - position_offset}
+    if embedding_norm := "encoder.layernorm_embedding.weight" in state:
+        others |= state.take_all({f"{side}.layernorm_embedding": f"model.{side}.embed_norm" for side in SIDES})
+    if final_norm := "encoder.layer_norm.weight" in state:
+        others |= state.take_all({f"{side}.layer_norm": f"model.{side}.norm" for side in SIDES})
+    state.refuse_rest("an encoder-decoder")
+    fields |= {
+        "vocab_size": len(target),
+        "encoder_vocab_size": None if len(source) == len(target) else len(source),
+        "hidden_size": target.shape[1],
+        "intermediate_size": widths.pop(),
+        "final_norm": final_norm,
+        "embedding_norm": embedding_norm,
+        "position_offset": position_offset,
+        "share_encoder_decoder_embeddings": torch.equal(source, target),
+        "tie_word_embeddings": torch.equal(target, output),
+        "output_bias": output_bias,
+    }
+    return Parts(encoder, decoder, others, fields)
+
+
+def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> Model:
+    """Build a model from its parts, with `fields` of its configuration that weights do not tell.
+
+    Raises:
+        ValueError: an order that does not fit.
+    """
+    # fairseq and BART norm before sublayers exactly where a norm ends the stack
+    norm_position = "pre" if parts.fields["final_norm"] else "post"
+    config_class: Any = model_class.config_class
+    config = config_class(**{"norm_position": norm_position} | fields | parts.fields)
+    (encoder_order, *_), (decoder_order, *_) = config.stack_orders
+    state = place_whole(encoder_order, parts.encoder, "model.encoder.layers")
+    state |= place_whole(decoder_order, parts.decoder, "model.decoder.layers")
+    return fill(model_class(config), parts.others | state)
+
+
+def build(
+    state: State,
+    encoder_sublayer_order: str | None,
+    decoder_sublayer_order: str | None,
+    position_offset: int = 2,
+    **fields: Any,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Build a Transformer or a Macaron. Raises what its two halves raise."""
+    family: type[ReorderedSeq2SeqForConditionalGeneration] = SandwichSeq2SeqForConditionalGeneration
+    default_order = interleaved
+    parts = take_parts(state, position_offset)
+    if len(parts.encoder["f"]) > len(parts.encoder["s"]):
+        family, default_order = MacaronSeq2SeqForConditionalGeneration, macaron
+        # whatever the other half's is
+        fields["pre_attention_act"] = "relu"
+    return put_together(
+        family,
+        parts,
+        encoder_sublayer_order=encoder_sublayer_order or default_order(len(parts.encoder["s"])),
+        decoder_sublayer_order=decoder_sublayer_order or default_order(len(parts.decoder["s"]), decoder=True),
+        **fields,
+    )
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Read those fields of a configuration that fairseq's options tell; see `from_fairseq_seq2seq`.
+
+    Raises:
+        ValueError: options in which encoder and decoder differ or that this model does not have.
+    """
+    for name in UNKNOWN_HERE:
+        if options.get(name):
+            raise ValueError(f"fairseq's option {name}={options[name]} cannot be converted; only models without it can")
+    fields: dict[str, Any] = {}
+    if lengths := [options[name] or 1024 for name in LENGTHS if name in options]:
+        fields["max_position_embeddings"] = max(lengths)
+    # the Macaron authors have another name for it
+    if act := options.get("activation_fn") or options.get("act_fn"):
+        if act not in ACT2FN:
+            raise ValueError(f"fairseq's activation {act!r} cannot be converted; those of transformers can")
+        fields["hidden_act"] = act
+    if "no_scale_embedding" in options:
+        fields["scale_embedding"] = not options["no_scale_embedding"]
+    normalize_before = agreed(options, "normalize_before")
+    if normalize_before is not None:
+        fields["norm_position"] = "pre" if normalize_before else "post"
+    if options.keys() & {*DROPOUTS, "relu_dropout"}:
+        fields |= {name: options.get(name, default) or 0.0 for name, default in DROPOUTS.items()}
+        # its name up to 0.7
+        fields["activation_dropout"] = fields["activation_dropout"] or options.get("relu_dropout", 0.0)
+    return fields
+
+
+def from_fairseq_seq2seq(
+    weights: Mapping[str, torch.Tensor],
+    num_attention_heads: int,
+    encoder_sublayer_order: str | None = None,
+    decoder_sublayer_order: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Convert fairseq's Transformer or its Macaron (0.6 to 0.12), pre-norm or post-norm, in its own or another order.
+
+    `options` are fairseq's, flat as its command line's; without them the activation is ReLU, embeddings are scaled,
+    and sinusoids reach 1024 tokens.
+
+    Raises:
+        ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
+            in which encoder and decoder differ or that this model does not have.
+    """
+    return build(
+        upgrade(weights),
+        encoder_sublayer_order,
+        decoder_sublayer_order,
+        num_attention_heads=num_attention_heads,
+        **read_options(options or {}),
+    )
+
+
+def from_bart(
+    source: BartForConditionalGeneration | MarianMTModel,
+    encoder_sublayer_order: str | None = None,
+    decoder_sublayer_order: str | None = None,
+) -> ReorderedSeq2SeqForConditionalGeneration:
+    """Convert transformers' BART or Marian; in the interleaved order, the default, the outputs are equal.
+
+    Marian's sinusoids have other frequencies than fairseq's, so they become learned positions. Padding is not counted
+    as a position here, so a source that is padded on the left reads differently from theirs, who count it.
+
+    Raises:
+        ValueError: encoder and decoder have other heads or widths, or an order does not fit.
+    """
+    old = source.config
+    weights = {name.removeprefix("model."): tensor for name, tensor in source.state_dict().items()}
+    # encoder and decoder hold what they share
+    weights.pop("shared.weight", None)
+    weights["decoder.output_projection.weight"] = weights.pop("lm_head.weight")
+    bias = weights.pop("final_logits_bias")[0]
+    if bias.any():
+        weights["decoder.output_projection.bias"] = bias
+    model = build(
+        State(weights),
+        encoder_sublayer_order,
+        decoder_sublayer_order,
+        # BART's tables begin with two rows that it never reads
+        position_offset=2 if old.model_type == "bart" else 0,
+        num_attention_heads=agreed(old.to_dict(), "attention_heads"),
+        hidden_act=old.activation_function,
+        dropout=old.dropout,
+        attention_dropout=old.attention_dropout,
+        activation_dropout=old.activation_dropout,
+        scale_embedding=old.scale_embedding,
+        initializer_range=old.init_std,
+        pad_token_id=old.pad_token_id,
+        bos_token_id=old.bos_token_id,
+        eos_token_id=old.eos_token_id,
+        decoder_start_token_id=old.decoder_start_token_id,
+    )
+    model.generation_config = copy.deepcopy(source.generation_config)
+    return model

@@ -1,0 +1,165 @@
+"""What a conversion has to show: where every tensor went, and that the result computes what its source does."""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from sublayers.training.convert.weights import BUFFERS, Weights
+
+# of the size of the outputs
+TOLERANCE = 1e-4
+# why a tensor was left out
+LACKED = "of sublayers that the order lacks"
+
+
+class Account(NamedTuple):
+    """Where every tensor of a source went, and where every parameter of the model comes from.
+
+    Attributes:
+        taken_over: by the source's name, the parameters that were made from it, and how.
+        left_out: by the source's name, why.
+        new: parameters with random weights.
+    """
+
+    taken_over: dict[str, dict[str, str]]
+    left_out: dict[str, str]
+    new: list[str]
+
+    def summary(self) -> str:
+        """Count what was taken over, and name all that was not."""
+        total = len(self.taken_over) + len(self.left_out)
+        lines = [f"taken over: {len(self.taken_over)} of {total} tensors of the source"]
+        for reason in dict.fromkeys(self.left_out.values()):
+            names = [name for name, found in self.left_out.items() if found == reason]
+            lines.append(f"left out, {reason}: {', '.join(names)}")
+        if self.new:
+            lines.append(f"new, with random weights: {', '.join(self.new)}")
+        return "\n".join(lines)
+
+    def warning(self) -> str:
+        """Name the sublayers that are random, and those that were dropped; empty where there are none."""
+        random = _distinct(r".*?layers\.\d+", self.new)
+        dropped = _distinct(r".*?\.\d+\.\w+", [name for name, why in self.left_out.items() if why == LACKED])
+        named = {"has random weights in": random, "dropped": dropped}
+        return " and ".join(f"{what} {', '.join(names)}" for what, names in named.items() if names)
+
+
+def account(
+    weights: Mapping[str, torch.Tensor], copied: Weights, model: PreTrainedModel, missing: Collection[str] = ()
+) -> Account:
+    """Account for a conversion.
+
+    Args:
+        weights: The source's tensors.
+        copied: What `fill` copied of them, by parameter.
+        model: What came out.
+        missing: Names among `weights` that the source's files lack, and that are random therefore.
+
+    Raises:
+        ValueError: a parameter that is not, number by number, what it was copied from, or that was made from nothing.
+    """
+    own = model.state_dict()
+    taken_over: dict[str, dict[str, str]] = {}
+    for parameter, piece in copied.items():
+        if not _same(own[parameter], piece):
+            raise ValueError(f"{parameter} is not what it was copied from; please report this")
+        found = {name: how for name, tensor in weights.items() if (how := _view(piece, tensor))}
+        # rows cannot be turned round without a copy
+        found = found or {name: "rows in reverse order" for name, t in weights.items() if _same(piece, t.flip(0))}
+        if not found:
+            raise ValueError(f"{parameter} was made from no tensor of the source; please report this")
+        for name in found.keys() - missing:
+            taken_over.setdefault(name, {})[parameter] = found[name]
+    left_out = {name: _why(name, weights, taken_over) for name in weights if name not in {*taken_over, *missing}}
+    # tied parameters have one memory
+    known = {own[parameter].data_ptr() for parameters in taken_over.values() for parameter in parameters}
+    return Account(taken_over, left_out, [name for name, tensor in own.items() if tensor.data_ptr() not in known])
+
+
+def _distinct(start: str, names: Iterable[str]) -> list[str]:
+    """Find the starts of names that match, once each."""
+    return [*dict.fromkeys(found[0] for name in names if (found := re.match(start, name)))]
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Compare number by number; a checkpoint of a training that diverged holds some that are none."""
+    return first.shape == second.shape and torch.allclose(first, second.to(first.dtype), 0, 0, equal_nan=True)
+
+
+def _view(piece: torch.Tensor, tensor: torch.Tensor) -> str | None:
+    """Say which view of a tensor a piece is; None for a piece of another tensor."""
+    if not tensor.data_ptr() <= piece.data_ptr() < tensor.data_ptr() + tensor.nbytes:
+        return None
+    offset = (piece.data_ptr() - tensor.data_ptr()) // tensor.element_size()
+    for view, suffix in ((piece, ""), (piece.transpose(0, -1), ", transposed")):
+        if view.dim() == tensor.dim() and view.stride() == tensor.stride():
+            if view.shape == tensor.shape:
+                return f"whole{suffix}"
+            if view.shape[1:] == tensor.shape[1:]:
+                start = offset // tensor.stride(0)
+                return f"rows {start} to {start + len(view) - 1}{suffix}"
+            return f"columns {offset} to {offset + view.shape[1] - 1}{suffix}"
+    return "whole, in another shape"
+
+
+def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[str]) -> str:
+    """Say why a tensor was left out."""
+    if name.endswith(BUFFERS):
+        return "a buffer without information"
+    if re.search(r"\.\d+\.", name):
+        return LACKED
+    if equal := next((other for other in taken_over if _same(weights[other], weights[name])), None):
+        return f"equal to {equal}"
+    return "without a place in the model" if weights[name].any() else "all zero"
+
+
+@torch.no_grad()
+def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
+    """Run a model on random tokens with padding on the right, on the left and in between, its source without padding.
+
+    Some sources count padding as positions, or have to be told where it is: without it, all number tokens alike.
+
+    Returns:
+        The largest difference of an output at a token that is not padding, relative to the largest number there.
+
+    Raises:
+        ValueError: it is over the tolerance.
+    """
+    config = source.config
+    length = min(13, config.max_position_embeddings)
+    mask = torch.ones(4, length, dtype=torch.long)
+    mask[1, length - length // 2 :] = mask[2, : length // 2] = mask[3, 1::3] = 0
+    if type(source).__name__.endswith("MultipleChoice"):
+        mask = mask[:, None].repeat(1, 2, 1)
+    generator = torch.Generator().manual_seed(0)
+    inputs = {"input_ids": torch.randint(config.vocab_size, mask.shape, generator=generator), "attention_mask": mask}
+    targets = {}
+    if config.is_encoder_decoder:
+        number = len(source.get_output_embeddings().weight)
+        targets["decoder_input_ids"] = torch.randint(number, mask.shape, generator=generator)
+    elif config.model_type == "bert":
+        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, mask.shape, generator=generator)
+    ours = model.eval()(**inputs, **targets)
+    differences, sizes = defaultdict(list), defaultdict(list)
+    for row in range(len(mask)):
+        real = mask[row].view(-1, length)[0].bool()
+        alone = {name: tensor[row : row + 1, ..., real] for name, tensor in inputs.items()}
+        theirs = source.eval()(**alone, **{name: tensor[row : row + 1] for name, tensor in targets.items()})
+        for name, expected in theirs.items():
+            if isinstance(expected, torch.Tensor):
+                found = ours[name][row : row + 1]
+                found = found if found.shape == expected.shape else found[:, real]
+                differences[name].append((found - expected).abs().max())
+                sizes[name].append(expected.abs().max())
+    largest = 0.0
+    for name, of_rows in differences.items():
+        # unlike Python's, this largest number of some is NaN if one is
+        difference = (torch.stack(of_rows).max() / torch.stack(sizes[name]).max()).item()
+        if not difference <= TOLERANCE:
+            raise ValueError(f"{name} differs from the source's by {difference:.1e} of its size; nothing is kept")
+        largest = max(largest, difference)
+    return largest

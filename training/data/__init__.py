@@ -1,0 +1,1 @@
+"""What models are trained and evaluated on: reading, tokenizing and batching it."""

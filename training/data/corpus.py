@@ -1,0 +1,184 @@
+"""Where text comes from: the Python standard library, a data set, or files."""
+
+import hashlib
+import math
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import fsspec
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets.fingerprint import Hasher
+
+from sublayers.training.data.files import BUILDERS, Rows, check_file, read_rows, reading
+
+# tests are data rather than prose or programs, and installed packages differ from machine to machine
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+@dataclass
+class CorpusArguments:
+    """Flags that name a corpus; without any it is the standard library of the running Python."""
+
+    _argument_group_name: ClassVar[str] = "corpus (default: the standard library of the running Python)"
+
+    dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, or a local folder"})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "configuration of the data set"})
+    train_file: str | None = field(
+        default=None, metadata={"help": ".txt (one document), .json, .jsonl, .parquet or .csv, also compressed (.gz)"}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "as --train_file"})
+    text_column: str = field(default="text", metadata={"help": "column that holds the text"})
+    streaming: bool = field(default=False, metadata={"help": "read while training, not before; needs --max_steps"})
+    validation_split_percentage: int = field(
+        default=5,
+        metadata={
+            "help": "share of the training documents (lines of a .txt) split off from the start where there is no "
+            "validation data; of a stream that many hundred documents"
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Text:
+    """Rows with one column `text`: each a document, or else each a line, with its end, of one document."""
+
+    rows: Rows
+    documents: bool = True
+
+    def pieces(self) -> Iterator[str]:
+        """Iterate over the documents, or over runs of lines."""
+        for batch in self.rows.iter(batch_size=self.batch_size):
+            yield from join_lines(batch["text"], self.documents)
+
+    @property
+    def batch_size(self) -> int:
+        """How many rows are tokenized at a time."""
+        return 100 if self.documents else 1000
+
+    def take(self, number: int | None) -> "Text":
+        """Keep the first rows, or all if the number is None."""
+        if number is None:
+            return self
+        # a data set, unlike a stream, takes no more than it has
+        number = min(number, len(self.rows)) if isinstance(self.rows, Dataset) else number
+        return Text(self.rows.take(number), self.documents)
+
+
+def join_lines(texts: list[str | None], documents: bool) -> list[str]:
+    """Turn rows that follow each other into texts to tokenize: documents as they are, lines as one; None is empty."""
+    filled = [text or "" for text in texts]
+    # tokens may span lines, such as an indentation with the line end before it
+    return filled if documents else ["".join(filled)]
+
+
+def load_corpus(args: CorpusArguments) -> dict[str, Text]:
+    """Load the texts of the splits `train` and `validation`; with a validation file alone there is no `train`.
+
+    Raises:
+        FileNotFoundError: there is no such file or data set.
+        ValueError: a source without text, without the column, or that cannot be read or split.
+    """
+    if not 0 < args.validation_split_percentage < 100:
+        raise ValueError(f"--validation_split_percentage={args.validation_split_percentage} is not between 1 and 99")
+    files = {"train": args.train_file, "validation": args.validation_file}
+    named = {split: path for split, path in files.items() if path}
+    if named and args.dataset_name:
+        raise ValueError("--dataset_name and files exclude each other; give one of them")
+    if named:
+        texts = {split: _read_file(path, args) for split, path in named.items()}
+    elif args.dataset_name:
+        texts = _read_dataset(args.dataset_name, args)
+    else:
+        texts = {split: Text(rows) for split, rows in standard_library().items()}
+        if args.streaming:
+            texts = {split: Text(text.rows.to_iterable_dataset()) for split, text in texts.items()}
+    return texts if "validation" in texts else _split_off(texts["train"], args)
+
+
+def standard_library() -> dict[str, Dataset]:
+    """Read the sources, documentation strings included, of the running Python's standard library, a file a document.
+
+    A file's relative path decides on its split, so that no version of it is in both.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    texts: dict[str, list[str]] = {"train": [], "validation": []}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if not SKIPPED_FOLDERS.isdisjoint(name.parts):
+            continue
+        try:
+            text = path.read_bytes().decode()
+        except (OSError, UnicodeDecodeError):
+            continue
+        held_out = hashlib.sha256(name.as_posix().encode()).digest()[0] % 10 == 0
+        texts["validation" if held_out else "train"].append(text)
+    if not texts["train"]:
+        raise ValueError(f"this Python has no sources in {root}; name a corpus with --train_file or --dataset_name")
+    return {split: Dataset.from_dict({"text": documents}) for split, documents in texts.items()}
+
+
+def _read_dataset(name: str, args: CorpusArguments) -> dict[str, Text]:
+    with reading(f"data set {name!r}"):
+        # a folder of text files: the default would lose the line ends
+        whole = {"sample_by": "document"} if load_dataset_builder(name, args.dataset_config_name).name == "text" else {}
+        splits = load_dataset(name, args.dataset_config_name, streaming=args.streaming, **whole)
+        used = [split for split in ("train", "validation") if split in splits]
+        texts = {split: Text(_text_rows(splits[split], name, args)) for split in used}
+    if not texts:
+        raise ValueError(f"data set {name!r} has neither a split 'train' nor 'validation', only {', '.join(splits)}")
+    return texts
+
+
+def _read_file(path: str, args: CorpusArguments) -> Text:
+    if check_file(path, [".txt", *BUILDERS]) != ".txt":
+        with reading(path):
+            return Text(_text_rows(read_rows([path], args.streaming), path, args))
+    with reading(path):
+        if next(_lines(path), None) is None:
+            raise ValueError(f"{path} is empty")
+        if args.streaming:
+            rows = IterableDataset.from_generator(_lines, gen_kwargs={"path": path})
+        else:
+            # the name alone would find the cached rows of an older version
+            file = Path(path).stat()
+            version = Hasher.hash((path, file.st_mtime_ns, file.st_size))
+            rows = Dataset.from_generator(_lines, gen_kwargs={"path": path}, fingerprint=version)
+        return Text(_text_rows(rows, path, args, "text"), documents=False)
+
+
+def _lines(path: str) -> Iterator[dict[str, str]]:
+    # the builder of `datasets` would turn \r\n into \n
+    with fsspec.open(path, "rt", encoding="utf-8", newline="", compression="infer") as file:
+        for line in file:
+            yield {"text": line}
+
+
+def _text_rows(rows: Rows, name: str, args: CorpusArguments, column: str | None = None) -> Rows:
+    column = column or args.text_column
+    first = next(iter(rows), None)
+    if first is None:
+        raise ValueError(f"{name} is empty")
+    if column not in first:
+        raise ValueError(f"{name} has no column {column!r}; choose one of {', '.join(first)} with --text_column")
+    if not isinstance(first[column], str | None):
+        raise ValueError(f"column {column!r} of {name} holds {type(first[column]).__name__}, not text")
+    rows = rows.select_columns([column])
+    if column != "text":
+        rows = rows.rename_column(column, "text")
+    if not any(row["text"] and not row["text"].isspace() for row in rows):
+        raise ValueError(f"{name} holds no text")
+    return rows
+
+
+def _split_off(text: Text, args: CorpusArguments) -> dict[str, Text]:
+    share = args.validation_split_percentage
+    number = 100 * share if args.streaming else math.ceil(len(text.rows) * share / 100)
+    if sum(1 for _ in text.take(number + 1).rows) <= number:
+        raise ValueError(
+            f"nothing is left to train on after the first {number} documents (lines of a .txt); "
+            "give --validation_file or a smaller --validation_split_percentage"
+        )
+    return {"train": Text(text.rows.skip(number), text.documents), "validation": text.take(number)}

@@ -1,0 +1,64 @@
+"""Files of rows: which kinds there are, and what is said of those that cannot be read."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from datasets import Dataset, IterableDataset, load_dataset
+from datasets.exceptions import DatasetsError
+from pyarrow import ArrowException
+
+Rows: TypeAlias = Dataset | IterableDataset
+
+# the builder of `datasets` for each ending
+BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
+COMPRESSIONS = (".gz", ".xz", ".bz2")
+
+
+def ending(path: str | Path) -> str:
+    """Return the ending of a file's name that tells its kind, without that of a compression."""
+    file = Path(path)
+    return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
+
+
+def check_file(path: str | Path, endings: Collection[str]) -> str:
+    """Check that a file is there and of a known kind, and return its ending.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it has another ending.
+    """
+    if ending(path) not in endings:
+        raise ValueError(f"{path} has none of the known endings {', '.join(endings)} (compressed or not)")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return ending(path)
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Say in one sentence that a source cannot be read, and why.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    try:
+        yield
+    # a stream passes on what a data set wraps, and a compressed file may end too early
+    except (DatasetsError, ArrowException, UnicodeDecodeError, EOFError) as error:
+        raise ValueError(f"{source} cannot be read: {' '.join(str(error.__cause__ or error).split())}") from error
+    except StopIteration as error:
+        # the builders do not expect an empty file
+        raise ValueError(f"{source} is empty") from error
+
+
+def read_rows(paths: list[str], streaming: bool = False, **options: Any) -> Rows:
+    """Read files of one kind, checked before, as one data set; options are those of its builder.
+
+    Raises:
+        ValueError: they cannot be read, or are empty.
+    """
+    with reading(" and ".join(paths)):
+        builder = BUILDERS.get(ending(paths[0]), "csv")
+        return load_dataset(builder, data_files=paths, split="train", streaming=streaming, **options)

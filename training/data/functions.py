@@ -1,0 +1,89 @@
+"""Documented functions of the running Python's standard library, and a sentence-pair task made from them."""
+
+import ast
+import hashlib
+import random
+from collections.abc import Iterator
+from inspect import cleandoc
+
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from sublayers.training.data.corpus import standard_library
+
+# longer ones are beyond a small model
+LONGEST_FUNCTION = 400
+
+
+def documented_functions(source: str) -> Iterator[tuple[str, str]]:
+    """Find the functions of a module that have a documentation string, as pairs of its first line and their code."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        # files that the library keeps for its own tests
+        return
+    lines = source.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        documentation, first = ast.get_docstring(node, clean=False), node.body[0]
+        if documentation and documentation.strip() and len(node.body) > 1:
+            # what stands before the documentation string, and behind it
+            code = lines[node.lineno - 1 : first.lineno - 1] + lines[first.end_lineno : node.end_lineno]
+            yield cleandoc(documentation).splitlines()[0], cleandoc("\n".join(["", *code]))
+
+
+def documentation_pairs(seed: int = 0) -> dict[str, Dataset]:
+    """Ask whether a documentation string belongs to a function, in the format of a GLUE task such as MRPC.
+
+    Of each function there are two rows: with its own documentation (label 1) and with that of a function in another
+    file (label 0). Every tenth function is in the split `validation`, the others are in `train`.
+    """
+    draw = random.Random(seed)
+    files = [[*documented_functions(text)] for text in standard_library()["train"]["text"]]
+    files = [functions for functions in files if functions]
+    rows: dict[str, list[tuple[str, str, int]]] = {"train": [], "validation": []}
+    for i, functions in enumerate(files):
+        for documentation, code in functions:
+            elsewhere = draw.choice(files[(i + draw.randrange(1, len(files))) % len(files)])[0]
+            split = "train" if draw.randrange(10) else "validation"
+            rows[split] += [(documentation, code, 1), (elsewhere, code, 0)]
+    names = ("sentence1", "sentence2", "label")
+    return {
+        split: Dataset.from_dict({name: [row[k] for row in found] for k, name in enumerate(names)})
+        for split, found in rows.items()
+    }
+
+
+def docstring_to_code() -> dict[str, Dataset]:
+    """Pair the first line of a documentation string (`source`) with its function's code without it (`target`).
+
+    Only functions of at most 400 characters that parse by themselves, each pair once. `validation` and `test` have
+    the files that the language models' validation split has, so that no file is in two splits.
+    """
+    texts = standard_library()
+    files: dict[str, list[str]] = {"train": texts["train"]["text"], "validation": [], "test": []}
+    for text in texts["validation"]["text"]:
+        files["test" if hashlib.sha256(text.encode()).digest()[0] % 2 else "validation"].append(text)
+    seen: set[tuple[str, str]] = set()
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for split, found in files.items():
+        progress = tqdm(found, f"finding functions, {split}", delay=2)
+        functions = (pair for text in progress for pair in documented_functions(text))
+        short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and _parses(pair[1]))
+        # in order and once each
+        pairs[split] = [pair for pair in dict.fromkeys(short) if pair not in seen]
+        seen.update(pairs[split])
+    return {
+        split: Dataset.from_dict({"source": [pair[0] for pair in found], "target": [pair[1] for pair in found]})
+        for split, found in pairs.items()
+    }
+
+
+def _parses(code: str) -> bool:
+    # a text that spans lines may hold the indentation that is cut
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True

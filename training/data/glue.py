@@ -1,0 +1,127 @@
+"""The data of the tasks of GLUE (Wang et al., 2019)."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from datasets import Dataset, Value, load_dataset
+
+from sublayers.training.data.files import BUILDERS, check_file, ending, read_rows, reading
+from sublayers.training.metrics.glue import MAX_SIMILARITY, TASKS
+
+Splits: TypeAlias = dict[str, Dataset]
+
+HUB_NAME = "nyu-mll/glue"
+# "None" and "NA" are words here
+WORDS: dict[str, Any] = {"keep_default_na": False}
+# how files are read, by their endings
+READ: dict[str, dict[str, Any]] = {kind: {} for kind in BUILDERS} | {".csv": WORDS, ".tsv": WORDS | {"sep": "\t"}}
+
+
+@dataclass
+class GlueDataArguments:
+    """Flags that name the data; without any they are those of the Hub."""
+
+    _argument_group_name: ClassVar[str] = f"data (default: {HUB_NAME} on the Hub)"
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "data set on the Hub that has the tasks as configurations"}
+    )
+    data_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "folder that has one for each task (cola or glue_cola), with files that start with the name of "
+            f"their split and end in {', '.join(READ)}, also compressed (.gz)"
+        },
+    )
+    train_file: str | None = field(default=None, metadata={"help": "file of one task, with the columns of the Hub"})
+    validation_file: str | None = field(default=None, metadata={"help": "as --train_file"})
+    test_file: str | None = field(default=None, metadata={"help": "as --train_file; labels are not read"})
+    max_train_samples: int | None = field(default=None, metadata={"help": "use the first rows only"})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples; not for test data"})
+
+    def __post_init__(self):
+        if sum(map(bool, (self.dataset_name, self.data_dir, self.files))) > 1:
+            raise ValueError("--dataset_name, --data_dir and files exclude each other; give one of them")
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that are named one by one."""
+        files = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
+        return {split: Path(path) for split, path in files.items() if path}
+
+    def folder(self, name: str) -> Path | None:
+        """The folder of a task in `data_dir`."""
+        paths = (Path(str(self.data_dir), prefix + name) for prefix in ("", "glue_"))
+        return next((path for path in paths if path.is_dir()), None)
+
+
+def load_task(name: str, args: GlueDataArguments, train: bool = True) -> Splits:
+    """Load the splits of a task that there are, with its columns and, but for test data, `label`.
+
+    Args:
+        name: one of `TASKS`.
+        args: where the data are.
+        train: whether there is to be a split `train`; otherwise it is left out.
+
+    Raises:
+        FileNotFoundError: there is no such file, folder or data set, or no split to train or to evaluate on.
+        ValueError: data that cannot be read, lack a column, or hold a label or text that is none.
+    """
+    with reading(f"the data of {name}"):
+        splits = _read(name, args)
+    if not train:
+        splits.pop("train", None)
+    for split in (["train"] if train else []) + TASKS[name].validation[:1]:
+        if split not in splits:
+            raise FileNotFoundError(f"there are no {split} data for {name}, only {', '.join(splits) or 'none at all'}")
+    return {split: _check(rows, split, name, args) for split, rows in splits.items()}
+
+
+def _read(name: str, args: GlueDataArguments) -> Splits:
+    parts = TASKS[name].files
+    if args.files:
+        # with several parts, a file is the first one
+        part = next(iter(parts))
+        return {split if split == "train" else split + part: _rows([path]) for split, path in args.files.items()}
+    wanted = ["train", *(split + part for split in ("validation", "test") for part in parts)]
+    if args.data_dir:
+        folder = args.folder(name)
+        if folder is None:
+            raise FileNotFoundError(f"there is neither a folder {name} nor glue_{name} in {args.data_dir}")
+        found = {split: sorted(p for p in folder.glob(f"{split}*") if ending(p) in READ) for split in wanted}
+        return {split: _rows(paths) for split, paths in found.items() if paths}
+    loaded = load_dataset(args.dataset_name or HUB_NAME, name)
+    return {split: loaded[split] for split in wanted if split in loaded}
+
+
+def _rows(paths: list[Path]) -> Dataset:
+    kinds = [check_file(path, READ) for path in paths]
+    return read_rows([*map(str, paths)], **READ[kinds[0]])
+
+
+def _check(rows: Dataset, split: str, name: str, args: GlueDataArguments) -> Dataset:
+    task, source = TASKS[name], f"the {split} data of {name}"
+    # labels of test data are secret, and -1 on the Hub
+    labelled = not split.startswith("test")
+    limit = args.max_train_samples if split == "train" else args.max_eval_samples
+    if labelled and limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    if not len(rows):
+        raise ValueError(f"{source} are empty")
+    columns = [*task.columns, "label"] if labelled else list(task.columns)
+    for column in columns:
+        if column not in rows.column_names:
+            raise ValueError(f"{source} have no column {column!r}, only {', '.join(rows.column_names)}")
+    for column in task.columns:
+        for number, text in enumerate(rows[column], 1):
+            if not isinstance(text, str):
+                raise ValueError(f"row {number} of {source} has {text!r} in column {column!r}, not text")
+    rows = rows.select_columns(columns)
+    if not labelled:
+        return rows
+    for number, label in enumerate(rows["label"], 1):
+        if not task.accepts(label):
+            most = MAX_SIMILARITY if task.scored else len(task.labels) - 1
+            raise ValueError(f"row {number} of {source} has label {label!r}, not a number from 0 to {most}")
+    return rows.cast_column("label", Value("float32" if task.scored else "int64"))

@@ -1,0 +1,147 @@
+"""Causal language modelling: a stream of tokens, windows over it, and exact metrics."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from sublayers.modeling.losses import IGNORED
+from sublayers.training.data.corpus import Text, join_lines
+
+
+class Windows(Dataset):
+    """Windows of equal length over a stream of tokens, in which every token but the first is a target exactly once.
+
+    Neighbours overlap by `max(context_window, 1)` tokens, which in the later one are context only; the last window is
+    padded on the right. A context window of 0 is evaluation in blocks that share nothing but the token that predicts
+    the first target; the evaluation of Baevski and Auli (2019), section 4.3, has 2560 in blocks of 3072.
+
+    Args:
+        tokens: whole stream, (number of tokens,).
+        block_size: tokens in a window.
+        context_window: least number of tokens before a target, except near the start of the stream.
+
+    Raises:
+        ValueError: a context window that leaves no targets, or a stream without a target.
+    """
+
+    def __init__(self, tokens: np.ndarray, block_size: int, context_window: int = 0):
+        check_windows(block_size, context_window)
+        if len(tokens) < 2:
+            raise ValueError("the corpus has no tokens to predict; is its text empty for this tokenizer?")
+        self.tokens = tokens
+        self.block_size = block_size
+        self.overlap = max(context_window, 1)
+
+    def __len__(self) -> int:
+        return max(1, math.ceil((len(self.tokens) - self.overlap) / (self.block_size - self.overlap)))
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        start = index * (self.block_size - self.overlap)
+        tokens = torch.from_numpy(self.tokens[start : start + self.block_size].astype(np.int64))
+        labels = tokens.clone()
+        labels[: self.overlap if index else 1] = IGNORED
+        padding = (0, self.block_size - len(tokens))
+        # causal attention never looks right, so that any token will do as padding
+        return {"input_ids": F.pad(tokens, padding), "labels": F.pad(labels, padding, value=IGNORED)}
+
+
+def check_windows(block_size: int, context_window: int) -> None:
+    """Check that windows of this many tokens have targets beside their context.
+
+    Raises:
+        ValueError: they have none.
+    """
+    if not 0 <= context_window < block_size or block_size < 2:
+        raise ValueError(
+            f"context_window={context_window} should be at least 0 and less than block_size={block_size}, "
+            "which should be at least 2"
+        )
+
+
+def token_stream(text: Text, tokenizer: PreTrainedTokenizerBase) -> Iterator[np.ndarray]:
+    """Iterate over the tokens of a corpus in arrays of any length; each document has the end token before it.
+
+    Raises:
+        ValueError: a tokenizer without an end token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"tokenizer {tokenizer.name_or_path!r} has no eos_token to put between documents")
+    if not text.documents:
+        yield np.array([tokenizer.eos_token_id])
+    rows = text.rows.map(
+        _tokenize,
+        batched=True,
+        batch_size=text.batch_size,
+        remove_columns=["text"],
+        fn_kwargs={"tokenizer": tokenizer, "documents": text.documents},
+    )
+    for table in rows.with_format("arrow").iter(batch_size=text.batch_size):
+        yield table["input_ids"].combine_chunks().flatten().to_numpy()
+
+
+def stream_windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Iterator[dict[str, Tensor]]:
+    """Iterate over the training windows of a corpus that is never in memory as a whole."""
+    rest = np.empty(0, dtype=np.int64)
+    for tokens in token_stream(text, tokenizer):
+        rest = np.concatenate([rest, tokens])
+        full = max(0, len(rest) - 1) // (block_size - 1)
+        for index in range(full):
+            yield Windows(rest, block_size)[index]
+        rest = rest[full * (block_size - 1) :]
+    if len(rest) > 1:
+        yield Windows(rest, block_size)[0]
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the negative log-likelihood of every label from the logits one position before it.
+
+    Args:
+        logits: (batch, length, vocabulary).
+        labels: token numbers, or -100 for those not scored, (batch, length).
+
+    Returns:
+        Nats, 0 where nothing is scored, (batch, length).
+    """
+    losses = F.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return F.pad(losses.view(len(labels), -1), (1, 0))
+
+
+def language_modeling_metrics(text: Text) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Make the Trainer's `compute_metrics` for an evaluation text from the results of `token_losses`.
+
+    Its metrics are the loss in nats per token, the perplexity, and bits per byte and per character: all bits, those
+    for the end tokens between documents too, over the UTF-8 bytes and characters of the text.
+    """
+    pieces = list(text.pieces())
+    characters = sum(map(len, pieces))
+    num_bytes = sum(len(piece.encode()) for piece in pieces)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        scored = np.asarray(prediction.label_ids) != IGNORED
+        nats = float(np.asarray(prediction.predictions)[scored].sum(dtype=np.float64))
+        loss = nats / int(scored.sum())
+        return {
+            # takes the place of the Trainer's, which weighs windows equally however many targets they have
+            "loss": loss,
+            # more than 709 would overflow
+            "perplexity": math.exp(min(loss, 709)),
+            "bits_per_byte": nats / math.log(2) / num_bytes,
+            "bits_per_character": nats / math.log(2) / characters,
+        }
+
+    return compute_metrics
+
+
+def _tokenize(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, documents: bool) -> dict[str, list[Any]]:
+    encoded = tokenizer(join_lines(batch["text"], documents), add_special_tokens=False, verbose=False)
+    before = [tokenizer.eos_token_id] if documents else []
+    return {"input_ids": [np.array(before + ids, dtype=np.int32) for ids in encoded.input_ids]}

@@ -1,0 +1,281 @@
+"""Pairs of texts for encoder-decoders: reading them, training their tokenizers, and tokenizing them."""
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import fsspec
+from accelerate import PartialState
+from datasets import Dataset, load_dataset
+from tokenizers import decoders, normalizers, processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from sublayers.training.data.files import BUILDERS, ending, read_rows, reading
+from sublayers.training.data.functions import docstring_to_code
+from sublayers.training.data.tokenizers import train_tokenizer
+
+SIDES = ("source", "target")
+# in the order of their ids, which is fairseq's
+SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+@dataclass
+class Seq2SeqDataArguments:
+    """Flags that name pairs of texts; without any they are documented functions of the running Python's library."""
+
+    _argument_group_name: ClassVar[str] = "data (default: docstrings and code of the running Python's standard library)"
+
+    dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, or a local folder"})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "configuration of the data set"})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": ".json, .jsonl, .parquet or .csv, or two plain text files with a text per line, source and target; "
+            "all also compressed (.gz)",
+        },
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "as --train_file"})
+    test_file: list[str] | None = field(default=None, metadata={"help": "as --train_file"})
+    source: str | None = field(
+        default=None, metadata={"help": "column with the input, or its language code in a column 'translation'"}
+    )
+    target: str | None = field(default=None, metadata={"help": "as --source, for the output"})
+    max_source_length: int = field(
+        default=128, metadata={"help": "tokens, end included; longer pairs are not trained on, and cut in evaluation"}
+    )
+    max_target_length: int = field(default=128, metadata={"help": "as --max_source_length"})
+    max_train_samples: int | None = field(default=None, metadata={"help": "use the first pairs only"})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples, of validation"})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples, of test"})
+    lowercase: bool = field(default=False, metadata={"help": "turn sources and targets to lower case"})
+
+
+def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
+    """Load the splits among `train`, `validation` and `test`, each with the text columns `source` and `target`.
+
+    Raises:
+        FileNotFoundError: there is no such file or data set.
+        ValueError: data that cannot be read, flags that do not name two texts of it, a missing or empty text, or plain
+            text files of different length.
+    """
+    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    if any(files.values()) and args.dataset_name:
+        raise ValueError("--dataset_name and files exclude each other; give one of them")
+    if any(files.values()):
+        splits = {split: _read_files(split, paths, args) for split, paths in files.items() if paths}
+    elif args.dataset_name:
+        splits = _read_dataset(args.dataset_name, args)
+    elif args.source or args.target:
+        raise ValueError("--source and --target name texts of a data set; give --train_file or --dataset_name, too")
+    else:
+        splits = docstring_to_code()
+    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
+    for split, rows in splits.items():
+        if (limit := limits[split]) is not None:
+            if limit < 1:
+                raise ValueError(f"no {split} pair is left of the first {limit}; use at least one")
+            splits[split] = rows = rows.take(min(limit, len(rows)))
+        if args.lowercase:
+            splits[split] = rows.map(_lower, batched=True, desc=f"lower case, {split}")
+    return splits
+
+
+def train_pair_tokenizers(
+    train: Dataset, vocab_size: int, joint: bool, lowercase: bool = False
+) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+    """Train byte-level BPEs of sources and targets, which end each text in </s> and decode to exactly that text.
+
+    A word has the same tokens at the start of a text as inside it.
+
+    Args:
+        train: columns `source` and `target`.
+        vocab_size: largest number of tokens of each tokenizer, special ones included.
+        joint: one tokenizer for both, returned twice.
+        lowercase: the tokenizers turn what they read to lower case.
+
+    Raises:
+        ValueError: a vocabulary too small for the bytes and special tokens.
+    """
+    if joint:
+        tokenizer = _train(train, SIDES, vocab_size, lowercase)
+        return tokenizer, tokenizer
+    return _train(train, ("source",), vocab_size, lowercase), _train(train, ("target",), vocab_size, lowercase)
+
+
+def tokenize_pairs(
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    max_source_length: int,
+    max_target_length: int,
+    drop_long: bool,
+    desc: str,
+) -> Dataset:
+    """Tokenize pairs, and leave out or cut those that are too long, and say how many.
+
+    Args:
+        rows: columns `source` and `target`.
+        tokenizer: of sources.
+        target_tokenizer: of targets; the same object if one tokenizer reads both.
+        max_source_length: largest number of tokens, special ones included.
+        max_target_length: as max_source_length.
+        drop_long: leave out too long pairs, as in training; else cut them before their end token.
+        desc: the split's name, for messages.
+
+    Returns:
+        Columns `input_ids` and `labels`, not padded.
+
+    Raises:
+        ValueError: lengths without room for text, targets that do not end in an end token, or nothing is left.
+    """
+    sides = {"source": (tokenizer, max_source_length), "target": (target_tokenizer, max_target_length)}
+    for side, (own, length) in sides.items():
+        if length <= (special := own.num_special_tokens_to_add()):
+            raise ValueError(f"max_{side}_length={length} has no room beside {special} special tokens; give more")
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list]:
+        # lengths are checked below; a warning would say it of the tokenizer's own limit
+        sources = tokenizer(batch["source"], verbose=False).input_ids
+        targets = target_tokenizer(text_target=batch["target"], verbose=False).input_ids
+        lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+        long = [source > max_source_length or target > max_target_length for source, target in lengths]
+        for i in (i for i, too_long in enumerate(long) if too_long and not drop_long):
+            source, target = batch["source"][i], batch["target"][i]
+            sources[i] = tokenizer(source, truncation=True, max_length=max_source_length).input_ids
+            targets[i] = target_tokenizer(text_target=target, truncation=True, max_length=max_target_length).input_ids
+        return {"input_ids": sources, "labels": targets, "long": long}
+
+    encoded = rows.map(encode, batched=True, remove_columns=rows.column_names, desc=f"tokenizing {desc}")
+    if target_tokenizer.eos_token_id not in encoded[0]["labels"]:
+        raise ValueError(
+            f"the tokenizer puts no end token ({target_tokenizer.eos_token}) behind targets, and a model would never "
+            "stop; choose one that is made for sequence-to-sequence models"
+        )
+    if number := sum(encoded["long"]):
+        limits = f"{max_source_length} source or {max_target_length} target tokens"
+        first = list(encoded["long"]).index(True) + 1
+        if drop_long and number == len(rows):
+            raise ValueError(
+                f"all {number} {desc} pairs have more than {limits}; raise --max_source_length or --max_target_length"
+            )
+        if drop_long:
+            encoded = encoded.filter(
+                lambda long: not long, input_columns="long", desc=f"leaving out long pairs, {desc}"
+            )
+        done = "left out" if drop_long else "cut"
+        which = f"{number} of {len(rows)} {desc} pairs, the first of them number {first},"
+        PartialState().print(f"{which} have more than {limits} and are {done}")
+    return encoded.remove_columns("long")
+
+
+def _read_dataset(name: str, args: Seq2SeqDataArguments) -> dict[str, Dataset]:
+    with reading(f"data set {name!r}"):
+        found = load_dataset(name, args.dataset_config_name)
+    splits = [split for split in ("train", "validation", "test") if split in found]
+    if not splits:
+        raise ValueError(f"data set {name!r} has no split train, validation or test, only {', '.join(found)}")
+    return {split: _choose(found[split], f"split {split} of {name}", args) for split in splits}
+
+
+def _read_files(split: str, paths: list[str], args: Seq2SeqDataArguments) -> Dataset:
+    for path in paths:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    if len(paths) == 2:
+        lines = [_read_lines(path) for path in paths]
+        if len(lines[0]) != len(lines[1]):
+            raise ValueError(
+                f"{paths[0]} has {len(lines[0])} lines and {paths[1]} has {len(lines[1])}; "
+                "give files with as many lines, translations of each other"
+            )
+        rows = Dataset.from_dict(dict(zip(SIDES, lines, strict=True)))
+        return _check(rows, "line", paths)
+    if len(paths) > 2 or ending(paths[0]) not in BUILDERS:
+        raise ValueError(
+            f"--{split}_file {' '.join(paths)} is neither one file that ends in {', '.join(BUILDERS)} (compressed or "
+            "not) nor two plain text files, source and target"
+        )
+    return _choose(read_rows(paths), paths[0], args)
+
+
+def _read_lines(path: str) -> list[str]:
+    # other characters that may end a line can stand inside a text, and in one of two files only
+    with reading(path), fsspec.open(path, "rt", encoding="utf-8", newline="\n", compression="infer") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
+def _choose(rows: Dataset, name: str, args: Seq2SeqDataArguments) -> Dataset:
+    # a column `translation` of dicts becomes columns `translation.de` and so on
+    rows = rows.flatten()
+    columns = {column.removeprefix("translation."): column for column in rows.column_names}
+    for flag, value in (("source", args.source), ("target", args.target)):
+        if value is None:
+            raise ValueError(f"{name} has {', '.join(columns)}; choose what to read as --source and what as --target")
+        if value not in columns:
+            nearest = difflib.get_close_matches(value, columns, n=1)
+            meant = f", did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"{name} has no {value!r}{meant}; choose --{flag} from {', '.join(columns)}")
+    if args.source == args.target:
+        raise ValueError(f"--source and --target are both {args.source!r}; choose two of {', '.join(columns)}")
+    chosen = {columns[args.source]: "source", columns[args.target]: "target"}
+    rows = _check(rows.select_columns([*chosen]).rename_columns(chosen), "row", [name, name])
+    if any("DCNL" in text or "DCSP" in text for text in rows["target"]):
+        rows = rows.map(_restore_layout, batched=True, desc=f"restoring lines and indentation, {name}")
+    return rows
+
+
+def _check(rows: Dataset, unit: str, names: list[str]) -> Dataset:
+    if not len(rows):
+        raise ValueError(f"{names[0]} holds no pairs")
+
+    def check(batch: dict[str, list], indices: list[int]) -> None:
+        for side, name in zip(SIDES, names, strict=True):
+            for i, text in zip(indices, batch[side], strict=True):
+                if not isinstance(text, str | None):
+                    raise ValueError(
+                        f"{unit} {i + 1} of {name} has {type(text).__name__} as its {side}, not text; "
+                        f"choose another --{side}"
+                    )
+                if not (text and text.strip()):
+                    raise ValueError(f"{unit} {i + 1} of {name} has an empty {side}; remove the pair")
+
+    rows.map(check, batched=True, with_indices=True, desc=f"checking {' and '.join(dict.fromkeys(names))}")
+    return rows
+
+
+def _restore_layout(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    # the corpus of Barone and Sennrich (2017) has marks for line ends and for levels of indentation
+    lines = {side: [re.sub(r"\s*DCNL ?", "\n", text) for text in batch[side]] for side in SIDES}
+    return {side: [re.sub(r" *DCSP ?", "    ", text) for text in texts] for side, texts in lines.items()}
+
+
+def _lower(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {side: [text.lower() for text in batch[side]] for side in SIDES}
+
+
+def _train(train: Dataset, sides: tuple[str, ...], vocab_size: int, lowercase: bool) -> PreTrainedTokenizerFast:
+    def texts() -> Iterator[str]:
+        for batch in train.iter(batch_size=1000):
+            for side in sides:
+                # as the normalizer below does it
+                yield from (" " + (text.lower() if lowercase else text) for text in batch[side])
+
+    tokenizer = train_tokenizer(texts(), "bpe", vocab_size, SPECIAL_TOKENS).backend_tokenizer
+    # ByteLevel's own prefix would make " a" and "a" the same
+    prefix = normalizers.Prepend(" ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), prefix]) if lowercase else prefix
+    tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Strip(" ", 1, 0)])
+    eos = SPECIAL_TOKENS["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        # a text may hold "<s>", which is HTML, too
+        split_special_tokens=True,
+        **SPECIAL_TOKENS,
+    )

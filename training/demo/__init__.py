@@ -1,0 +1,1 @@
+"""A first look: small models of each kind, trained in minutes."""

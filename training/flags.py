@@ -1,0 +1,130 @@
+"""Reading flags, settings files and recipes."""
+
+import argparse
+import difflib
+import json
+from collections.abc import Collection
+from dataclasses import MISSING, field, fields, make_dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
+
+import yaml
+
+RECIPES = Path(__file__).with_name("recipes")
+
+
+def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tuple[Any, ...]:
+    """Read flags into one instance per dataclass.
+
+    Raises:
+        ValueError: an unknown flag, with the nearest known one, or a value of the wrong type.
+    """
+    from transformers import HfArgumentParser
+
+    class Parser(HfArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            # argparse would print all of the hundred flags before the one sentence that matters
+            raise ValueError(message)
+
+    parser = Parser(dataclass_types, usage=usage, allow_abbrev=False)
+    _, unknown = parser.parse_known_args(argv)
+    if unknown:
+        name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
+        known = [f.name for dataclass_type in dataclass_types for f in fields(dataclass_type)]
+        raise ValueError(f"unknown option {name!r}{nearest(name, known)}")
+    return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+
+
+def expand_settings_file(argv: list[str], command: str) -> list[str]:
+    """Replace a leading .yaml, .yml or .json file, or the name of a command's recipe, by the flags it stands for.
+
+    Later flags override them, and a file those of the file that it has as `base`: another one beside it, or a recipe. A
+    recipe writes into `runs`, into a folder of its name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there is no such recipe, or the file is no mapping of options to values.
+    """
+    if not argv or argv[0].startswith("-"):
+        return argv
+    name, *flags = argv
+    from_file: list[str] = []
+    for option, value in _read_settings(name, command).items():
+        if isinstance(value, list):
+            from_file += [f"--{option}", *map(str, value)]
+        elif value is not None:
+            from_file.append(f"--{option}={json.dumps(value) if isinstance(value, dict) else value}")
+    return from_file + flags
+
+
+def recipes(command: str) -> dict[str, Path]:
+    """Find a command's recipes by their names."""
+    return {path.stem: path for path in sorted((RECIPES / command).glob("*.yaml"))}
+
+
+def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    if name.endswith((".yaml", ".yml", ".json")):
+        path = folder / name
+    elif name in (known := recipes(command)):
+        path, own = known[name], {"output_dir": f"runs/{name}"}
+    else:
+        others = {recipe.stem: recipe.parent.name for recipe in RECIPES.rglob("*.yaml")}
+        of = f" is one of sublayers {others[name]}" if name in others else " is unknown"
+        raise ValueError(f"recipe {name!r}{of}; choose from {', '.join(known)} or give a .yaml file")
+    try:
+        # yaml reads json, too
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} should map options to values, such as 'block_size: 512'")
+    base = settings.pop("base", None)
+    return (_read_settings(str(base), command, path.parent) if base else {}) | own | settings
+
+
+def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -> type:
+    """Make a dataclass of flags from the fields of a configuration class.
+
+    Args:
+        config_class: configuration of a new model.
+        run: dataclass of the command's own flags, which take precedence over fields of the same name.
+        decided: fields that are no flags because the command or the tokenizer decides on them.
+    """
+    from transformers import PreTrainedConfig, TrainingArguments
+
+    taken = {f.name for base in (PreTrainedConfig, TrainingArguments, run) for f in fields(base)} | {*decided}
+    flags = []
+    for f in fields(config_class):
+        # the tokenizer decides on the special tokens as well as on vocab_size
+        if f.name not in taken and not f.name.endswith("_token_id") and get_origin(f.type) is not dict:
+            # argparse turns text into one type only
+            kind: Any = float if {float, int} <= {*get_args(f.type)} else f.type
+            bare = {"nargs": "?", "const": True} if kind is bool else {}
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            help_text = f"{default!r} when not given"
+            flags.append((f.name, kind | None, field(default=None, metadata={"help": help_text, **bare})))
+    group = {"_argument_group_name": f"{config_class.__name__} of a new model"}
+    return make_dataclass("ConfigFlags", flags, namespace=group)
+
+
+def given_flags(flags: Any) -> dict[str, Any]:
+    """Choose the flags that were given."""
+    return {name: value for name, value in vars(flags).items() if value is not None}
+
+
+def positive(text: str) -> int:
+    """Read a positive number, as the `type` of an argparse option.
+
+    Raises:
+        ArgumentTypeError: it is less than 1.
+    """
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Ask, at the end of a sentence, whether the nearest of the known names was meant."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,0 +1,187 @@
+"""`sublayers study bert`: pre-train and fine-tune several orders alike, and draw quality against cost."""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, ClassVar, NamedTuple
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from transformers import AutoModelForPreTraining
+
+from sublayers.configuration.sublayer_cost import flops, parameters
+from sublayers.configuration.sublayer_order import interleaved
+from sublayers.training import cli
+from sublayers.training.data.corpus import CorpusArguments, load_corpus
+from sublayers.training.data.tokenizers import sample, train_tokenizer
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.studies.tables import mean_and_deviation, write_results, write_table
+
+# what a classifier reads in the cost that is drawn
+LENGTH = 128
+
+
+class Studied(NamedTuple):
+    """A model of the study: its family, and the order of its sublayers."""
+
+    model_type: str
+    order: str
+
+
+MODELS = {
+    "bert": Studied("par_bert", "(sf)12"),
+    "par_bert": Studied("par_bert", "(sff)5f9"),
+    "macaron_bert": Studied("macaron_bert", "(fsf)12"),
+    "s12f12": Studied("par_bert", "s12f12"),
+    "s5f19": Studied("par_bert", "s5f19"),
+}
+
+
+@dataclass
+class StudyArguments:
+    """Flags for the models, how long they are trained, and on what."""
+
+    _argument_group_name: ClassVar[str] = "models, training and tasks"
+
+    glue_dir: str = field(metadata={"help": "folder with one for each GLUE task, as --data_dir of sublayers glue"})
+    squad_train_file: str | None = field(default=None, metadata={"help": "as --train_file of sublayers squad"})
+    squad_validation_file: str | None = field(default=None, metadata={"help": "as --squad_train_file"})
+    output_dir: str = field(default="runs/study", metadata={"help": "what is finished in it is not run again"})
+    models: list[str] = field(default_factory=lambda: [*MODELS], metadata={"help": f"of {', '.join(MODELS)}"})
+    tasks: list[str] = field(
+        default_factory=lambda: ["sst2", "mrpc", "cola", "stsb"], metadata={"help": "GLUE tasks to fine-tune on"}
+    )
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "one pre-training and fine-tuning each"})
+    hidden_size: int = field(default=128, metadata={"help": "width of the models"})
+    num_attention_heads: int = field(default=4, metadata={"help": "attention heads"})
+    vocab_size: int = field(default=8192, metadata={"help": "largest size of the tokenizer, which is trained first"})
+    pretraining_flags: str = field(default="", metadata={"help": "flags of sublayers pretrain, in one text"})
+    glue_flags: str = field(default="", metadata={"help": "flags of sublayers glue"})
+    squad_flags: str = field(default="", metadata={"help": "flags of sublayers squad"})
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Run every model that is not finished, and report on all that are.
+
+    Models have BERT's number of sublayer parameters: what attention saves widens the feed-forward sublayers. All are
+    trained with the same flags and on the same data. A table, a picture and every number are left in the output folder.
+
+    Args:
+        argv: flags, after an optional settings file or recipe; see `sublayers study bert --help`.
+
+    Returns:
+        The scores of each finished model by seed and task, its parameters and its cost.
+
+    Raises:
+        ValueError: bad flags, an unknown model, or what the other commands raise.
+    """
+    args, corpus = parse_flags(
+        expand_settings_file(argv, "study"),
+        [StudyArguments, CorpusArguments],
+        "sublayers study bert [SETTINGS.yaml] --glue_dir DIR [--name value ...]",
+    )
+    if unknown := sorted(set(args.models) - MODELS.keys()):
+        raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}")
+    folder = Path(args.output_dir)
+    tokenizer = folder / "tokenizer"
+    if not tokenizer.exists():
+        texts = sample(load_corpus(corpus)["train"])
+        train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(tokenizer)
+    for seed in args.seeds:
+        for name in args.models:
+            results = folder / f"{name}-{seed}.json"
+            if not results.exists():
+                scores = run(name, seed, folder / f"{name}-{seed}", args, corpus)
+                results.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    found: dict[str, Any] = {}
+    for name in MODELS:
+        runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
+        if runs:
+            found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
+    report(found, folder)
+    return found
+
+
+def intermediate_size(order: str, hidden_size: int) -> int:
+    """Find the feed-forward width that gives an order as many parameters as BERT of 12 layers has in its sublayers.
+
+    Rounded to a multiple of 8, which processors like.
+    """
+    budget = parameters(interleaved(12), hidden_size, 4 * hidden_size)
+    fixed = parameters(order, hidden_size, 0)
+    return 8 * round((budget - fixed) / (parameters(order, hidden_size, 1) - fixed) / 8)
+
+
+def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments) -> dict[str, Any]:
+    """Pre-train one model and fine-tune it on every task, as far as that was not finished before."""
+    model_type, order = MODELS[name]
+    inner = intermediate_size(order, args.hidden_size)
+    pretrained = folder / "pretrained"
+
+    def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
+        if not results.exists():
+            Console().rule(f"{results.parent.name}: {name}, {order}, seed {seed}")
+            # what a killed run left
+            shutil.rmtree(results.parent, ignore_errors=True)
+            flags = {**flags, "seed": seed, "output_dir": results.parent}
+            cli.run([command, *(f"--{flag}={value}" for flag, value in flags.items()), *more.split()])
+        return json.loads(results.read_text(encoding="utf-8"))
+
+    flags = {
+        "objective": "mlm+nsp",
+        "model_type": model_type,
+        "sublayer_order": order,
+        "hidden_size": args.hidden_size,
+        "intermediate_size": inner,
+        "num_attention_heads": args.num_attention_heads,
+        "tokenizer_name_or_path": Path(args.output_dir) / "tokenizer",
+        **{flag: value for flag, value in vars(corpus).items() if value is not None and value is not False},
+    }
+    pretraining = once("pretrain", pretrained / "all_results.json", flags, args.pretraining_flags)
+    start = {"model_name_or_path": pretrained}
+    scores = {}
+    for task in args.tasks:
+        flags = {**start, "task_name": task, "data_dir": args.glue_dir}
+        found = once("glue", folder / task / "results.json", flags, args.glue_flags)[task]
+        scores[task] = {"metric": found["metric"], "score": found["best"]["median"], "all": found["best"]["runs"]}
+    if args.squad_train_file:
+        flags = {**start, "train_file": args.squad_train_file, "validation_file": args.squad_validation_file}
+        metrics = once("squad", folder / "squad" / "all_results.json", flags, args.squad_flags)
+        scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
+    bert = interleaved(12)
+    cost = flops(order, args.hidden_size, inner, LENGTH, 1)
+    return {
+        "order": order,
+        "parameters": AutoModelForPreTraining.from_pretrained(pretrained).num_parameters(),
+        "intermediate_size": inner,
+        "cost": cost / flops(bert, args.hidden_size, 4 * args.hidden_size, LENGTH, 1),
+        "pretraining": pretraining,
+        "tasks": scores,
+    }
+
+
+def report(found: dict[str, Any], folder: Path) -> None:
+    """Write the scores as `results.json`, as the table `results.md` and as a picture of quality against cost."""
+    tasks = next(iter(next(iter(found.values())).values()))["tasks"]
+    scored = [f"{task} ({result['metric']})" for task, result in tasks.items()]
+    head = ["model", "order", "parameters", "cost", *scored, "mean"]
+    rows, points = [], []
+    for name, by_seed in found.items():
+        runs = list(by_seed.values())
+        columns = [[run["tasks"][task]["score"] * 100 for run in runs] for task in tasks]
+        columns.append([mean(column) for column in zip(*columns, strict=True)])
+        points.append((name, runs[0]["cost"], columns[-1]))
+        rows.append([name, f"`{runs[0]['order']}`", f"{runs[0]['parameters']:,}", f"{runs[0]['cost']:.2f}"])
+        rows[-1] += [mean_and_deviation(column) for column in columns]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, cost, scores in points:
+        axes.errorbar(cost, mean(scores), yerr=stdev(scores) if len(scores) > 1 else None, fmt="o", capsize=3)
+        axes.annotate(name, (cost, mean(scores)), textcoords="offset points", xytext=(6, 6))
+    axes.set(xlabel=f"FLOPs of classifying {LENGTH} tokens, relative to BERT", ylabel="mean score over the tasks")
+    axes.margins(0.3)
+    figure.savefig(folder / "quality_against_cost.svg")
+    write_results(found, write_table([head, *rows]), folder)
+    Console().print(f"all numbers and a picture of quality against cost are in {folder}")

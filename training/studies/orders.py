@@ -1,0 +1,224 @@
+"""`sublayers study orders`: what the order of its sublayers does to what a trained encoder-decoder writes."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar, Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.metrics.seq2seq import task_metrics
+from sublayers.training.studies.ensemble import Seq2SeqEnsemble
+from sublayers.training.studies.orders_report import read_losses, report
+from sublayers.training.studies.writer import Writer, load_writer
+from sublayers.training.trainers.resume import complete_checkpoints
+
+# the metric of each task that tables and pictures show
+SCORES = {"translation": "bleu", "summarization": "rougeL", "code": "sentence_bleu"}
+# how many tokens are the frequent ones of Table 18
+FREQUENT = 20
+
+# texts by side
+Pairs = dict[str, list[str]]
+# metrics of predictions and references
+Score = Callable[[list[str], list[str]], dict[str, Any]]
+
+
+@dataclass
+class StudyOrdersArguments:
+    """Flags for the models, how they write, and what is studied besides."""
+
+    _argument_group_name: ClassVar[str] = "models, task and generation"
+
+    model_name_or_path: list[str] = field(metadata={"help": "folders that sublayers seq2seq left"})
+    task: Literal["translation", "summarization", "code"] = field(metadata={"help": "decides on the metrics"})
+    language: Literal["python", "java"] = field(default="python", metadata={"help": "of the targets of --task code"})
+    split: Literal["validation", "test"] = field(default="validation", metadata={"help": "which pairs are written"})
+    output_dir: str = field(default="runs/study-orders", metadata={"help": "new or empty folder"})
+    orders: list[str] | None = field(
+        default=None, metadata={"help": "decoder orders that a model is forced into that has but one, such as fsc csf"}
+    )
+    ensemble: bool = field(default=False, metadata={"help": "let the first model, the first two, ... write together"})
+    checkpoints: bool = field(default=False, metadata={"help": "score every checkpoint in the models' folders, too"})
+    batch_size: int = field(default=32, metadata={"help": "sources that are decoded at once"})
+    num_beams: int | None = field(default=None, metadata={"help": "default: the model's"})
+    length_penalty: float | None = field(default=None, metadata={"help": "default: the model's"})
+    max_length: int | None = field(default=None, metadata={"help": "most tokens of a text; default: the model's"})
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Let every model write a split in each order that it has, and compare; also ensembles and checkpoints.
+
+    The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 10, 18 and 21, and setting 1 of section 5.4.
+
+    Args:
+        argv: flags, after an optional settings file; see `sublayers study orders --help`.
+
+    Returns:
+        What `results.json` in the output folder holds: of each model in `models` what `study_model` finds, and in
+        `curves` its losses in training and, with --checkpoints, their scores, as pairs of a step and a value; and in
+        `ensembles` the metrics of the first model, the first two, ...
+
+    Raises:
+        FileExistsError: the output folder is not empty.
+        FileNotFoundError: there is no such file.
+        ValueError: bad flags or data, or models that cannot be studied so.
+    """
+    args, data = parse_flags(
+        expand_settings_file(argv, "study"),
+        [StudyOrdersArguments, Seq2SeqDataArguments],
+        "sublayers study orders [SETTINGS.yaml] --model_name_or_path RUN [RUN ...] --task TASK [--name value ...]",
+    )
+    folder, names, metric = Path(args.output_dir), args.model_name_or_path, SCORES[args.task]
+    refuse_to_overwrite(folder)
+    if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
+        raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
+    options = {name: getattr(args, name) for name in ("num_beams", "length_penalty", "max_length")}
+    load = partial(
+        load_writer,
+        max_source_length=data.max_source_length,
+        batch_size=args.batch_size,
+        options={name: value for name, value in options.items() if value is not None},
+        orders=args.orders,
+    )
+    writers = {name: load(name) for name in names}
+    if args.ensemble:
+        check_vocabularies(writers)
+    loaded = load_pairs(data)
+    needed = {args.split, *("validation" for writer in writers.values() if writer.is_undecided)}
+    if missing := sorted(needed - loaded.keys()):
+        raise ValueError(f"there are no {missing[0]} data; give --{missing[0]}_file")
+    splits = {split: {side: list(loaded[split][side]) for side in SIDES} for split in needed}
+    pairs = splits[args.split]
+
+    def score(predictions: list[str], references: list[str]) -> dict[str, Any]:
+        return task_metrics(args.task, predictions, references, args.language, data.target)
+
+    found: dict[str, Any] = {"split": args.split, "metric": metric, "models": {}, "curves": {}, "ensembles": []}
+    for name, writer in writers.items():
+        found["models"][name] = study_model(writer, name, splits, args, score)
+        found["curves"][name] = read_losses(Path(name))
+        if args.checkpoints:
+            points = found["curves"][name][metric] = []
+            for path in complete_checkpoints(name):
+                texts = load(str(path)).write(pairs["source"], str(path))
+                points.append([int(path.name.split("-")[-1]), score(texts, pairs["target"])[metric]])
+    if args.ensemble:
+        first, *_ = writers.values()
+        for number in range(1, len(writers) + 1):
+            members = [writer.model for writer in [*writers.values()][:number]]
+            texts = replace(first, model=Seq2SeqEnsemble(members)).write(pairs["source"], f"ensemble of {number}")
+            found["ensembles"].append(score(texts, pairs["target"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    report(found, folder)
+    return found
+
+
+def check_vocabularies(writers: dict[str, Writer]) -> None:
+    """Check that models can write together.
+
+    Raises:
+        ValueError: two have other tokens.
+    """
+    (first, expected), *others = writers.items()
+    for name, writer in others:
+        for own, same in zip(writer.tokenizers, expected.tokenizers, strict=True):
+            if own.get_vocab() != same.get_vocab():
+                raise ValueError(f"{name} has another vocabulary than {first}; an ensemble needs models with the same")
+
+
+def study_model(
+    writer: Writer, name: str, splits: dict[str, Pairs], args: StudyOrdersArguments, score: Score
+) -> dict[str, Any]:
+    """Let a model write a split in each of its orders.
+
+    Returns:
+        `orders`, a list of a dict each: `encoder` and `decoder`, whether the order was `trained`, the `metrics` of the
+        whole split (Table 21) and, if orders are predicted, the `share` of the sources that are predicted to suit it.
+        `predicted`: the metrics of the texts in predicted orders, and `subsets`: see `study_subset`, one for each order
+        that is predicted at all.
+        `best`, if orders are trained, but not predicted: the number of the `order` that scores best on the `validation`
+        data, that score, and its metrics on the split.
+    """
+
+    def write_all(split: str) -> list[list[str]]:
+        sources, number = splits[split]["source"], len(writer.paths)
+        return [
+            writer.write(sources, f"{name}, {split}, order {n} of {number}", path)
+            for n, path in enumerate(writer.paths, 1)
+        ]
+
+    pairs, metric, texts = splits[args.split], SCORES[args.task], write_all(args.split)
+    encoders, decoders = writer.model.config.stack_orders
+    orders: list[dict[str, Any]] = [
+        {
+            "encoder": encoders[m],
+            "decoder": decoders[n],
+            "trained": number < writer.trained,
+            "metrics": score(texts[number], pairs["target"]),
+        }
+        for number, (m, n) in enumerate(writer.paths)
+    ]
+    found: dict[str, Any] = {"orders": orders}
+    if writer.predicts:
+        chosen = writer.choose(pairs["source"], f"{name}, predicting orders")
+        own = [texts[number][row] for row, number in enumerate(chosen)]
+        found |= {"predicted": score(own, pairs["target"]), "subsets": []}
+        for number, order in enumerate(orders):
+            rows = [row for row, other in enumerate(chosen) if other == number]
+            order["share"] = len(rows) / len(chosen)
+            if rows:
+                subset = study_subset(rows, pairs, texts, writer.tokenizers, score, metric)
+                found["subsets"].append({"order": number + 1, **subset})
+    if writer.is_undecided:
+        scores = [order["metrics"][metric] for order in orders]
+        if args.split != "validation":
+            target = splits["validation"]["target"]
+            scores = [score(written, target)[metric] for written in write_all("validation")]
+        best = scores.index(max(scores))
+        found["best"] = {"order": best + 1, "validation": scores[best], "metrics": orders[best]["metrics"]}
+    return found
+
+
+def study_subset(
+    rows: list[int],
+    pairs: Pairs,
+    texts: list[list[str]],
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+    score: Score,
+    metric: str,
+) -> dict[str, Any]:
+    """Score some rows under every order (Figure 2), and count their tokens (Table 18).
+
+    Args:
+        rows: numbers of the pairs.
+        pairs: sources and targets of the split.
+        texts: what was written for each pair, by order.
+        tokenizers: of sources and of targets.
+        score: metrics of predictions and references.
+        metric: the one to keep.
+
+    Returns:
+        The number of `sentences`, `scores` under each order and their mean `mean_score`; and for `source` and `target`
+        the `tokens`, special ones not counted, `distinct_tokens`, and how frequent the 20 most frequent ones are among
+        them in all, `top_frequency`, from 0 to 1.
+    """
+    found: dict[str, Any] = {"sentences": len(rows)}
+    references = [pairs["target"][row] for row in rows]
+    found["scores"] = [score([written[row] for row in rows], references)[metric] for written in texts]
+    found["mean_score"] = mean(found["scores"])
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        ids = tokenizer([pairs[side][row] for row in rows], add_special_tokens=False, verbose=False).input_ids
+        counts = Counter(token for text in ids for token in text)
+        found[side] = {
+            "tokens": counts.total(),
+            "distinct_tokens": len(counts),
+            "top_frequency": sum(count for _, count in counts.most_common(FREQUENT)) / counts.total(),
+        }
+    return found

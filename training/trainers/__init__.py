@@ -1,0 +1,1 @@
+"""Running a training: arguments, trainers, checkpoints, and what is left behind at its end."""

@@ -1,0 +1,51 @@
+"""A model's folder as one that works for somebody without this package."""
+
+import shutil
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from sublayers import AUTO_CLASSES
+from sublayers.hub.loading import load
+from sublayers.hub.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
+from sublayers.training.folders import refuse_to_overwrite, whole_folder
+
+
+def export(source: Path, destination: Path, model_id: str | None = None) -> None:
+    """Write a model's weights, configuration, tokenizer, code, licence and card into a new folder, and nothing else.
+
+    Args:
+        source: folder of a trained model.
+        destination: a new folder.
+        model_id: what the card calls the model, by default the new folder's name.
+
+    Raises:
+        FileExistsError: the destination holds files.
+        OSError: the source has no configuration, or no safetensors.
+        ValueError: the source is no model of this package, lacks some of its weights, or is refused by `load`
+            or `write_card`.
+    """
+    refuse_to_overwrite(destination)
+    if not (source / "config.json").exists():
+        raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
+    config = load(AutoConfig, source)
+    # so that it is this folder's that cannot be read, not its copy
+    read_run(source)
+    if (source / CARD).exists():
+        is_draft(source / CARD)
+    heads = {head.__name__: head for head in AUTO_CLASSES.get(type(config), {}).values()}
+    architecture = (config.architectures or [""])[0]
+    if architecture not in heads:
+        raise ValueError(
+            f"{source} holds {architecture or 'no architecture'} of type {config.model_type!r}, no model of this "
+            "package; `sublayers convert` makes one of some others"
+        )
+    model, loaded = load(heads[architecture], source, use_safetensors=True, output_loading_info=True)
+    if lacking := sorted(loaded["missing_keys"]):
+        raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; train the model and save it first")
+    with whole_folder(destination) as folder:
+        for name in (RUN, LOSS_CURVE, CARD):
+            if (source / name).exists():
+                shutil.copyfile(source / name, folder / name)
+        model.save_pretrained(folder, self_contained=True)
+        write_card(folder, model_id or destination.resolve().name)

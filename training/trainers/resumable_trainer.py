@@ -1,0 +1,144 @@
+"""The Trainer of all training commands, which goes on from a checkpoint as if it had never stopped."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from math import isfinite, isnan, nan
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+
+from sublayers.training.folders import is_of_a_file
+from sublayers.training.trainers.publish import PublishingTrainer
+
+# where the Trainer's state keeps the sums of the losses
+LOSSES = "losses"
+
+
+class LossCallback(TrainerCallback):
+    """Give a Trainer that resumes the sums of the losses before, which it would begin anew."""
+
+    def __init__(self, trainer: "ResumableTrainer"):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take the sums out of the state."""
+        if state.global_step:
+            # what another Trainer saved does not tell them
+            unknown = {"logged": nan, "not_logged": 0.0, "logged_step": state.global_step}
+            losses = state.stateful_callbacks.get(LOSSES, unknown)
+            self.trainer._total_loss_scalar = losses["logged"]
+            self.trainer._tr_loss += losses["not_logged"]
+            self.trainer._globalstep_last_logged = losses["logged_step"]
+
+
+class ResumableTrainer(PublishingTrainer):
+    """A Trainer whose resumed runs end with the weights and report the losses of runs that never stopped.
+
+    Raises, besides what the Trainer raises:
+        OSError: there is no room for a checkpoint or the model.
+        ValueError: a loss or a weight is not finite; no such weights are saved.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(LossCallback(self))
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:  # type: ignore[override]
+        """Train, or go on from a checkpoint."""
+        if resume_from_checkpoint:
+            _adopt_counts(self.args, resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, and report the mean loss of all steps; losses have to be finite."""
+        if "train_loss" in logs:
+            # the Trainer divides by other steps than it summed up
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
+            if isnan(logs["train_loss"]):
+                del logs["train_loss"]
+        for name, value in logs.items():
+            if name.endswith("loss") and not isfinite(value):
+                self._refuse(f"{name} is {value}")
+        super().log(logs, start_time)
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        """Compute the gradients of a batch, whose loss has to be finite."""
+        loss = super().training_step(*args, **kwargs)
+        if not loss.isfinite():
+            self._refuse(f"the loss is {loss.item()}")
+        return loss
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, whose weights have to be finite."""
+        model: Any = self.model
+        for name, parameter in model.named_parameters():
+            if not parameter.isfinite().all():
+                self._refuse(f"{name} is not finite")
+        # of a checkpoint it is a part
+        with nullcontext() if _internal_call else _writing(output_dir or str(self.args.output_dir)):
+            super().save_model(output_dir, _internal_call)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        try:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the weights in {resume_from_checkpoint} are not of this model; continue with the flags that the run "
+                "was started with"
+            ) from error
+
+    def _run_epoch(self, *args, **kwargs) -> None:
+        # the Trainer stops after a step only, so a training that is complete would get one more
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:
+            self.control.should_training_stop = True
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        kept: Any = self.state.stateful_callbacks
+        kept[LOSSES] = {
+            "logged": self._total_loss_scalar,
+            "not_logged": self.accelerator.gather(self._tr_loss).mean().item(),
+            "logged_step": self._globalstep_last_logged,
+        }
+        folder = Path(str(self.args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if self.args.should_save and folder.exists():
+            # of another run that went further; half of the one and half of the other would look whole
+            shutil.rmtree(folder)
+        self.accelerator.wait_for_everyone()
+        with _writing(folder):
+            super()._save_checkpoint(model, trial)
+
+    def _refuse(self, fault: str) -> NoReturn:
+        raise ValueError(
+            f"{fault} after {self.state.global_step} steps, so the model is of no use; start again with other "
+            "settings, such as a lower --learning_rate"
+        )
+
+
+def _adopt_counts(args: TrainingArguments, checkpoint: str) -> None:
+    """Count steps as the checkpoint does where the flags are shares of all steps."""
+    # otherwise the Trainer warns of every difference
+    state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        if 0 < (getattr(args, name) or 0) < 1:
+            setattr(args, name, getattr(state, name))
+
+
+@contextmanager
+def _writing(folder: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # torch, too, has an error of its own for a full disk, which does not say so
+        if not (isinstance(error, (OSError, RuntimeError)) or is_of_a_file(error)):
+            raise
+        raise OSError(
+            f"{folder} cannot be written, perhaps for lack of room ({error}); make room and continue with "
+            "--resume_from_checkpoint"
+        ) from error

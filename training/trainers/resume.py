@@ -1,0 +1,152 @@
+"""The output folder of a run: one run at a time writes into it, and goes on from the last checkpoint that is whole."""
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+from filelock import FileLock, Timeout
+from safetensors import safe_open
+from transformers import TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from sublayers.training.folders import LOCK, refuse_to_overwrite
+
+# what a checkpoint has, and what a run needs besides to go on from it; the Trainer writes its state last
+NEEDED = (TRAINER_STATE_NAME, "config.json", "*.safetensors")
+NEEDED_TO_RESUME = (*NEEDED, "optimizer*", "scheduler*", "rng_state*")
+
+
+@contextmanager
+def claim(args: TrainingArguments) -> Iterator[None]:
+    """Hold the output folder of a run for as long as the run takes, so that no other one writes into it.
+
+    Raises:
+        FileExistsError: another run holds it.
+        OSError: it cannot be written to.
+    """
+    if args.process_index > 0:
+        yield
+        return
+    folder = Path(str(args.output_dir))
+    is_new = not folder.exists()
+    # the system takes the lock from a process that ends, however it ends
+    lock = FileLock(folder / LOCK, blocking=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise FileExistsError(
+            f"another run is writing into {folder}; wait until it ends or choose another folder"
+        ) from None
+    except OSError as error:
+        raise OSError(f"{folder} cannot be written to ({error.strerror}); choose another folder") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / LOCK).unlink()
+        lock.release()
+        if is_new:
+            # as long as there is nothing in it
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """List the checkpoints of a run, whole or not, in the order of their steps."""
+    found = Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+    return sorted((path for path in found if path.name.split("-")[-1].isdecimal()), key=step_of)
+
+
+def complete_checkpoints(folder: str | Path) -> list[Path]:
+    """Find the checkpoints of a run that are whole, in the order of their steps."""
+    return [path for path in checkpoints(folder) if find_fault(path) is None]
+
+
+def step_of(checkpoint: Path) -> int:
+    """Read the step of a checkpoint from its name."""
+    return int(checkpoint.name.split("-")[-1])
+
+
+def find_fault(checkpoint: Path, needed: Collection[str] = NEEDED) -> str | None:
+    """Find out whether a checkpoint was written to the end, and whether its files can be read.
+
+    Args:
+        checkpoint: its folder.
+        needed: patterns of the files that it should have.
+
+    Returns:
+        A sentence that names the first fault, or None if it has none.
+    """
+    fault = f"{checkpoint} is no complete checkpoint, for"
+    for pattern in needed:
+        if not any(checkpoint.glob(pattern)):
+            return f"{fault} it has no {pattern.strip('*')}"
+    for path in sorted(checkpoint.rglob("*")):
+        try:
+            READERS.get(path.name, READERS.get(path.suffix, Path.exists))(path)
+        except Exception as error:
+            # every format has errors of its own
+            return f"{fault} its {path.relative_to(checkpoint)} is damaged ({type(error).__name__})"
+    return None
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """Find what `--resume_from_checkpoint` asks for: a checkpoint, or for `true` the last one of the run that is whole.
+
+    Returns:
+        Its folder, or None if the run starts from the beginning.
+
+    Raises:
+        FileExistsError: the run does not resume, and its output folder is not empty.
+        FileNotFoundError: the checkpoint is not there or not complete.
+    """
+    asked = args.resume_from_checkpoint
+    if asked is None or asked.lower() == "false":
+        refuse_to_overwrite(str(args.output_dir), " or continue with --resume_from_checkpoint")
+        return None
+    if asked.lower() != "true":
+        if fault := find_fault(Path(asked), NEEDED_TO_RESUME):
+            raise FileNotFoundError(f"{fault}; give another")
+        return asked
+    said, last = [], None
+    for path in reversed(checkpoints(str(args.output_dir))):
+        if (fault := find_fault(path, NEEDED_TO_RESUME)) is None:
+            last = str(path)
+            break
+        said.append(fault)
+    nothing = f"no complete checkpoint in {args.output_dir}, so starting from the beginning"
+    if args.process_index == 0:
+        print(*said, f"continuing from {last}" if last else nothing, sep="\n")
+    return last
+
+
+def _read_state(path: Path) -> None:
+    if TrainerState.load_from_json(str(path)).global_step < 1:
+        raise ValueError(f"{path} has no steps")
+
+
+def _read_archive(path: Path) -> None:
+    # what torch saves is an archive with check sums
+    with ZipFile(path) as archive:
+        if damaged := archive.testzip():
+            raise ValueError(f"{damaged} of {path} is damaged")
+
+
+def _read_weights(path: Path) -> None:
+    # the head of the file tells how long it should be
+    with safe_open(path, "pt"):
+        pass
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    TRAINER_STATE_NAME: _read_state,
+    ".json": lambda path: json.loads(path.read_text(encoding="utf-8")),
+    ".pt": _read_archive,
+    ".pth": _read_archive,
+    ".safetensors": _read_weights,
+}
