@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
 
 def sinusoid_table(num_positions: int, hidden_size: int) -> torch.Tensor:
@@ -55,27 +56,54 @@ def number_positions(
     return torch.arange(length, device=device)[None] + past_length
 
 
-def given(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
-    """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
-
-    A `prefix` is what the caller has before both names.
+def check_shape(name: str, tensor: torch.Tensor | None, *shape: int) -> None:
+    """Check the shape of labels or a mask, if they are given; attention takes masks of four dimensions as they are.
 
     Raises:
-        ValueError: both are, or neither.
+        ValueError: they have another one.
     """
-    if input_ids is not None and inputs_embeds is None:
-        return input_ids
-    if inputs_embeds is not None and input_ids is None:
-        return inputs_embeds
-    raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
+    if tensor is not None and tensor.ndim != 4 and tensor.shape != shape:
+        raise ValueError(f"{name} must have the shape of the tokens, {shape}, got {(*tensor.shape,)}")
+
+
+def given(
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    attention_mask: torch.Tensor | None = None,
+    past_key_values: Cache | EncoderDecoderCache | None = None,
+    prefix: str = "",
+) -> torch.Tensor:
+    """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
+
+    A `prefix` is what the caller has before all names.
+
+    Raises:
+        ValueError: both are, or neither, they hold no token, or a mask is not (batch, past and present length).
+    """
+    tokens = inputs_embeds if input_ids is None else input_ids
+    if tokens is None or (input_ids is not None and inputs_embeds is not None):
+        raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
+    are_ids = inputs_embeds is None
+    if tokens.ndim != (2 if are_ids else 3) or 0 in tokens.shape:
+        name, shape = ("input_ids", "batch, length") if are_ids else ("inputs_embeds", "batch, length, hidden")
+        raise ValueError(f"{prefix}{name} must have shape ({shape}), none of them 0, got {(*tokens.shape,)}")
+    batch, length = tokens.shape[:2]
+    if attention_mask is not None and past_key_values is not None:
+        # not every cache can tell how long the past is
+        length = max(length, attention_mask.shape[-1])
+    check_shape(f"{prefix}attention_mask", attention_mask, batch, length)
+    return tokens
 
 
 def look_up(embedding: nn.Module, ids: torch.Tensor, name: str, limit: int, remedy: str) -> torch.Tensor:
     """Look ids up in an embedding: (batch, length) -> (batch, length, hidden).
 
     Raises:
-        ValueError: an id outside the table (on a GPU, where looking would cost a synchronisation, the kernel asserts).
+        ValueError: ids that are no integers, or one outside the table (on a GPU, where looking would cost a
+            synchronisation, the kernel asserts).
     """
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{name} must be integers of 32 or 64 bits, got {ids.dtype}; call .long() on them")
     try:
         return embedding(ids)
     except IndexError:

@@ -63,6 +63,8 @@ def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        # which cannot record an operator of torch's own
+        and not torch.jit.is_tracing()
     ):
         return nn.functional.linear(states, weight, bias)
     if not torch.is_grad_enabled():

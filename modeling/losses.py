@@ -7,6 +7,16 @@ from torch import nn
 IGNORED = -100
 
 
+def check_labels(labels: torch.Tensor, logits: torch.Tensor) -> None:
+    """Check that there is a label for everything that is scored: (items, ...), (items, ...).
+
+    Raises:
+        ValueError: there are more or fewer.
+    """
+    if labels.shape[0] != logits.shape[0]:
+        raise ValueError(f"{labels.shape[0]} labels do not fit {logits.shape[0]} scored rows; give one for each")
+
+
 def mean_cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,
@@ -18,6 +28,7 @@ def mean_cross_entropy(
     With `num_items_in_batch`, this batch's share of the mean over all batches whose gradients are accumulated. Label
     smoothing spreads its share of each label's weight over all classes, the right one included.
     """
+    check_labels(labels, logits)
     total = nn.functional.cross_entropy(
         logits, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
     )
@@ -65,6 +76,7 @@ def classification_loss(
         config.problem_type = "regression" if config.num_labels == 1 else kinds[integers]
     if config.problem_type == "single_label_classification":
         return mean_cross_entropy(logits, labels.view(-1), num_items_in_batch)
+    check_labels(labels, logits)
     labels = labels.to(logits.dtype).view_as(logits)
     if config.problem_type == "multi_label_classification":
         total = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")

@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
-from sublayers.modeling.embeddings import given
+from sublayers.modeling.embeddings import check_shape, given
 from sublayers.modeling.modeling_reordered_seq2seq import (
     ReorderedSeq2SeqDecoder,
     ReorderedSeq2SeqEncoder,
@@ -106,7 +106,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
             ValueError: a forced order that there is not, or what every encoder refuses.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds)
+        tokens = given(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "input_ids")
         batch, device = tokens.shape[0], tokens.device
@@ -146,6 +146,7 @@ class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None = None,
         input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
@@ -158,13 +159,14 @@ class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
             ValueError: a cache that was filled when all rows had one order, or what every decoder refuses.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds, "decoder_")
+        tokens = given(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
+        check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
         batch, sources = tokens.shape[0], encoder_hidden_states.shape[0]
         of_sources = {
             "encoder_hidden_states": encoder_hidden_states,
             "encoder_attention_mask": encoder_attention_mask,
         }
-        of_targets = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, **kwargs}
+        of_targets = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask} | kwargs
         dense, cache = False, past_key_values
         if isinstance(order, torch.Tensor):
             order = order.repeat_interleave(batch // sources)

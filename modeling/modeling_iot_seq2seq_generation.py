@@ -14,6 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
+from sublayers.modeling.embeddings import check_shape, given
 from sublayers.modeling.losses import IGNORED, weighted_cross_entropy
 from sublayers.modeling.modeling_iot_seq2seq import IOTEncoderOutput, IOTSeq2SeqModel
 from sublayers.modeling.modeling_reordered_seq2seq_generation import (
@@ -136,6 +137,9 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         config = self.config
         if targets["decoder_input_ids"] is None and targets["decoder_inputs_embeds"] is None:
             targets["decoder_input_ids"] = self.prepare_decoder_input_ids_from_labels(labels)
+        ids, embeds, mask = (targets[f"decoder_{name}"] for name in ("input_ids", "inputs_embeds", "attention_mask"))
+        tokens = given(ids, embeds, mask, prefix="decoder_")
+        check_shape("labels", labels, *tokens.shape[:2])
         labelled = labels != IGNORED
         states, encoded = self.run_paths(source, targets, labelled, **kwargs)
         rows = torch.arange(labels.shape[0], device=labels.device)[:, None].expand_as(labels)

@@ -15,9 +15,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.modeling.attention import select_positions
-from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
+from sublayers.modeling.embeddings import check_shape, given, look_up, number_positions, position_embeddings
 from sublayers.modeling.heads import first_tokens, read_body
-from sublayers.modeling.losses import IGNORED, mean_cross_entropy
+from sublayers.modeling.losses import IGNORED, check_labels, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack, final_norm
 
@@ -84,7 +84,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
                 longer than `max_position_embeddings`.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds)
+        tokens = given(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             remedy = "is this the model's own tokenizer?"
             inputs_embeds = look_up(self.embed_tokens, tokens, "input_ids", config.vocab_size, remedy)
@@ -163,6 +163,8 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
         labelled words in all accumulated batches, each pair counts as often as it has such words: the sum over
         batches is then the same however the rows are divided, which only the number of pairs would allow for a mean.
         """
+        tokens = given(input_ids, inputs_embeds, attention_mask)
+        labelled, first = labelled_positions(labels, tokens), first_tokens(tokens, attention_mask)
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -171,7 +173,6 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
             "inputs_embeds": inputs_embeds,
             "padding_mask": real_or_labelled(attention_mask, labels),
         }
-        labelled, first = labelled_positions(labels), first_tokens(given(input_ids, inputs_embeds), attention_mask)
         if labelled is None:
             hidden_states, outputs = read_body(self, 0, **inputs, **kwargs)
             pooled = select_positions(hidden_states, first)[:, 0]
@@ -185,6 +186,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
 
         loss = None if labels is None else masked_lm_loss(logits, labels, labelled, num_items_in_batch)
         if next_sentence_label is not None:
+            check_labels(next_sentence_label, next_sentence_logits)
             losses = nn.functional.cross_entropy(next_sentence_logits, next_sentence_label.view(-1), reduction="none")
             if labels is not None and num_items_in_batch is not None:
                 next_sentence_loss = (losses * (labels != IGNORED).sum(1)).sum() / num_items_in_batch
@@ -230,7 +232,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
         Other positions are not computed then (compiled graphs, whose shapes are fixed, compute all): their logits are
         NaN, and in training only the labelled ones are returned, (labelled, vocabulary).
         """
-        labelled = labelled_positions(labels)
+        labelled = labelled_positions(labels, given(input_ids, inputs_embeds, attention_mask))
         hidden_states, outputs = read_body(
             self,
             0 if labelled is None else labelled,
@@ -306,13 +308,19 @@ class ReorderedBertForNextSentencePrediction(ReorderedBertPreTrainedModel):
 
 def read_pooled(model: ReorderedBertPreTrainedModel, **inputs):
     """Run `model.model` for the first token of each row and pool it: (batch, hidden), and the body's outputs."""
-    first = first_tokens(given(inputs["input_ids"], inputs["inputs_embeds"]), inputs["attention_mask"])
+    mask = inputs["attention_mask"]
+    first = first_tokens(given(inputs["input_ids"], inputs["inputs_embeds"], mask), mask)
     hidden_states, outputs = read_body(model, first, **inputs)
     return model.model.pooler(hidden_states[:, 0]), outputs
 
 
-def labelled_positions(labels: torch.Tensor | None) -> torch.Tensor | None:
-    """Find which of the labels (batch, length) count, or return None where every position has to be scored."""
+def labelled_positions(labels: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor | None:
+    """Find which of the labels (batch, length) count, or return None where every position has to be scored.
+
+    Raises:
+        ValueError: there are not as many labels as tokens (batch, length, ...).
+    """
+    check_shape("labels", labels, *tokens.shape[:2])
     return None if labels is None or is_tracing(labels) else labels != IGNORED
 
 

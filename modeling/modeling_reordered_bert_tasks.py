@@ -11,6 +11,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
+from sublayers.modeling.embeddings import check_shape
 from sublayers.modeling.heads import read_body
 from sublayers.modeling.losses import IGNORED, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel, ReorderedBertPreTrainedModel, read_pooled
@@ -93,10 +94,12 @@ class ReorderedBertForMultipleChoice(ReorderedBertPreTrainedModel):
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        num_choices = next((tensor.shape[1] for tensor in inputs.values() if tensor is not None), 1)
+        shape = next((tensor.shape[:3] for tensor in inputs.values() if tensor is not None), (1, 1, 1))
+        for name, tensor in inputs.items():
+            check_shape(name, tensor, *shape)
         flat = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in inputs.items()}
         pooled, outputs = read_pooled(self, **flat, **kwargs)
-        logits = self.classifier(self.dropout(pooled)).view(-1, num_choices)
+        logits = self.classifier(self.dropout(pooled)).view(-1, shape[1])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels.view(-1), num_items_in_batch),
             logits=logits,

@@ -20,7 +20,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.modeling.attention import CrossAttention, SelfAttention
-from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
+from sublayers.modeling.embeddings import check_shape, given, look_up, number_positions, position_embeddings
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
 from sublayers.modeling.packing import packing_of
 from sublayers.modeling.stack import SublayerStack, final_norm
@@ -110,7 +110,7 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a source
                 longer than `max_position_embeddings`.
         """
-        tokens = given(input_ids, inputs_embeds)
+        tokens = given(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "input_ids")
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
@@ -162,7 +162,8 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
                 than `max_position_embeddings`, or a batch that is no multiple of the source's.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds, "decoder_")
+        tokens = given(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
+        check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
         batch, length = tokens.shape[:2]
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "decoder_input_ids")

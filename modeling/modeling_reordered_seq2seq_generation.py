@@ -10,7 +10,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.modeling.embeddings import number_positions
+from sublayers.modeling.embeddings import check_shape, given, number_positions
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel, ReorderedSeq2SeqPreTrainedModel
 
@@ -78,6 +78,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            check_shape("labels", labels, *given(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_").shape[:2])
             labelled = labels != IGNORED
             if self.training:
                 padding_mask = up_to_last(labelled)

@@ -21,7 +21,7 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax
 from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
 from sublayers.modeling.heads import last_tokens, read_body
-from sublayers.modeling.losses import IGNORED, classification_loss
+from sublayers.modeling.losses import IGNORED, check_labels, classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack, final_norm
 
@@ -99,7 +99,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a sequence
                 longer than `max_position_embeddings`.
         """
-        tokens = given(input_ids, inputs_embeds)
+        tokens = given(input_ids, inputs_embeds, attention_mask, past_key_values)
         if inputs_embeds is None:
             vocab_size, remedy = self.config.vocab_size, "is this the model's own tokenizer?"
             inputs_embeds = look_up(self.embed_tokens, tokens, "input_ids", vocab_size, remedy)
@@ -189,6 +189,8 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
         # an adaptive softmax is there to save them
         if labels is None or not (adaptive and self.training):
             logits = self.lm_head(hidden_states)
+        if labels is not None:
+            check_labels(labels, hidden_states)
         if labels is not None and adaptive:
             shifted = kwargs.get("shift_labels")
             if shifted is None:
@@ -231,7 +233,7 @@ class SandwichLMForSequenceClassification(SandwichLMPreTrainedModel):
         """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
         hidden_states, outputs = read_body(
             self,
-            last_tokens(given(input_ids, inputs_embeds), attention_mask, self.config.pad_token_id),
+            last_tokens(given(input_ids, inputs_embeds, attention_mask), attention_mask, self.config.pad_token_id),
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,

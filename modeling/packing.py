@@ -72,10 +72,10 @@ def packing_of(
     Positions that are read count as tokens whatever the mask (batch, past and present length) says.
     """
     batch, length = tokens.shape[:2]
-    # a compiled graph has fixed shapes, and one new token in each row leaves nothing to save
-    if is_tracing(tokens) or length == 1:
-        return None
     ragged = read_positions is not None and read_positions.dtype == torch.bool
+    # a compiled graph has fixed shapes, and one new token in each row leaves nothing to save
+    if is_tracing(tokens) or (length == 1 and not ragged):
+        return None
     real = real_tokens(tokens, attention_mask)
     if real is None or real.all():
         return Packing(batch, length, None) if ragged else None

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 import torch
 from common import BOS, EOS, PAD, VOCAB, randomize, tokens
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+)
 
 from sublayers import (
     AUTO_CLASSES,
@@ -35,6 +41,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 HEADS = [(config_class, auto_class) for config_class, heads in AUTO_CLASSES.items() for auto_class in heads]
 ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]
 every_family = pytest.mark.parametrize("family", FAMILIES)
+every_model = pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
 
 
 def small(config_class: type, **options) -> Any:
@@ -43,9 +50,13 @@ def small(config_class: type, **options) -> Any:
     return config_class(**SIZES | orders | options)
 
 
+def build_model(config_class: type, auto_class: type, **options) -> PreTrainedModel:
+    return randomize(AUTO_CLASSES[config_class][auto_class](small(config_class, **options)))
+
+
 def build(family: str, head: Any = None, **options) -> PreTrainedModel:
     config_class, main_head, _ = FAMILIES[family]
-    return randomize(AUTO_CLASSES[config_class][head or main_head](small(config_class, **options)))
+    return build_model(config_class, head or main_head, **options)
 
 
 def inputs(model: PreTrainedModel, rows: int = 3, length: int = 9) -> dict[str, torch.Tensor]:
@@ -55,6 +66,18 @@ def inputs(model: PreTrainedModel, rows: int = 3, length: int = 9) -> dict[str, 
     batch = {"input_ids": tokens(rows, length), "attention_mask": mask}
     if model.config.is_encoder_decoder:
         batch["decoder_input_ids"] = tokens(rows, length - 2)
+    return batch
+
+
+def padded(model: PreTrainedModel, auto_class: type) -> dict[str, torch.Tensor]:
+    """Three rows, or three pairs of them to choose from, with a gap and with padding on both sides."""
+    mask = torch.ones(3, 9, dtype=torch.long)
+    mask[0, 2] = mask[1, :4] = mask[2, -3:] = 0
+    batch = {"input_ids": tokens(3, 9), "attention_mask": mask}
+    if auto_class is AutoModelForMultipleChoice:
+        return {name: torch.stack([rows, rows.flip(0)], 1) for name, rows in batch.items()}
+    if model.config.is_encoder_decoder:
+        batch |= {"decoder_input_ids": tokens(3, 9).flip(0), "decoder_attention_mask": mask.flip(0)}
     return batch
 
 
