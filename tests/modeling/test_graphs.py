@@ -6,6 +6,8 @@ from common import tokens
 from families import ENCODER_DECODERS, HEADS, build, build_model, every_model, inputs, padded
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
+from sublayers.modeling import linear
+
 labelled_words = pytest.mark.parametrize(
     ("config_class", "auto_class"),
     [(config, head) for config, head in HEADS if head in (AutoModelForMaskedLM, AutoModelForPreTraining)],
