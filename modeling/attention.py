@@ -7,14 +7,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sublayers.modeling.packing import Packing
-
-
-def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Take some positions: (batch, length, ...), (batch or 1, kept) -> (batch, kept, ...)."""
-    # take_along_dim would fix batch and length in an exported graph
-    rows = torch.arange(states.shape[0], device=states.device)[:, None]
-    return states[rows, positions]
+from sublayers.modeling.plan import Packing, select_positions
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 
-from sublayers.modeling.attention import select_positions
-from sublayers.modeling.packing import Packing
+from sublayers.modeling.plan import Packing, select_positions
 
 
 def convolve(windows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:

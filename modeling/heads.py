@@ -1,10 +1,9 @@
 """What the task heads of all families share: reading the body's output where it is wanted."""
 
 import torch
-from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.attention import select_positions
 from sublayers.modeling.embeddings import given
+from sublayers.modeling.plan import Plan
 
 
 def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -> torch.Tensor | None:
@@ -31,15 +30,15 @@ def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
     skip the sublayers that only they would read, unless the caller asks for all hidden states or attention weights.
     """
     tokens = given(inputs["input_ids"], inputs["inputs_embeds"])
-    positions = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
-    ragged = positions is not None and positions.dtype == torch.bool
-    # a graph has fixed shapes
-    everything = model.records(**inputs) or (ragged and is_tracing(tokens))
-    outputs = model.model(read_positions=None if everything else positions, return_dict=True, **inputs)
-    hidden_states = outputs.last_hidden_state
-    if everything and positions is not None:
-        hidden_states = hidden_states[positions] if ragged else select_positions(hidden_states, positions)
-    return hidden_states, outputs
+    read = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
+    plan = Plan(tokens, inputs["attention_mask"], read, model.records(**inputs))
+    return run_plan(model, plan, **inputs)
+
+
+def run_plan(model, plan: Plan, **inputs):
+    """Run `model.model` as planned, and return the hidden states that are read, and all its outputs."""
+    outputs = model.model(plan=plan, return_dict=True, **inputs)
+    return plan.select(outputs.last_hidden_state), outputs
 
 
 def first_tokens(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:

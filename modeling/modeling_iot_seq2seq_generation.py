@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
@@ -18,6 +18,7 @@ from sublayers.modeling.embeddings import check_shape, given
 from sublayers.modeling.losses import IGNORED, weighted_cross_entropy
 from sublayers.modeling.modeling_iot_seq2seq import IOTEncoderOutput, IOTSeq2SeqModel
 from sublayers.modeling.modeling_reordered_seq2seq_generation import (
+    LabelledSeq2SeqLMOutput,
     ReorderedSeq2SeqForConditionalGeneration,
     up_to_last,
 )
@@ -28,7 +29,7 @@ ANNEALING_STEPS = 5000
 
 
 @dataclass
-class IOTSeq2SeqLMOutput(Seq2SeqLMOutput):
+class IOTSeq2SeqLMOutput(LabelledSeq2SeqLMOutput):
     """Scores with the orders (sources,) that were chosen, and in training the terms of the loss (), unweighted."""
 
     encoder_order: torch.Tensor | None = None
@@ -132,7 +133,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
     ) -> IOTSeq2SeqLMOutput:
         """Run every path, and weight its loss for each sentence by the confidence in its orders (equations 3 and 7).
 
-        Scores are those of the labelled tokens, (paths, labelled in all, vocabulary), see `config.paths`.
+        `labelled_logits` are those of the labelled tokens, (paths, labelled in all, vocabulary), see `config.paths`.
         """
         config = self.config
         if targets["decoder_input_ids"] is None and targets["decoder_inputs_embeds"] is None:
@@ -163,7 +164,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         of_encoders = torch.stack([each["decoder_order"] for each in encoded[:: len(config.decoder_orders)]])
         return IOTSeq2SeqLMOutput(
             loss=cross_entropy + config.diversity_weight * diversity + config.sharpness_weight * sharpness,
-            logits=logits,
+            labelled_logits=logits,
             encoder_order=encoder_order,
             decoder_order=of_encoders[0] if paired else of_encoders[encoder_order, torch.arange(batch)],
             cross_entropy=cross_entropy.detach(),

@@ -3,6 +3,8 @@
 Devlin et al. (2019), "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding".
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
@@ -14,11 +16,11 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
-from sublayers.modeling.attention import select_positions
 from sublayers.modeling.embeddings import check_shape, given, look_up, number_positions, position_embeddings
-from sublayers.modeling.heads import first_tokens, read_body
+from sublayers.modeling.heads import first_tokens, read_body, run_plan
 from sublayers.modeling.losses import IGNORED, check_labels, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.plan import Plan, select_positions
 from sublayers.modeling.stack import SublayerStack, final_norm
 
 
@@ -71,13 +73,10 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        read_positions: torch.Tensor | None = None,
-        padding_mask: torch.Tensor | None = None,
+        plan: Plan | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPooling:
-        """Run the stack; `read_positions` restricts the output to the positions that are read, see `SublayerStack`.
-
-        What `padding_mask` (batch, length) hides, by default padding, is not computed.
+        """Run the stack; a plan restricts the output to the positions that are read.
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside their tables, or a sequence
@@ -103,17 +102,30 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
         hidden_states = self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions + segments))
         hidden_states = self.layers(
             hidden_states,
-            read_positions=read_positions,
-            padding_mask=None if self.records(**kwargs) else attention_mask if padding_mask is None else padding_mask,
+            plan or Plan(tokens, attention_mask, is_recorded=self.records(**kwargs)),
             attention_mask=mask,
             position_ids=position_ids,
             **kwargs,
         )
         hidden_states = self.norm(hidden_states)
         pooled = None
-        if self.pooler is not None and read_positions is None:
+        if self.pooler is not None and (plan is None or plan.read is None):
             pooled = self.pooler(select_positions(hidden_states, first_tokens(tokens, attention_mask))[:, 0])
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+
+@dataclass
+class LabelledLMOutput(MaskedLMOutput):
+    """Scores; in training with labels, those of the labelled words alone (labelled, vocabulary)."""
+
+    labelled_logits: torch.Tensor | None = None
+
+
+@dataclass
+class PreTrainingOutput(BertForPreTrainingOutput):
+    """As `LabelledLMOutput`."""
+
+    labelled_logits: torch.Tensor | None = None
 
 
 class MaskedLMTransform(nn.Module):
@@ -156,7 +168,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
-    ) -> BertForPreTrainingOutput:
+    ) -> PreTrainingOutput:
         """Score words as `ReorderedBertForMaskedLM` does, and sentence pairs: (batch, 2), class 0 where B follows A.
 
         The loss is the mean over labelled words plus the mean over pairs. Given `num_items_in_batch`, the number of
@@ -164,22 +176,24 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
         batches is then the same however the rows are divided, which only the number of pairs would allow for a mean.
         """
         tokens = given(input_ids, inputs_embeds, attention_mask)
-        labelled, first = labelled_positions(labels, tokens), first_tokens(tokens, attention_mask)
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "padding_mask": real_or_labelled(attention_mask, labels),
-        }
-        if labelled is None:
-            hidden_states, outputs = read_body(self, 0, **inputs, **kwargs)
-            pooled = select_positions(hidden_states, first)[:, 0]
-        else:
+        (labelled, words), first = find_labelled(labels, tokens, attention_mask), first_tokens(tokens, attention_mask)
+        read = None
+        if labelled is not None:
             is_first = torch.zeros_like(labelled).scatter(1, first.expand(len(labelled), 1), True)
             read = labelled | is_first
-            hidden_states, outputs = read_body(self, read, **inputs, **kwargs)
+        hidden_states, outputs = run_plan(
+            self,
+            Plan(tokens, words, read, self.records(**kwargs)),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        if labelled is None:
+            pooled = select_positions(hidden_states, first)[:, 0]
+        else:
             pooled, hidden_states = hidden_states[is_first[read]], hidden_states[labelled[read]]
         logits = self.lm_head(self.lm_transform(hidden_states))
         next_sentence_logits = self.seq_relationship(self.model.pooler(pooled))
@@ -193,9 +207,11 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
             else:
                 next_sentence_loss = losses.mean()
             loss = next_sentence_loss if loss is None else loss + next_sentence_loss
-        return BertForPreTrainingOutput(
+        every, few = (None, logits) if labelled is not None and self.training else (place(logits, labelled), None)
+        return PreTrainingOutput(
             loss=loss,
-            prediction_logits=logits if self.training else spread(logits, labelled),
+            prediction_logits=every,
+            labelled_logits=few,
             seq_relationship_logits=next_sentence_logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -226,28 +242,30 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
-    ) -> MaskedLMOutput:
+    ) -> LabelledLMOutput:
         """Score every word or, given labels (batch, length), those whose label is not -100.
 
         Other positions are not computed then (compiled graphs, whose shapes are fixed, compute all): their logits are
-        NaN, and in training only the labelled ones are returned, (labelled, vocabulary).
+        NaN. In training there are no `logits` then, only `labelled_logits` (labelled, vocabulary).
         """
-        labelled = labelled_positions(labels, given(input_ids, inputs_embeds, attention_mask))
-        hidden_states, outputs = read_body(
+        tokens = given(input_ids, inputs_embeds, attention_mask)
+        labelled, words = find_labelled(labels, tokens, attention_mask)
+        hidden_states, outputs = run_plan(
             self,
-            0 if labelled is None else labelled,
+            Plan(tokens, words, labelled, self.records(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
-            padding_mask=real_or_labelled(attention_mask, labels),
             **kwargs,
         )
         logits = self.lm_head(self.lm_transform(hidden_states))
-        return MaskedLMOutput(
+        every, few = (None, logits) if labelled is not None and self.training else (place(logits, labelled), None)
+        return LabelledLMOutput(
             loss=None if labels is None else masked_lm_loss(logits, labels, labelled, num_items_in_batch),
-            logits=logits if self.training else spread(logits, labelled),
+            logits=every,
+            labelled_logits=few,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -314,21 +332,22 @@ def read_pooled(model: ReorderedBertPreTrainedModel, **inputs):
     return model.model.pooler(hidden_states[:, 0]), outputs
 
 
-def labelled_positions(labels: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor | None:
-    """Find which of the labels (batch, length) count, or return None where every position has to be scored.
+def find_labelled(
+    labels: torch.Tensor | None, tokens: torch.Tensor, attention_mask: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Find which of the labels (batch, length) count, and the mask of what is computed.
+
+    The former is None where every position is scored: without labels, and in a graph, which has fixed shapes.
 
     Raises:
         ValueError: there are not as many labels as tokens (batch, length, ...).
     """
     check_shape("labels", labels, *tokens.shape[:2])
-    return None if labels is None or is_tracing(labels) else labels != IGNORED
-
-
-def real_or_labelled(attention_mask: torch.Tensor | None, labels: torch.Tensor | None) -> torch.Tensor | None:
-    """Count padding that has a label among the tokens: (batch, length), or None where the mask alone tells them."""
-    if labels is None or attention_mask is None or attention_mask.ndim != 2:
-        return None
-    return attention_mask.bool() | (labels != IGNORED)
+    if labels is None or not is_tracing(labels):
+        return None if labels is None else labels != IGNORED, attention_mask
+    # padding that has a label counts as a word
+    is_mask = attention_mask is not None and attention_mask.ndim == 2
+    return None, attention_mask.bool() | (labels != IGNORED) if is_mask else attention_mask  # type: ignore[union-attr]
 
 
 def masked_lm_loss(
@@ -342,10 +361,10 @@ def masked_lm_loss(
     return mean_cross_entropy(logits.flatten(0, -2), targets.flatten(), num_items_in_batch)
 
 
-def spread(logits: torch.Tensor, labelled: torch.Tensor | None) -> torch.Tensor:
+def place(logits: torch.Tensor, labelled: torch.Tensor | None) -> torch.Tensor:
     """Put logits (labelled, vocabulary) where they belong, NaN elsewhere: (batch, length, vocabulary)."""
     if labelled is None:
         return logits
-    spread = logits.new_full((*labelled.shape, logits.shape[-1]), float("nan"))
-    spread[labelled] = logits
-    return spread
+    placed = logits.new_full((*labelled.shape, logits.shape[-1]), float("nan"))
+    placed[labelled] = logits
+    return placed

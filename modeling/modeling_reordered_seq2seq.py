@@ -22,7 +22,7 @@ from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.embeddings import check_shape, given, look_up, number_positions, position_embeddings
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
-from sublayers.modeling.packing import packing_of
+from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack, final_norm
 
 
@@ -118,7 +118,7 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids, "position_ids"),
-            padding_mask=None if self.records(**kwargs) else attention_mask,
+            Plan(tokens, attention_mask, is_recorded=self.records(**kwargs)),
             attention_mask=mask,
             **kwargs,
         )
@@ -190,12 +190,12 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
             cross_mask = cross_mask[:, :, :1]
         source_packing = None
         if past_key_values is None or not past_key_values.is_updated.get(0):
-            source_packing = packing_of(encoder_hidden_states, encoder_attention_mask, None)
+            source_packing = Plan(encoder_hidden_states, encoder_attention_mask).packing
         if source_packing is not None:
             encoder_hidden_states = source_packing.pack(encoder_hidden_states)
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids, "decoder_position_ids"),
-            padding_mask=None if self.records(**kwargs) else attention_mask if padding_mask is None else padding_mask,
+            Plan(tokens, attention_mask if padding_mask is None else padding_mask, is_recorded=self.records(**kwargs)),
             encoder_hidden_states=encoder_hidden_states,
             cross_inputs={
                 "attention_mask": cross_mask,

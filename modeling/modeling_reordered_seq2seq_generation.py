@@ -1,5 +1,6 @@
 """The head of an encoder-decoder that writes text, and what its generation shares between beams."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,11 +21,18 @@ def up_to_last(labelled: torch.Tensor) -> torch.Tensor:
     return labelled.flip(1).cummax(1).values.flip(1)
 
 
+@dataclass
+class LabelledSeq2SeqLMOutput(Seq2SeqLMOutput):
+    """Scores; in training with labels, those of the labelled tokens alone (labelled in all, vocabulary)."""
+
+    labelled_logits: torch.Tensor | None = None
+
+
 class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with scores for each next token: (batch, source length) -> (batch, length, vocabulary)."""
 
     model_class: type[ReorderedSeq2SeqModel] = ReorderedSeq2SeqModel
-    output_class: type[Seq2SeqLMOutput] = Seq2SeqLMOutput
+    output_class: type[LabelledSeq2SeqLMOutput] = LabelledSeq2SeqLMOutput
     # what generation has once for all candidates of a source
     inputs_of_sources: tuple[str, ...] = ("encoder_outputs", "attention_mask")
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -67,11 +75,11 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
-    ) -> Seq2SeqLMOutput:
+    ) -> LabelledSeq2SeqLMOutput:
         """Score the next token at each target position; without decoder inputs they are the labels, shifted.
 
-        The loss is label-smoothed as `config.label_smoothing` says. In training with labels, scores are only those of
-        the labelled tokens, (labelled in all, vocabulary), since nothing else is computed.
+        The loss is label-smoothed as `config.label_smoothing` says. In training with labels there are no `logits`, only
+        `labelled_logits`, (labelled in all, vocabulary), since nothing else is computed.
         """
         padding_mask = None
         if labels is not None:
@@ -98,14 +106,15 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             **kwargs,
         )
         hidden_states, loss = outputs.last_hidden_state, None
+        name = "logits"
         if labels is not None and self.training and not is_tracing(labels):
-            hidden_states, labels = hidden_states[labelled], labels[labelled]
+            name, hidden_states, labels = "labelled_logits", hidden_states[labelled], labels[labelled]
         logits = self.lm_head(hidden_states)
         if labels is not None:
             smoothing = self.config.label_smoothing
             loss = mean_cross_entropy(logits.flatten(0, -2), labels.flatten(), num_items_in_batch, smoothing)
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return self.output_class(loss=loss, logits=logits, **rest)
+        return self.output_class(loss=loss, **{name: logits}, **rest)
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, *args, **kwargs) -> dict[str, Any]:
         """Add positions, which a cache cannot tell where the target is padded or there is no self-attention."""

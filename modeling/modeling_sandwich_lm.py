@@ -23,6 +23,7 @@ from sublayers.modeling.embeddings import given, look_up, number_positions, posi
 from sublayers.modeling.heads import last_tokens, read_body
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack, final_norm
 
 
@@ -90,10 +91,10 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        read_positions: torch.Tensor | None = None,
+        plan: Plan | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPast:
-        """Run the stack; `read_positions` (batch or 1, kept) restricts the output to the positions that are read.
+        """Run the stack; a plan restricts the output to the positions that are read.
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a sequence
@@ -120,8 +121,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
         hidden_states = self.dropout(inputs_embeds * self.embed_scale + positions)
         hidden_states = self.layers(
             hidden_states,
-            read_positions=read_positions,
-            padding_mask=None if self.records(**kwargs) else attention_mask,
+            plan or Plan(tokens, attention_mask, is_recorded=self.records(**kwargs)),
             attention_mask=causal_mask,
             past_key_values=past_key_values,
             position_ids=position_ids,

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
-from sublayers.modeling.attention import CrossAttention, SelfAttention, select_positions
+from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
-from sublayers.modeling.packing import clear_padding, packing_of
+from sublayers.modeling.plan import Plan, select_positions
 from sublayers.modeling.sublayer import Sublayer
 
 
@@ -98,28 +98,19 @@ class SublayerStack(nn.ModuleList):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        read_positions: torch.Tensor | None = None,
-        padding_mask: torch.Tensor | None = None,
+        plan: Plan,
         encoder_hidden_states: torch.Tensor | None = None,
         cross_inputs: dict[str, Any] | None = None,
         order: int = 0,
         dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
-        """Run every sublayer in the order of that number, and return all final states or those that are wanted.
+        """Run every sublayer in the order of that number as planned, and return what the plan leaves.
 
         Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers.
         Those at the places of the order that are `dropped` are left out.
-
-        `read_positions` (batch or 1, kept) are the wanted positions; true ones of a boolean mask (batch, length) come
-        back as (kept in all, hidden). With a `padding_mask` (batch, past and present length) padding is left out, and
-        comes back as zeros.
         """
-        packing = packing_of(hidden_states, padding_mask, read_positions)
-        kept = read_positions
-        if packing is not None:
-            hidden_states = packing.pack(hidden_states)
-            kept = None if read_positions is None else packing.locate(read_positions)
+        hidden_states, kept = plan.enter(hidden_states), plan.leaving
         # flash and flex attention cannot be asked for single queries: there the last attention runs in full
         by_query = self.config._attn_implementation in ("eager", "sdpa")
         last_attention = self.last_attention[order]
@@ -135,13 +126,7 @@ class SublayerStack(nn.ModuleList):
             # by position, so that every kind of checkpointing finds the encoder's gradient
             sources = (encoder_hidden_states,) if layer.mixer.reads_source else ()
             inputs = cross_inputs or {} if layer.mixer.reads_source else kwargs
-            hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=packing, **inputs)
+            hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=plan.packing, **inputs)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
-        if read_positions is None:
-            return clear_padding(hidden_states, padding_mask) if packing is None else packing.pad(hidden_states)
-        if packing is None:
-            return hidden_states
-        if read_positions.dtype == torch.bool:
-            return hidden_states[0]
-        return hidden_states.unflatten(1, (packing.batch, -1))[0]
+        return plan.leave(hidden_states)

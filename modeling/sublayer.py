@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sublayers.modeling.attention import select_positions
+from sublayers.modeling.plan import select_positions
 
 
 class Sublayer(GradientCheckpointingLayer):

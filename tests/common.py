@@ -21,6 +21,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers import random_unbalanced
+from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack
 
 # outputs and checkpoints of the original implementations, where somebody put them beside the repository
@@ -332,7 +333,7 @@ class ModelContract(FamilyContract):
             for layer in model.layers:
                 first = layer.mixer.fc1 if hasattr(layer.mixer, "fc1") else layer.mixer.q_proj
                 first.register_forward_hook(lambda _, args, out, rows=rows: rows.append(out.shape[1]))
-            read = model(tokens(3, 9), read_positions=positions).last_hidden_state
+            read = model(tokens(3, 9), plan=Plan(tokens(3, 9), read=positions)).last_hidden_state
             torch.testing.assert_close(read, torch.take_along_dim(full, positions[..., None], 1), atol=1e-5, rtol=1e-5)
             letters = "".join("s" if hasattr(layer.mixer, "q_proj") else "f" for layer in model.layers)
             before = max(letters.rfind("s"), 0)
@@ -348,6 +349,6 @@ class ModelContract(FamilyContract):
             torch.take_along_dim(out, positions[..., None], 1).square().sum().backward()
             expected = gradients(model)
             model.zero_grad()
-            out = model(tokens(2, 9), attention_mask=mask, read_positions=positions).last_hidden_state
+            out = model(tokens(2, 9), attention_mask=mask, plan=Plan(tokens(2, 9), mask, positions)).last_hidden_state
             out.square().sum().backward()
             assert_same(gradients(model), expected, atol=1e-4, rtol=1e-4)

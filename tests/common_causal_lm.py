@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from sublayers import expand
+from sublayers.modeling.plan import Plan
 
 
 class CausalLMContract(ModelContract):
@@ -194,7 +195,9 @@ class CausalLMContract(ModelContract):
             model = self.model(sublayer_order=order)
             full = model(tokens(2, 9), is_causal=False).last_hidden_state
             assert not torch.allclose(full, model(tokens(2, 9)).last_hidden_state)
-            read = model(tokens(2, 9), is_causal=False, read_positions=torch.tensor([[3]])).last_hidden_state
+            read = model(
+                tokens(2, 9), is_causal=False, plan=Plan(tokens(2, 9), read=torch.tensor([[3]]))
+            ).last_hidden_state
             torch.testing.assert_close(read, full[:, 3:4], atol=1e-5, rtol=1e-5)
 
     def test_continues_from_a_cache_at_any_split(self):

@@ -24,7 +24,7 @@ from sublayers import (
 from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.configuration.sublayer_cost import parameters
 from sublayers.modeling.convolution import Convolution, find_tokens
-from sublayers.modeling.packing import Packing
+from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.stack import SublayerStack
 
 PAIRS = [
@@ -249,12 +249,13 @@ def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(ord
     mask = torch.ones(3, 6, dtype=torch.long)
     if packed:
         mask[0, 1:3] = mask[2, 3:] = 0
-    inputs = {"padding_mask": mask, "attention_mask": mask.bool()[:, None, None].expand(-1, 1, 6, -1)}
-    full = stack(states, **inputs)
+    seen = mask.bool()[:, None, None].expand(-1, 1, 6, -1)
+    full = stack(states, Plan(states, mask), attention_mask=seen)
     rows = []
     stack[-1].mixer.register_forward_hook(lambda _, args, out: rows.append(out[0][..., 0].numel()))
     torch.testing.assert_close(
-        stack(states, read_positions=read, **inputs), full.gather(1, read[..., None].expand(-1, -1, 16))
+        stack(states, Plan(states, mask, read), attention_mask=seen),
+        full.gather(1, read[..., None].expand(-1, -1, 16)),
     )
     assert rows == [6]
 
@@ -268,8 +269,9 @@ def test_several_orders_run_the_same_convolutions():
         layer.mixer = stack[place].mixer
         layer.norm = stack[place].norm
     states = torch.randn(2, 6, 16)
-    torch.testing.assert_close(stack(states, order=1), alone(states))
-    assert not torch.allclose(stack(states, order=0), alone(states))
+    plan = Plan(states)
+    torch.testing.assert_close(stack(states, plan, order=1), alone(states, plan))
+    assert not torch.allclose(stack(states, plan, order=0), alone(states, plan))
 
 
 def test_padding_inside_a_packing_counts_as_zeros():

@@ -166,7 +166,7 @@ class TestSeveralOrders(TestOneOrder):
             model = self.translator(*orders)
             given = batch | {"decoder_input_ids": ids, "decoder_attention_mask": mask}
             expected = [model(**given, **path).logits[batch["labels"] != IGNORED] for path in self.paths(model)]
-            actual = model.train()(**given).logits
+            actual = model.train()(**given).labelled_logits
             torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=1e-5)
 
     def test_no_sublayer_runs_on_padding(self):

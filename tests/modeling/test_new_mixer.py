@@ -10,7 +10,7 @@ from sublayers import PARBertConfig, PARBertForSequenceClassification, SandwichL
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
 from sublayers.configuration.sublayer_order import ALPHABET, Letter, tail_start
 from sublayers.hub.model_card import stacks
-from sublayers.modeling.attention import select_positions
+from sublayers.modeling.plan import Plan, select_positions
 from sublayers.modeling.stack import BUILDERS
 from sublayers.modeling.sublayer import Sublayer
 from sublayers.training import cli
@@ -64,7 +64,9 @@ def test_a_row_and_a_builder_make_a_letter_part_of_every_order():
     assert config.num_hidden_layers == 0
     batch = tokens(2, 7)
     every = model.model(batch).last_hidden_state
-    torch.testing.assert_close(model.model(batch, read_positions=torch.tensor([[3]])).last_hidden_state, every[:, 3:4])
+    torch.testing.assert_close(
+        model.model(batch, plan=Plan(batch, read=torch.tensor([[3]]))).last_hidden_state, every[:, 3:4]
+    )
     mixer = model.model.layers[1].mixer
     weight = mixer.map.weight.clone()
     nn.init.zeros_(mixer.map.weight)

@@ -1,7 +1,7 @@
 import torch
 from hypothesis import given, strategies as st
 
-from sublayers.modeling.packing import Packing, packing_of
+from sublayers.modeling.plan import Packing, Plan
 
 masks = st.integers(1, 5).flatmap(
     lambda length: st.lists(st.lists(st.booleans(), min_size=length, max_size=length), min_size=1, max_size=4)
@@ -95,25 +95,25 @@ def test_finds_positions_that_each_row_chooses_in_its_own_order(data):
 def test_packs_only_where_that_saves_something():
     tokens, mask = torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.long)
     first, ragged = torch.tensor([[0]]), torch.tensor([[True, False, True], [False, True, False]])
-    assert packing_of(tokens, None, None) is None
-    assert packing_of(tokens, mask, None) is None
-    assert packing_of(tokens, mask, first) is None
-    assert packing_of(tokens, mask, ragged).index is None
+    assert Plan(tokens, None).packing is None
+    assert Plan(tokens, mask).packing is None
+    assert Plan(tokens, mask, first).packing is None
+    assert Plan(tokens, mask, ragged).packing.index is None
     mask[1, 1:] = 0
-    assert packing_of(tokens, mask[:, None, None].bool(), None) is None
-    assert packing_of(tokens[:, :1], mask[:, :1], None) is None
-    assert packing_of(tokens, mask, None).index.tolist() == [0, 1, 2, 3]
+    assert Plan(tokens, mask[:, None, None].bool()).packing is None
+    assert Plan(tokens[:, :1], mask[:, :1]).packing is None
+    assert Plan(tokens, mask).packing.index.tolist() == [0, 1, 2, 3]
 
 
 def test_reads_the_mask_of_the_present_tokens():
     past_and_present = torch.tensor([[0, 1, 1, 1], [0, 0, 0, 1]])
-    assert packing_of(torch.randn(2, 2, 4), past_and_present, None).index.tolist() == [0, 1, 3]
+    assert Plan(torch.randn(2, 2, 4), past_and_present).packing.index.tolist() == [0, 1, 3]
 
 
 def test_padding_that_is_read_counts_as_a_token():
     mask = torch.tensor([[1, 1, 0], [0, 0, 1]])
     tokens = torch.randn(2, 3, 4)
     ragged = torch.tensor([[False, False, True], [False, False, False]])
-    assert packing_of(tokens, mask, ragged).index.tolist() == [0, 1, 2, 5]
-    assert packing_of(tokens, mask, torch.tensor([[1]])).index.tolist() == [0, 1, 4, 5]
-    assert packing_of(tokens, mask, torch.tensor([[2], [0]])).index.tolist() == [0, 1, 2, 3, 5]
+    assert Plan(tokens, mask, ragged).packing.index.tolist() == [0, 1, 2, 5]
+    assert Plan(tokens, mask, torch.tensor([[1]])).packing.index.tolist() == [0, 1, 4, 5]
+    assert Plan(tokens, mask, torch.tensor([[2], [0]])).packing.index.tolist() == [0, 1, 2, 3, 5]

@@ -1,0 +1,129 @@
+"""What is computed of a batch: only what somebody reads, and no padding where there are no neighbours."""
+
+import torch
+from transformers.utils.import_utils import is_tracing
+
+
+class Packing:
+    """Where each of the packed tokens belongs: (batch, length, ...) <-> (1, tokens, ...).
+
+    Everything but attention treats tokens one by one and never needs to see padding. Rows may hold different numbers
+    of tokens; `index` (tokens,) counts places row by row and is None where every place is taken.
+    """
+
+    def __init__(self, batch: int, length: int, index: torch.Tensor | None):
+        self.batch, self.length, self.index = batch, length, index
+
+    def pack(self, states: torch.Tensor) -> torch.Tensor:
+        """Take the tokens out of their rows: (batch or 1, length, ...) -> (1, tokens, ...)."""
+        states = states.expand(self.batch, *states.shape[1:]).flatten(0, 1)
+        return (states if self.index is None else states.index_select(0, self.index))[None]
+
+    def pad(self, states: torch.Tensor) -> torch.Tensor:
+        """Put the tokens back into rows, zeros between them: (1, tokens, ...) -> (batch, length, ...)."""
+        states = states[0]
+        if self.index is not None:
+            rows = states.new_zeros(self.batch * self.length, *states.shape[1:])
+            states = rows.index_copy(0, self.index, states)
+        return states.unflatten(0, (self.batch, self.length))
+
+    def locate(self, positions: torch.Tensor) -> torch.Tensor:
+        """Find positions (batch, kept), or the true ones of (batch, length), among the tokens: (1, kept in all)."""
+        if positions.dtype == torch.bool:
+            places = positions.flatten().nonzero()[:, 0]
+        else:
+            starts = self.length * torch.arange(self.batch, device=positions.device)
+            places = (positions + starts[:, None]).flatten()
+        if self.index is None:
+            return places[None]
+        return torch.searchsorted(self.index, places)[None]
+
+    def only(self, kept: torch.Tensor) -> tuple["Packing", torch.Tensor]:
+        """Move some tokens (1, kept), in their order, to the left ends of shorter rows.
+
+        Returns the packing of these rows, and where in its old row each place's token stood: (batch, new length).
+        """
+        places = kept[0] if self.index is None else self.index[kept[0]]
+        rows = places // self.length
+        counts = rows.bincount(minlength=self.batch)
+        # attention kernels refuse rows without a place
+        length = max(1, int(counts.max()))
+        starts = counts.cumsum(0) - counts
+        index = rows * length + torch.arange(len(rows), device=rows.device) - starts[rows]
+        packing = Packing(self.batch, length, index)
+        return packing, packing.pad((places % self.length)[None])
+
+
+def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Take some positions: (batch, length, ...), (batch or 1, kept) -> (batch, kept, ...)."""
+    # take_along_dim would fix batch and length in an exported graph
+    rows = torch.arange(states.shape[0], device=states.device)[:, None]
+    return states[rows, positions]
+
+
+class Plan:
+    """Which positions of a batch are computed and in which layout, decided once for all sublayers.
+
+    Outside of graphs, whose shapes are fixed, padding is left out: tokens stand one behind the other, and only
+    attention's core sees rows. Positions that nobody reads leave the stack at its last attention.
+
+    Attributes:
+        read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
+        packing: where the packed tokens belong, or None where the batch stays a rectangle.
+        leaving: what of the states, packed or not, the last attention leaves: (batch or 1, kept); None for all.
+    """
+
+    def __init__(
+        self,
+        tokens: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        read: torch.Tensor | None = None,
+        is_recorded: bool = False,
+    ):
+        """Plan a batch of tokens (batch, length, ...), of which a mask (batch, past and present length) hides padding.
+
+        What is read counts as a token. Recorded states are those of every position, as they are.
+        """
+        batch, length = tokens.shape[:2]
+        in_graph = is_tracing(tokens)
+        ragged = read is not None and read.dtype == torch.bool
+        self.read, self.ragged = read, ragged
+        self.packing: Packing | None = None
+        self.leaving = None if is_recorded or (ragged and in_graph) else read
+        self.padding: torch.Tensor | None = None
+        real = None
+        if attention_mask is not None and attention_mask.ndim == 2 and not is_recorded:
+            real = attention_mask[:, -length:].bool()
+        if in_graph:
+            self.padding = ~real if real is not None and read is None and length > 1 else None
+            return
+        # of one new token in each row there is nothing to save
+        if real is None or (length == 1 and not ragged) or real.all():
+            self.packing = Packing(batch, length, None) if ragged and not is_recorded else None
+        else:
+            if read is not None:
+                real = real | read if ragged else real.scatter(1, read.expand(batch, -1), True)
+            self.packing = Packing(batch, length, real.flatten().nonzero()[:, 0])
+        if self.packing is not None and self.leaving is not None:
+            self.leaving = self.packing.locate(self.leaving)
+
+    def enter(self, states: torch.Tensor) -> torch.Tensor:
+        """Lay states out for the sublayers: (batch or 1, length, hidden) -> the same, or (1, tokens, hidden)."""
+        return states if self.packing is None else self.packing.pack(states)
+
+    def leave(self, states: torch.Tensor) -> torch.Tensor:
+        """Lay out what the last sublayer gives: (batch, length or kept, hidden), or (kept in all, hidden) of a mask.
+
+        Padding, where it was computed, is zero as where it was not.
+        """
+        if self.packing is None:
+            return states if self.padding is None else states.masked_fill(self.padding[..., None], 0)
+        if self.leaving is None:
+            return self.packing.pad(states)
+        return states[0] if self.ragged else states.unflatten(1, (self.packing.batch, -1))[0]
+
+    def select(self, states: torch.Tensor) -> torch.Tensor:
+        """Choose what is read from what left the stack: (batch, kept, hidden), or (kept in all, hidden) of a mask."""
+        if self.read is None or self.leaving is not None:
+            return states
+        return states[self.read] if self.ragged else select_positions(states, self.read)
