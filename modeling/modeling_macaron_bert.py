@@ -6,15 +6,13 @@ Lu et al. (2019), "Understanding and Improving Transformer From a Multi-Particle
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.modeling.modeling_reordered_bert import (
     ReorderedBertForMaskedLM,
+    ReorderedBertForMultipleChoice,
     ReorderedBertForNextSentencePrediction,
     ReorderedBertForPreTraining,
-    ReorderedBertModel,
-)
-from sublayers.modeling.modeling_reordered_bert_tasks import (
-    ReorderedBertForMultipleChoice,
     ReorderedBertForQuestionAnswering,
     ReorderedBertForSequenceClassification,
     ReorderedBertForTokenClassification,
+    ReorderedBertModel,
 )
 
 

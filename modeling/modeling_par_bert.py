@@ -6,15 +6,13 @@ Mandava et al. (2020), "Pay Attention when Required", section 3.2.
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.modeling.modeling_reordered_bert import (
     ReorderedBertForMaskedLM,
+    ReorderedBertForMultipleChoice,
     ReorderedBertForNextSentencePrediction,
     ReorderedBertForPreTraining,
-    ReorderedBertModel,
-)
-from sublayers.modeling.modeling_reordered_bert_tasks import (
-    ReorderedBertForMultipleChoice,
     ReorderedBertForQuestionAnswering,
     ReorderedBertForSequenceClassification,
     ReorderedBertForTokenClassification,
+    ReorderedBertModel,
 )
 
 
