@@ -1,0 +1,66 @@
+"""Folders that an older version of the package saved, made on the spot from the history of the repository."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import sublayers  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+# version 0.1, before training had rooms
+COMMIT = "3e737f0331b4ccdf8f5da9f4c59edab88fc2455a"
+# run with the older package, its tests' families and an empty cache: each head plain and with its code, and its outputs
+SAVE = """
+import sys
+from pathlib import Path
+import torch
+from common import randomize, token_ids
+from families import HEADS, small
+from safetensors.torch import save_file
+import sublayers
+assert sublayers.__file__.startswith(str(Path().absolute()))
+for config_class, auto_class in HEADS:
+    model = randomize(auto_class.from_config(small(config_class)))
+    inputs = {"input_ids": token_ids(auto_class, 2, 7)}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"].flip(1)
+    with torch.no_grad():
+        found = model(**inputs).items()
+    outputs = {name: value.contiguous() for name, value in found if isinstance(value, torch.Tensor)}
+    for kind in ("plain", "self_contained"):
+        folder = Path(sys.argv[1], kind, f"{auto_class.__name__}-{type(model).__name__}")
+        model.save_pretrained(folder, self_contained=kind == "self_contained")
+        save_file(inputs, folder / "inputs.safetensors")
+        save_file(outputs, folder / "outputs.safetensors")
+"""
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory):
+    found = subprocess.run(["git", "archive", COMMIT], cwd=ROOT, capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("the history of the repository is not there")
+    source, saved = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("saved")
+    subprocess.run(["tar", "x", "-C", str(source)], input=found.stdout, check=True)
+    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{source / 'tests'}"}
+    subprocess.run([sys.executable, "-c", SAVE, str(saved)], env=environment, cwd=source, check=True)
+    return saved
+
+
+@pytest.mark.parametrize("kind", ["plain", "self_contained"])
+def test_what_version_01_saved_gives_the_same_outputs(older, kind):
+    folders = sorted((older / kind).iterdir())
+    assert len(folders) == 25
+    for folder in folders:
+        model = getattr(transformers, folder.name.partition("-")[0]).from_pretrained(folder)
+        assert type(model).__module__.startswith("sublayers.")
+        with torch.no_grad():
+            outputs = model(**load_file(folder / "inputs.safetensors"))
+        for name, expected in load_file(folder / "outputs.safetensors").items():
+            torch.testing.assert_close(outputs[name], expected, atol=1e-6, rtol=1e-5, msg=f"{folder.name}: {name}")
