@@ -1,6 +1,6 @@
 import pytest
 import torch
-from common import REFERENCE, needs_reference, tokens
+from common import REFERENCE, tokens
 from common_bert import BertContract
 from safetensors.torch import load_file
 
@@ -50,7 +50,6 @@ def released():
     return from_macaron_bert(load_file(f"{FIXTURE}.weights.safetensors"), 4, 48), io, inputs, labels
 
 
-@needs_reference
 def test_equals_the_released_encoder(released):
     model, io, inputs, _ = released
     real = inputs["attention_mask"].bool()
@@ -61,7 +60,6 @@ def test_equals_the_released_encoder(released):
     torch.testing.assert_close(out.prediction_logits[real], logits[real], atol=1e-5, rtol=0)
 
 
-@needs_reference
 @pytest.mark.parametrize("record", [True, False])
 def test_equals_the_released_objectives(released, record):
     model, io, inputs, labels = released

@@ -10,7 +10,6 @@ from common import (
     VOCAB,
     assert_same,
     gradients,
-    needs_reference,
     randomize,
     tokens,
 )
@@ -185,7 +184,6 @@ def test_interleaved_order_equals_gpt2():
     torch.testing.assert_close(model(tokens(3, 20)).logits, gpt2(tokens(3, 20)).logits, atol=1e-5, rtol=0)
 
 
-@needs_reference
 @pytest.mark.parametrize("name", ["interleaved", "sandwich_n4k1", "sandwich_n4k2", "sandwich_n4k3", "random"])
 def test_equals_the_fairseq_language_model(name):
     fixture = REFERENCE / "sandwich" / "lm_tied_noadaptive"

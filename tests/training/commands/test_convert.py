@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from common import REFERENCE, needs_reference, randomize, tokens
+from common import REFERENCE, randomize, tokens
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -261,7 +261,6 @@ def test_what_fairseq_saved_is_accounted_for(kind, suffix, tmp_path, run):
     assert report["left_out"] == dict.fromkeys(buffers, "a buffer without information")
 
 
-@needs_reference
 @pytest.mark.parametrize(
     "name",
     [

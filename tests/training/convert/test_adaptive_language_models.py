@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from common import REFERENCE, needs_reference, randomize, tokens
+from common import REFERENCE, randomize, tokens
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -12,7 +12,6 @@ from sublayers.training.convert.language_models import from_fairseq_lm
 FIXTURE = REFERENCE / "sandwich" / "lm_adaptive"
 
 
-@needs_reference
 @pytest.mark.parametrize("name", ["interleaved", "sandwich_n4k1", "sandwich_n4k2", "sandwich_n4k3", "random"])
 def test_equals_the_fairseq_adaptive_language_model(name, tmp_path):
     meta = json.loads(FIXTURE.with_suffix(".json").read_text())

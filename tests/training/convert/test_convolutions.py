@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from common import REFERENCE, needs_reference, randomize, tokens
+from common import REFERENCE, randomize, tokens
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -56,7 +56,6 @@ def scores(model):
         return model(tokens(2, 9), attention_mask=mask, decoder_input_ids=tokens(2, 7)).logits
 
 
-@needs_reference
 def test_scores_as_fairseq_does():
     path = REFERENCE / "iot" / "baseline_dynamicconv"
     weights, io = load_file(f"{path}.weights.safetensors"), load_file(f"{path}.io.safetensors")

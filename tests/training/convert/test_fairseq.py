@@ -3,7 +3,7 @@ import json
 
 import pytest
 import torch
-from common import REFERENCE, needs_reference, tokens
+from common import REFERENCE, tokens
 from common_fairseq import WIDTH, NaiveFairseq, fairseq_stack, linear, norm
 from safetensors.torch import load_file
 from transformers import (
@@ -67,7 +67,6 @@ def bert_scores(naive, ids, segments):
     ].T, pair
 
 
-@needs_reference
 def test_the_naive_network_is_the_authors_bert():
     weights, io, args = load_reference("macaron/bert_macaron_pretrain")
     naive = NaiveFairseq(weights, args)
@@ -142,7 +141,6 @@ def lm_scores(naive, ids):
     return naive.run("decoder", ids) @ output.T
 
 
-@needs_reference
 def test_the_naive_network_is_fairseqs_language_model():
     weights, io, args = load_reference("sandwich/lm_tied_noadaptive")
     naive = NaiveFairseq(weights, args)
@@ -186,7 +184,6 @@ def translation_scores(naive, source, target):
     return states @ naive.weights["decoder.embed_tokens.weight"].T
 
 
-@needs_reference
 def test_the_naive_network_is_fairseqs_dynamic_convolution():
     weights, io, args = load_reference("iot/baseline_dynamicconv")
     naive = NaiveFairseq(weights, args)

@@ -3,7 +3,7 @@ import json
 
 import pytest
 import torch
-from common import REFERENCE, needs_reference, tokens
+from common import REFERENCE, tokens
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -54,7 +54,6 @@ def assert_terms(out, io, prefix):
         assert_close(getattr(out, ours).detach(), expected, atol=1e-7, rtol=1e-5)
 
 
-@needs_reference
 @pytest.mark.parametrize("encoder", range(2))
 @torch.no_grad()
 def test_every_pair_of_orders_scores_as_the_authors_code_does(encoder):
@@ -78,7 +77,6 @@ def test_every_pair_of_orders_scores_as_the_authors_code_does(encoder):
         assert out.decoder_order.tolist() == [decoder] * 4
 
 
-@needs_reference
 @pytest.mark.parametrize("temperature", [20, 2, 0.5])
 @LOSSES
 def test_losses_and_gradients_are_the_authors(name, temperature, monkeypatch):
@@ -116,7 +114,6 @@ def test_losses_and_gradients_are_the_authors(name, temperature, monkeypatch):
     assert_close(compute().cross_entropy.detach(), expected, rtol=1e-5, atol=0)
 
 
-@needs_reference
 @LOSSES
 @torch.no_grad()
 def test_the_choice_of_one_order_costs_what_the_authors_validation_says(name, monkeypatch):
@@ -166,7 +163,6 @@ def search(model, io, **forced):
     )
 
 
-@needs_reference
 def test_each_sentence_finds_its_beams_in_its_own_order():
     model, io = convert_reference("generate_N3_postln")
     found = search(model, io)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from common import REFERENCE, needs_reference, randomize, tokens
+from common import REFERENCE, randomize, tokens
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -92,7 +92,6 @@ MACARON = pytest.mark.parametrize(
 )
 
 
-@needs_reference
 @pytest.mark.parametrize("padded", ["left", "right"])
 @MACARON
 def test_macaron_and_its_baseline_score_as_the_authors_code_does(name, family, orders, padded):
@@ -112,7 +111,6 @@ def test_macaron_and_its_baseline_score_as_the_authors_code_does(name, family, o
         torch.testing.assert_close(model(**batch, num_items_in_batch=1).loss, expected[0], rtol=1e-5, atol=0)
 
 
-@needs_reference
 @pytest.mark.parametrize("padded", ["left", "right"])
 @MACARON
 def test_finds_the_same_beams_as_fairseq(name, family, orders, padded):
@@ -141,7 +139,6 @@ def test_finds_the_same_beams_as_fairseq(name, family, orders, padded):
     assert_close(found.sequences_scores, io["beam4_lenpen0.6_maxlen9.score"])
 
 
-@needs_reference
 @pytest.mark.parametrize(
     "name", ["baseline", "enc_sandwich_k1", "enc_sandwich_k2", "dec_sandwich_k1", "dec_sandwich_k2"]
 )
@@ -157,7 +154,6 @@ def test_sandwiches_take_the_layers_of_the_baseline_in_turn(name):
     assert_close(states, expected.transpose(0, 1)[io[source] != 1])
 
 
-@needs_reference
 @pytest.mark.parametrize("encoder", range(2))
 @pytest.mark.parametrize("decoder", range(6))
 def test_all_orders_of_a_post_norm_layer_score_as_iot_does(encoder, decoder):

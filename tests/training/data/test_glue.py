@@ -1,17 +1,17 @@
 import gzip
 import json
 import math
+from pathlib import Path
 
 import datasets
 import pytest
-from common import REFERENCE
 from glue_rows import GOOD, make_rows, write
 
 from sublayers.training.data import glue as glue_data
 from sublayers.training.data.glue import GlueDataArguments, load_task
 from sublayers.training.metrics.glue import TASKS
 
-DATA = REFERENCE.with_name("data")
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
