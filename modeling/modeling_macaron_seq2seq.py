@@ -4,8 +4,10 @@ Lu et al. (2019), "Understanding and Improving Transformer From a Multi-Particle
 """
 
 from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
-from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel
-from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq import (
+    ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqModel,
+)
 
 
 class MacaronSeq2SeqModel(ReorderedSeq2SeqModel):

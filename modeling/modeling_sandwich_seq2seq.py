@@ -4,8 +4,10 @@ Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their 
 """
 
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
-from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqModel
-from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq import (
+    ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqModel,
+)
 
 
 class SandwichSeq2SeqModel(ReorderedSeq2SeqModel):

@@ -41,7 +41,7 @@ class OrderPredictor(nn.Linear):
         return nn.functional.dropout(super().forward(means), self.dropout, self.training)
 
 
-class WholeBatch(NamedTuple):
+class OrderStatistics(NamedTuple):
     """What a part of a batch does not know by itself: the sentences in all, and the mean probability of each order.
 
     Orders of the encoder (M,) and of the decoder (N,), or None where they are not predicted.
@@ -139,8 +139,8 @@ class CacheByOrder(Cache):
             part.reset()
 
 
-def part_of(cache: EncoderDecoderCache, order: int, rows: torch.Tensor) -> EncoderDecoderCache:
-    """Return the part of a cache for the rows (rows,) of an order, and divide the cache if it is empty.
+def cache_of_order(cache: EncoderDecoderCache, order: int, rows: torch.Tensor) -> EncoderDecoderCache:
+    """Return the cache of an order, whose rows are (rows,), within that of all rows, which is divided if it is empty.
 
     Raises:
         ValueError: the cache was filled when all rows had one order.
@@ -160,30 +160,29 @@ def rows_by_order(order: torch.Tensor) -> dict[int, torch.Tensor]:
     return {int(number): (order == number).nonzero()[:, 0] for number in order.unique()}
 
 
-def select_rows(inputs: dict[str, Any], rows: torch.Tensor, batch: int) -> dict[str, Any]:
-    """Take some rows of all inputs that have one for each of the batch."""
-    return {
-        name: value[rows] if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == batch else value
-        for name, value in inputs.items()
-    }
+def select_rows(inputs: dict[str, torch.Tensor | None], rows: torch.Tensor | None) -> dict[str, torch.Tensor | None]:
+    """Take some rows of inputs (batch or 1, ...), or None for all; a single row is that of the whole batch."""
+    if rows is None:
+        return inputs
+    return {name: value if value is None or len(value) == 1 else value[rows] for name, value in inputs.items()}
 
 
-def join(outputs: Sequence[ModelOutput], choose: Callable[[list[torch.Tensor]], torch.Tensor]) -> ModelOutput:
+def merge_outputs(outputs: Sequence[ModelOutput], merge: Callable[[list[torch.Tensor]], torch.Tensor]) -> ModelOutput:
     """Make one output of several, tensor by tensor."""
     first = outputs[0]
-    joined: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for name in first:
         values = [output[name] for output in outputs]
         if isinstance(first[name], torch.Tensor):
-            joined[name] = choose(values)
+            merged[name] = merge(values)
         elif isinstance(first[name], tuple):
             # states that nobody asked for are None
             parts = zip(*values, strict=True)
-            joined[name] = tuple(None if each[0] is None else choose([*each]) for each in parts)
-    return type(first)(**joined)
+            merged[name] = tuple(None if each[0] is None else merge([*each]) for each in parts)
+    return type(first)(**merged)
 
 
-def choose(forced: Order | None, logits: torch.Tensor | None, orders: Sequence[str], batch: int) -> Order:
+def choose_order(forced: Order | None, logits: torch.Tensor | None, orders: Sequence[str], batch: int) -> Order:
     """Choose the order of each row (batch,) by its scores (batch, orders), or one for all (equation 4).
 
     Raises:
@@ -203,7 +202,7 @@ def choose(forced: Order | None, logits: torch.Tensor | None, orders: Sequence[s
     return forced
 
 
-def spread(order: Order, batch: int, device: torch.device) -> torch.Tensor:
+def order_of_each_row(order: Order, batch: int, device: torch.device) -> torch.Tensor:
     """Give each row its order: (batch,)."""
     return order if isinstance(order, torch.Tensor) else torch.full((batch,), order, device=device)
 
@@ -220,9 +219,11 @@ def run_rows(
         return run(order, None)
     if dense:
         rows = torch.arange(order.shape[0], device=order.device)
-        return join([run(number, None) for number in range(num_orders)], lambda every: torch.stack(every)[order, rows])
+        every = [run(number, None) for number in range(num_orders)]
+        return merge_outputs(every, lambda tensors: torch.stack(tensors)[order, rows])
     rows_of = rows_by_order(order)
     if len(rows_of) == 1:
         return run(next(iter(rows_of)), None)
     places = torch.cat([*rows_of.values()]).argsort()
-    return join([run(number, rows) for number, rows in rows_of.items()], lambda parts: torch.cat(parts)[places])
+    parts = [run(number, rows) for number, rows in rows_of.items()]
+    return merge_outputs(parts, lambda tensors: torch.cat(tensors)[places])

@@ -30,10 +30,8 @@ from .configuration.sublayer_order import (
     sandwich as sandwich,
 )
 from .modeling.modeling_iot_seq2seq import (
-    IOTSeq2SeqModel as IOTSeq2SeqModel,
-)
-from .modeling.modeling_iot_seq2seq_generation import (
     IOTSeq2SeqForConditionalGeneration as IOTSeq2SeqForConditionalGeneration,
+    IOTSeq2SeqModel as IOTSeq2SeqModel,
 )
 from .modeling.modeling_macaron_bert import (
     MacaronBertForMaskedLM as MacaronBertForMaskedLM,

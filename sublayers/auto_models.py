@@ -23,8 +23,7 @@ from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqModel
-from sublayers.modeling.modeling_iot_seq2seq_generation import IOTSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration, IOTSeq2SeqModel
 from sublayers.modeling.modeling_macaron_bert import (
     MacaronBertForMaskedLM,
     MacaronBertForMultipleChoice,

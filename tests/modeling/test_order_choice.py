@@ -1,5 +1,7 @@
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from common_seq2seq_generation import BEAMS, GREEDY
 from common_seq2seq_training import IGNORED, full_rows, stacked
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
-from sublayers.modeling.order_choice import WholeBatch
+from sublayers.modeling.order_choice import OrderStatistics
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "vocab_size": VOCAB, "dropout": 0.0}
 TWO_BY_THREE = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc", "cfs"]}
@@ -132,11 +134,11 @@ def test_parts_of_a_batch_add_up_to_it(options, monkeypatch):
     of_decoders = sum(each.decoder_order_logits.softmax(-1).mean(0) for each in passes).detach() / len(passes)
     of_encoders = passes[0].encoder_order_logits
     of_encoders = None if of_encoders is None else of_encoders.softmax(-1).mean(0).detach()
-    whole_batch = WholeBatch(len(ROWS), of_encoders, of_decoders)
+    order_statistics = OrderStatistics(len(ROWS), of_encoders, of_decoders)
     model.train().zero_grad()
     sums = torch.zeros(4)
     for part in (ROWS[:1], ROWS[1:3], ROWS[3:]):
-        out = model(**stacked(part), num_items_in_batch=LABELLED, whole_batch=whole_batch)
+        out = model(**stacked(part), num_items_in_batch=LABELLED, order_statistics=order_statistics)
         out.loss.backward()
         sums += torch.stack([out.loss.detach(), out.cross_entropy, out.diversity, out.sharpness])
     found = torch.stack([expected, terms[0] / LABELLED, *terms[1:]]).detach()
@@ -232,3 +234,52 @@ def test_generation_decodes_each_sentence_in_its_own_order_only(options):
     assert [sorted(rows[i : i + len(counts)]) for i in range(0, len(rows), len(counts))] == [expected] * GREEDY[
         "max_new_tokens"
     ]
+
+
+def test_two_threads_generate_each_in_their_own_orders():
+    model, batches = make(), [tokens(8, 9), tokens(8, 9).flip(0)]
+    expected = [model.get_encoder()(batch).decoder_order for batch in batches]
+    assert not torch.equal(*expected)
+    both_encode = Barrier(2, timeout=30)
+
+    def wait(*_) -> None:
+        both_encode.wait()
+
+    model.get_encoder().register_forward_pre_hook(wait)
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(lambda batch: model.generate(batch, **GREEDY, return_dict_in_generate=True), batches)
+        for out, orders in zip(both, expected, strict=True):
+            assert torch.equal(out.decoder_order, orders)
+
+
+def test_outputs_of_the_encoder_say_in_which_order_they_are_decoded():
+    model = make()
+    source = padded()
+    for order in (1, 2, torch.tensor([2, 0, 1])):
+        encoded = model.get_encoder()(**source, forced_decoder_order=order)
+        given = {"encoder_outputs": encoded, "attention_mask": source["attention_mask"]}
+        expected = model(**source, **TARGETS, forced_decoder_order=order)
+        out = model(**given, **TARGETS)
+        assert torch.equal(out.decoder_order, expected.decoder_order)
+        torch.testing.assert_close(out.logits, expected.logits)
+        expected = model.generate(**source, **GREEDY, forced_decoder_order=order)
+        assert torch.equal(model.generate(**given, **GREEDY), expected)
+
+
+def test_only_inputs_that_have_rows_are_divided():
+    model, found = make(), []
+    for stack in (model.model.encoder.layers, model.model.decoder.layers):
+        stack.register_forward_pre_hook(lambda _, args, given: found.append(given.get("of_all")), with_kwargs=True)
+    # as many numbers as there are sources
+    numbers = torch.arange(3)
+    orders = {"forced_encoder_order": torch.tensor([0, 1, 0]), "forced_decoder_order": torch.tensor([2, 0, 1])}
+    model(**padded(), **TARGETS, **orders, of_all=numbers)
+    assert len(found) == 2 + 3
+    assert all(each is numbers for each in found)
+    # one row of positions is that of all targets
+    positions = torch.arange(TARGETS["decoder_input_ids"].shape[1])[None]
+    one, many = (
+        model(**padded(), **TARGETS, **orders, decoder_position_ids=ids).logits
+        for ids in (positions, positions.expand(3, -1))
+    )
+    torch.testing.assert_close(one, many)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from sublayers.modeling.modeling_iot_seq2seq_generation import IOTSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.training.convert.seq2seq import put_together, read_options, take_parts, upgrade
 
 PREDICTOR = "encoder.embed_order"

@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 
 from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
-from sublayers.modeling.modeling_reordered_seq2seq_generation import ReorderedSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.convert.weights import Model, State, Weights, agreed, fill, place_whole
 

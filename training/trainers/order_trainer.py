@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from sublayers.modeling.order_choice import WholeBatch
+from sublayers.modeling.order_choice import OrderStatistics
 from sublayers.training.trainers.pair_trainer import PairTrainer
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ class OrderTrainer(PairTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.whole_batch: WholeBatch | None = None
+        self.order_statistics: OrderStatistics | None = None
         self.add_callback(TemperatureCallback())
-        self.forget()
+        self.reset_sums()
 
     def orders(self) -> dict[str, list[str]]:
         """The orders that are predicted, by their stack."""
@@ -45,7 +45,7 @@ class OrderTrainer(PairTrainer):
         predicted = zip(stacks.items(), config.num_predicted_orders, strict=True)
         return {name: orders for (name, orders), number in predicted if number}
 
-    def forget(self) -> None:
+    def reset_sums(self) -> None:
         """Begin to sum up the terms and to count the choices of the next log."""
         device = self.args.device
         self.updates = 0
@@ -55,14 +55,14 @@ class OrderTrainer(PairTrainer):
     def get_batch_samples(self, *args, **kwargs) -> Any:
         """Get the batches of a step and, if they are several, what their losses have to know of each other."""
         samples, num_items_in_batch = super().get_batch_samples(*args, **kwargs)
-        self.whole_batch = None
+        self.order_statistics = None
         self.updates += bool(samples)
         if samples and self.orders() and (len(samples) > 1 or self.args.world_size > 1):
-            self.whole_batch = self.look_ahead(samples)
+            self.order_statistics = self.look_ahead(samples)
         return samples, num_items_in_batch
 
     @torch.no_grad()
-    def look_ahead(self, samples: list[dict[str, Any]]) -> WholeBatch:
+    def look_ahead(self, samples: list[dict[str, Any]]) -> OrderStatistics:
         """Find the mean probability of each order in all batches of a step, which costs the encoder's forward pass."""
         model: Any = self.model
         paths = Counter(encoder_order for encoder_order, _ in model.config.paths)
@@ -82,12 +82,12 @@ class OrderTrainer(PairTrainer):
         # the probabilities of a sentence add up to one
         num_sentences = round(next(iter(totals.values())).sum().item())
         means = {name: total / num_sentences for name, total in totals.items()}
-        return WholeBatch(num_sentences, means.get("encoder"), means.get("decoder"))
+        return OrderStatistics(num_sentences, means.get("encoder"), means.get("decoder"))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
         """Compute the loss, and remember its terms and the choices."""
-        if self.whole_batch is not None:
-            inputs = {**inputs, "whole_batch": self.whole_batch}
+        if self.order_statistics is not None:
+            inputs = {**inputs, "order_statistics": self.order_statistics}
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         self.terms += torch.stack([outputs[name] for name in TERMS])
         for name, chosen in self.chosen.items():
@@ -109,5 +109,5 @@ class OrderTrainer(PairTrainer):
                         f"{share:.1%} of the sentences choose the {name} order {order}: a larger diversity_weight "
                         f"(now {self.model.config.diversity_weight}) spreads them over the others"
                     )
-            self.forget()
+            self.reset_sums()
         super().log(logs, *args, **kwargs)

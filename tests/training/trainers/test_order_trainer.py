@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
-from sublayers.modeling import modeling_iot_seq2seq_generation
+from sublayers.modeling import modeling_iot_seq2seq
 from sublayers.training.commands.seq2seq import main as seq2seq
 from sublayers.training.trainers.order_trainer import OrderTrainer
 
@@ -171,7 +171,7 @@ def test_without_prediction_there_are_terms_but_no_shares(tmp_path):
 
 
 def test_the_temperature_falls_and_a_resumed_run_goes_on_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(modeling_iot_seq2seq_generation, "ANNEALING_STEPS", 2)
+    monkeypatch.setattr(modeling_iot_seq2seq, "ANNEALING_STEPS", 2)
     options = {"max_steps": 7, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "save_steps": 1}
     options |= {"save_strategy": "steps", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     seen, histories, trained = [], [], []
