@@ -27,12 +27,11 @@ from sublayers.hub.loading import load
 from sublayers.tasks.question_answering import longest_input
 from sublayers.training.data.glue import HUB_NAME, GlueDataArguments, Splits, load_task
 from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.folders import claim, refuse_to_overwrite
 from sublayers.training.metrics.glue import TASKS, GlueMetric, write_submission
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import claim
 
 
 @dataclass

@@ -37,10 +37,11 @@ from sublayers.training.data.language_modeling import (
 from sublayers.training.data.masked_language_modeling import masked_trainer_arguments
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.folders import claim
 from sublayers.training.trainers.loss_curve import save_loss_curve
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import claim, find_checkpoint
+from sublayers.training.trainers.resume import find_checkpoint
 from sublayers.training.trainers.start import check_unchanged, load_config
 
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"

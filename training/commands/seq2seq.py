@@ -31,13 +31,14 @@ from sublayers.training.commands.seq2seq_arguments import (
 )
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
 from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.folders import claim
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.trainers.average import average_checkpoints
 from sublayers.training.trainers.loss_curve import save_loss_curve
 from sublayers.training.trainers.order_trainer import OrderTrainer
 from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer, save_tokenizers
 from sublayers.training.trainers.publish import describe_data, publish, result
-from sublayers.training.trainers.resume import checkpoints, claim, find_checkpoint, find_fault, step_of
+from sublayers.training.trainers.resume import checkpoints, find_checkpoint, find_fault, step_of
 from sublayers.training.trainers.start import check_unchanged, load_config
 
 # the names that the Trainer's metrics have for a split

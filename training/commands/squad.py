@@ -34,11 +34,12 @@ from sublayers.training.data.squad import (
     read_json,
 )
 from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.folders import claim
 from sublayers.training.metrics.squad import squad_metrics
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import claim, find_checkpoint
+from sublayers.training.trainers.resume import find_checkpoint
 
 SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
 
