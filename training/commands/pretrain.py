@@ -4,15 +4,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from accelerate import PartialState
-from datasets import IterableDataset
 from transformers import (
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    default_data_collator,
     set_seed,
 )
 
@@ -27,17 +24,10 @@ from sublayers.training.commands.pretrain_arguments import (
     choose_family,
 )
 from sublayers.training.data.corpus import CorpusArguments, Text, load_corpus
-from sublayers.training.data.language_modeling import (
-    Windows,
-    language_modeling_metrics,
-    stream_windows,
-    token_losses,
-    token_stream,
-)
-from sublayers.training.data.masked_language_modeling import masked_trainer_arguments
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
 from sublayers.training.folders import claim
+from sublayers.training.trainers.language_modeling import causal_trainer_arguments, masked_trainer_arguments
 from sublayers.training.trainers.loss_curve import save_loss_curve
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -96,7 +86,13 @@ def _pretrain(
         tokenizer = _load_tokenizer(run, args, checkpoint, corpus)
         train = corpus["train"].take(run.max_train_samples) if args.do_train else None
         validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
-        windows = _load_data(run, args, tokenizer, train, validation, corpus_args.streaming)
+        if run.objective == "clm":
+            windows = causal_trainer_arguments(
+                tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
+            )
+        else:
+            settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
+            windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
     set_seed(args.seed)
     model = _load_model(run, config, tokenizer)
     use_cache = model.config.use_cache
@@ -194,39 +190,6 @@ def _load_model(run: RunArguments, config: PreTrainedConfig, tokenizer: PreTrain
             "give the model's own as --tokenizer_name_or_path"
         )
     return load(auto_class, run.model_name_or_path, config=config)
-
-
-def _load_data(
-    run: RunArguments,
-    args: PretrainingArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    train: Text | None,
-    validation: Text | None,
-    streaming: bool,
-) -> dict[str, Any]:
-    if run.objective != "clm":
-        settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
-        return masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
-    return {
-        "train_dataset": train and _train_windows(train, tokenizer, run.block_size, streaming),
-        "eval_dataset": validation and _windows(validation, tokenizer, run.block_size, run.context_window),
-        "data_collator": default_data_collator,
-        "compute_metrics": validation and language_modeling_metrics(validation),
-        "preprocess_logits_for_metrics": token_losses,
-    }
-
-
-def _train_windows(
-    text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int, streaming: bool
-) -> Windows | IterableDataset:
-    if streaming:
-        source = {"text": text, "tokenizer": tokenizer, "block_size": block_size}
-        return IterableDataset.from_generator(stream_windows, gen_kwargs=source)
-    return _windows(text, tokenizer, block_size)
-
-
-def _windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int, context_window: int = 0) -> Windows:
-    return Windows(np.concatenate(list(token_stream(text, tokenizer))), block_size, context_window)
 
 
 def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dict[str, Any]] | None:
