@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate import PartialState
 from datasets import Dataset
 from torch.utils.data import SequentialSampler
 from tqdm.auto import tqdm
@@ -37,11 +36,11 @@ from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.metrics.squad import squad_metrics
 from sublayers.training.trainers.arguments import FineTuningArguments, default
-from sublayers.training.trainers.publish import describe_data, publish, result
+from sublayers.training.trainers.publish import describe_data, finish, summary
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
 
-SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
+SQUAD_SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
 
 
 @dataclass
@@ -124,8 +123,6 @@ def _squad(
             f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
             "give a smaller --max_seq_length"
         )
-    # a slower process should not find the files of a faster one in the folder that ought to be empty
-    PartialState().wait_for_everyone()
     train_windows, eval_windows, questions = None, None, None
     with args.main_process_first(desc="reading and tokenizing the data"):
         if args.do_eval:
@@ -153,13 +150,8 @@ def _squad(
         evaluated = trainer.evaluate()
         trainer.save_metrics("eval", evaluated)
         metrics |= evaluated
-    if trainer.is_world_process_zero():
-        if args.do_train:
-            found = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
-            scores = {name: metrics[f"eval_{name}"] for name in SCORES if f"eval_{name}" in metrics}
-            results = [result(found, "validation", name, value, args.seed) for name, value in scores.items()]
-            publish(args.output_dir, args, ["squad", *argv], found, results, [args.seed], source)
-        print(f"{_summary(metrics)} in {args.output_dir}")
+    described = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
+    finish(trainer, metrics, SQUAD_SCORES, ["squad", *argv], described, source)
     return metrics
 
 
@@ -267,10 +259,5 @@ def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
     if missing := sum(name not in predictions for name in questions["id"]):
         print(f"{missing} of {len(questions)} questions have no prediction and count as wrong", file=sys.stderr)
     metrics = squad_metrics(predictions, questions, data.version_2)
-    print(_summary(metrics))
+    print(summary(metrics, SQUAD_SCORES))
     return metrics
-
-
-def _summary(metrics: dict[str, float]) -> str:
-    shown = ["train_loss", *SCORES, *(f"eval_{name}" for name in SCORES)]
-    return ", ".join(f"{name} {metrics[name]:.4f}" for name in shown if name in metrics)
