@@ -83,41 +83,35 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     """
     run, data_args, args = parse(argv)
     with claim(args):
-        return _glue(argv, run, data_args, args)
-
-
-def _glue(
-    argv: list[str], run: GlueArguments, data_args: GlueDataArguments, args: GlueTrainingArguments
-) -> dict[str, dict[str, Any]]:
-    refuse_to_overwrite(args.output_dir)
-    console = Console(quiet=args.process_index > 0)
-    # whatever can be wrong with any task is said before the first training
-    tokenizer = load(AutoTokenizer, run.model_name_or_path)
-    if tokenizer.pad_token is None:
-        # batches need one, and what was made to write often has none
-        tokenizer.pad_token = tokenizer.eos_token
-    names = _task_names(run, data_args, console)
-    _check_model(run, args, tokenizer, names)
-    with args.main_process_first(desc="reading the data"):
-        data = {name: load_task(name, data_args, args.do_train) for name in names}
-    seeds = f"seeds {' '.join(map(str, run.seeds))}"
-    table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
-    for column in table.columns:
-        column.overflow = "fold"
-    results: dict[str, dict[str, Any]] = {}
-    for name, splits in data.items():
-        with args.main_process_first(desc="tokenizing"):
-            encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
-        results[name] = _search(name, encoded, tokenizer, run, args, console)
-        if args.process_index == 0:
-            text = json.dumps(results, indent=2) + "\n"
-            Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
-            if args.do_train:
-                _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
-        _add_rows(table, name, results[name]["best"])
-    console.print(table)
-    console.print(f"models, predictions and all scores are in {args.output_dir}")
-    return results
+        refuse_to_overwrite(args.output_dir)
+        console = Console(quiet=args.process_index > 0)
+        # whatever can be wrong with any task is said before the first training
+        tokenizer = load(AutoTokenizer, run.model_name_or_path)
+        if tokenizer.pad_token is None:
+            # batches need one, and what was made to write often has none
+            tokenizer.pad_token = tokenizer.eos_token
+        names = _task_names(run, data_args, console)
+        _check_model(run, args, tokenizer, names)
+        with args.main_process_first(desc="reading the data"):
+            data = {name: load_task(name, data_args, args.do_train) for name in names}
+        seeds = f"seeds {' '.join(map(str, run.seeds))}"
+        table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
+        for column in table.columns:
+            column.overflow = "fold"
+        results: dict[str, dict[str, Any]] = {}
+        for name, splits in data.items():
+            with args.main_process_first(desc="tokenizing"):
+                encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
+            results[name] = _search(name, encoded, tokenizer, run, args, console)
+            if args.process_index == 0:
+                text = json.dumps(results, indent=2) + "\n"
+                Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
+                if args.do_train:
+                    _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
+            _add_rows(table, name, results[name]["best"])
+        console.print(table)
+        console.print(f"models, predictions and all scores are in {args.output_dir}")
+        return results
 
 
 def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTrainingArguments]:

@@ -63,76 +63,67 @@ def main(argv: list[str]) -> dict[str, float]:
     """
     run, model_flags, corpus_args, args = parse(argv)
     with claim(args):
-        return _pretrain(argv, run, model_flags, corpus_args, args)
+        checkpoint = find_checkpoint(args)
+        # whatever can be wrong with the flags is said before the first file is written
+        family = PRETRAINED[run.model_type]
+        config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=run.block_size)
+        if run.model_name_or_path and config.model_type in PRETRAINED:
+            check_head(config.model_type, run.objective)
+        check_positions(config, run, "block_size")
+        if checkpoint:
+            check_unchanged(config, model_flags, checkpoint)
+        with args.main_process_first(desc="reading and tokenizing the corpus"):
+            corpus = load_corpus(corpus_args)
+            if args.do_train and "train" not in corpus:
+                raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
 
+            def train_into(folder: str) -> None:
+                train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(folder)
 
-def _pretrain(
-    argv: list[str],
-    run: RunArguments,
-    model_flags: dict[str, Any],
-    corpus_args: CorpusArguments,
-    args: PretrainingArguments,
-) -> dict[str, float]:
-    checkpoint = find_checkpoint(args)
-    # whatever can be wrong with the flags is said before the first file is written
-    family = PRETRAINED[run.model_type]
-    config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=run.block_size)
-    if run.model_name_or_path and config.model_type in PRETRAINED:
-        check_head(config.model_type, run.objective)
-    check_positions(config, run, "block_size")
-    if checkpoint:
-        check_unchanged(config, model_flags, checkpoint)
-    with args.main_process_first(desc="reading and tokenizing the corpus"):
-        corpus = load_corpus(corpus_args)
-        if args.do_train and "train" not in corpus:
-            raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
-
-        def train_into(folder: str) -> None:
-            train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(folder)
-
-        tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
-        train = corpus["train"].take(run.max_train_samples) if args.do_train else None
-        validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
-        if run.objective == "clm":
-            windows = causal_trainer_arguments(
-                tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
-            )
+            tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
+            train = corpus["train"].take(run.max_train_samples) if args.do_train else None
+            validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
+            if run.objective == "clm":
+                windows = causal_trainer_arguments(
+                    tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
+                )
+            else:
+                settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
+                windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
+        set_seed(args.seed)
+        auto_class = OBJECTIVES[run.objective].auto_class
+        if run.model_name_or_path:
+            check_vocabulary(tokenizer, config.vocab_size)
+            model = load(auto_class, run.model_name_or_path, config=config)
         else:
-            settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
-            windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
-    set_seed(args.seed)
-    auto_class = OBJECTIVES[run.objective].auto_class
-    if run.model_name_or_path:
-        check_vocabulary(tokenizer, config.vocab_size)
-        model = load(auto_class, run.model_name_or_path, config=config)
-    else:
-        model = new_model(auto_class, config, tokenizer)
-    use_cache = model.config.use_cache
-    trainer = ResumableTrainer(
-        model=model,
-        args=args,
-        processing_class=tokenizer,
-        optimizer_cls_and_kwargs=_optimizer(run, args),
-        **windows,
-    )
-    metrics: dict[str, float] = {}
-    if args.do_train:
-        trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
-        # the Trainer switches the cache off, and would save the model that way
-        model.config.use_cache = use_cache
-        trainer.save_model()
-        model.config.use_cache = False
-        trainer.save_metrics("train", trained)
-        metrics |= trained
-    if args.do_eval:
-        evaluated = trainer.evaluate()
-        trainer.save_metrics("eval", evaluated)
-        metrics |= evaluated
-    if args.do_train and trainer.is_world_process_zero():
-        save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-    data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
-    finish(trainer, metrics, LANGUAGE_MODEL_SCORES, ["pretrain", *argv], data, run.model_name_or_path)
-    return metrics
+            model = new_model(auto_class, config, tokenizer)
+        use_cache = model.config.use_cache
+        trainer = ResumableTrainer(
+            model=model,
+            args=args,
+            processing_class=tokenizer,
+            optimizer_cls_and_kwargs=_optimizer(run, args),
+            **windows,
+        )
+        metrics: dict[str, float] = {}
+        if args.do_train:
+            trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
+            # the Trainer switches the cache off, and would save the model that way
+            model.config.use_cache = use_cache
+            trainer.save_model()
+            model.config.use_cache = False
+            trainer.save_metrics("train", trained)
+            metrics |= trained
+        if args.do_eval:
+            evaluated = trainer.evaluate()
+            trainer.save_metrics("eval", evaluated)
+            metrics |= evaluated
+        if args.do_train and trainer.is_world_process_zero():
+            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+        data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
+        about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
+        finish(trainer, metrics, LANGUAGE_MODEL_SCORES, **about)
+        return metrics
 
 
 def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:

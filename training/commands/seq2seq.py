@@ -70,91 +70,85 @@ def main(argv: list[str]) -> dict[str, Any]:
     """
     run, model_flags, data_args, args = parse(argv)
     with claim(args):
-        return _seq2seq(argv, run, model_flags, data_args, args)
-
-
-def _seq2seq(
-    argv: list[str],
-    run: Seq2SeqArguments,
-    model_flags: dict[str, Any],
-    data_args: Seq2SeqDataArguments,
-    args: Seq2SeqTrainerArguments,
-) -> dict[str, Any]:
-    checkpoint = find_checkpoint(args)
-    # whatever can be wrong with the flags is said before the first file is written
-    longest = max(data_args.max_source_length, data_args.max_target_length)
-    family = ENCODER_DECODERS[run.model_type]
-    config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=longest)
-    if not config.is_encoder_decoder:
-        raise ValueError(f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model")
-    check_positions(config, data_args, "max_source_length", "max_target_length")
-    # the last token is not read
-    check_positions(config, args, "generation_max_length", unread=1)
-    if checkpoint:
-        check_unchanged(config, model_flags, checkpoint)
-    with args.main_process_first(desc="reading and tokenizing the pairs"):
-        pairs = _load_splits(run, data_args, args)
-        tokenizers = _load_tokenizers(run, data_args, args, config, checkpoint, pairs.get("train"))
-        encoded = {
-            split: tokenize_pairs(
-                rows,
-                tokenizers[0],
-                tokenizers[-1],
-                data_args.max_source_length,
-                data_args.max_target_length,
-                drop_long=split == "train",
-                desc=split,
+        checkpoint = find_checkpoint(args)
+        # whatever can be wrong with the flags is said before the first file is written
+        longest = max(data_args.max_source_length, data_args.max_target_length)
+        family = ENCODER_DECODERS[run.model_type]
+        config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=longest)
+        if not config.is_encoder_decoder:
+            raise ValueError(
+                f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model"
             )
-            for split, rows in pairs.items()
+        check_positions(config, data_args, "max_source_length", "max_target_length")
+        # the last token is not read
+        check_positions(config, args, "generation_max_length", unread=1)
+        if checkpoint:
+            check_unchanged(config, model_flags, checkpoint)
+        with args.main_process_first(desc="reading and tokenizing the pairs"):
+            pairs = _load_splits(run, data_args, args)
+            tokenizers = _load_tokenizers(run, data_args, args, config, checkpoint, pairs.get("train"))
+            encoded = {
+                split: tokenize_pairs(
+                    rows,
+                    tokenizers[0],
+                    tokenizers[-1],
+                    data_args.max_source_length,
+                    data_args.max_target_length,
+                    drop_long=split == "train",
+                    desc=split,
+                )
+                for split, rows in pairs.items()
+            }
+        set_seed(args.seed)
+        model = _load_model(run, config, tokenizers)
+        _set_generation(model, run, data_args, args)
+        if model.config.model_type in ENCODER_DECODERS:
+            # the model's own smoothing is exact where gradients are accumulated
+            model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
+
+        def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
+            return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
+
+        scorers = {
+            split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
         }
-    set_seed(args.seed)
-    model = _load_model(run, config, tokenizers)
-    _set_generation(model, run, data_args, args)
-    if model.config.model_type in ENCODER_DECODERS:
-        # the model's own smoothing is exact where gradients are accumulated
-        model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
-
-    def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
-        return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
-
-    scorers = {
-        split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
-    }
-    chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
-    trainer_class = OrderTrainer if chooses else PairTrainer
-    trainer = trainer_class(
-        tokenizers,
-        run.max_tokens,
-        model=model,
-        args=args,
-        train_dataset=encoded.get("train"),
-        eval_dataset=scorers["validation"].rows if args.do_eval else None,
-        data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
-        compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
-    )
-    metrics: dict[str, Any] = {}
-    if args.do_train:
-        metrics |= _train(trainer, run, args, checkpoint)
-    for split, scorer in scorers.items():
-        prefix = PREFIXES[split]
-        trainer.compute_metrics = scorer if args.predict_with_generate else None
-        found = trainer.evaluate(scorer.rows, metric_key_prefix=prefix)
-        trainer.save_metrics(prefix, found)
-        if args.should_save and scorer.predictions:
-            scorer.save(Path(args.output_dir, f"predictions_{split}.jsonl"))
-        metrics |= found
-    if trainer.is_world_process_zero():
+        chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
+        trainer_class = OrderTrainer if chooses else PairTrainer
+        trainer = trainer_class(
+            tokenizers,
+            run.max_tokens,
+            model=model,
+            args=args,
+            train_dataset=encoded.get("train"),
+            eval_dataset=scorers["validation"].rows if args.do_eval else None,
+            data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
+            compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
+        )
+        metrics: dict[str, Any] = {}
         if args.do_train:
-            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-        if signature := metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature")):
-            print(f"sacreBLEU {signature}")
-    data = describe_data(data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name)
-    # the Hub has no task for code
-    task = None if run.task == "code" else run.task
-    languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
-    about = {"task": task, "languages": languages or None}
-    finish(trainer, metrics, TEXT_SCORES, ["seq2seq", *argv], data, run.model_name_or_path, **about)
-    return metrics
+            metrics |= _train(trainer, run, args, checkpoint)
+        for split, scorer in scorers.items():
+            prefix = PREFIXES[split]
+            trainer.compute_metrics = scorer if args.predict_with_generate else None
+            found = trainer.evaluate(scorer.rows, metric_key_prefix=prefix)
+            trainer.save_metrics(prefix, found)
+            if args.should_save and scorer.predictions:
+                scorer.save(Path(args.output_dir, f"predictions_{split}.jsonl"))
+            metrics |= found
+        if trainer.is_world_process_zero():
+            if args.do_train:
+                save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            if signature := metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature")):
+                print(f"sacreBLEU {signature}")
+        data = describe_data(
+            data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name
+        )
+        # the Hub has no task for code
+        task = None if run.task == "code" else run.task
+        languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
+        about = {"command": ["seq2seq", *argv], "data": data, "started_from": run.model_name_or_path}
+        finish(trainer, metrics, TEXT_SCORES, task=task, languages=languages or None, **about)
+        return metrics
 
 
 def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:

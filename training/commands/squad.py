@@ -105,54 +105,50 @@ def main(argv: list[str]) -> dict[str, float]:
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
     with claim(args):
-        return _squad(argv, run, data, args)
-
-
-def _squad(
-    argv: list[str], run: SquadArguments, data: SquadDataArguments, args: SquadTrainingArguments
-) -> dict[str, float]:
-    checkpoint = find_checkpoint(args)
-    source = str(run.model_name_or_path)
-    # positions of answers count from the left
-    tokenizer = load(AutoTokenizer, source, padding_side="right")
-    # batches need it, and what is decoder-only often has none
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    longest = longest_input(load(AutoConfig, source), tokenizer)
-    if data.max_seq_length > longest:
-        raise ValueError(
-            f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
-            "give a smaller --max_seq_length"
+        checkpoint = find_checkpoint(args)
+        source = str(run.model_name_or_path)
+        # positions of answers count from the left
+        tokenizer = load(AutoTokenizer, source, padding_side="right")
+        # batches need it, and what is decoder-only often has none
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        longest = longest_input(load(AutoConfig, source), tokenizer)
+        if data.max_seq_length > longest:
+            raise ValueError(
+                f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
+                "give a smaller --max_seq_length"
+            )
+        train_windows, eval_windows, questions = None, None, None
+        with args.main_process_first(desc="reading and tokenizing the data"):
+            if args.do_eval:
+                questions = load_questions("validation", data)
+                eval_windows = answer_windows(questions, tokenizer, data, training=False)
+            if args.do_train:
+                train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
+        set_seed(args.seed)
+        trainer = SquadTrainer(
+            model=load(AutoModelForQuestionAnswering, source),
+            args=args,
+            train_dataset=train_windows,
+            eval_dataset=eval_windows,
+            processing_class=tokenizer,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            compute_metrics=partial(
+                _evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args
+            ),
+            preprocess_logits_for_metrics=_start_and_end,
         )
-    train_windows, eval_windows, questions = None, None, None
-    with args.main_process_first(desc="reading and tokenizing the data"):
-        if args.do_eval:
-            questions = load_questions("validation", data)
-            eval_windows = answer_windows(questions, tokenizer, data, training=False)
+        metrics: dict[str, float] = {}
         if args.do_train:
-            train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
-    set_seed(args.seed)
-    trainer = SquadTrainer(
-        model=load(AutoModelForQuestionAnswering, source),
-        args=args,
-        train_dataset=train_windows,
-        eval_dataset=eval_windows,
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=partial(_evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
-        preprocess_logits_for_metrics=_start_and_end,
-    )
-    metrics: dict[str, float] = {}
-    if args.do_train:
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_metrics("train", metrics)
-    if args.do_eval:
-        evaluated = trainer.evaluate()
-        trainer.save_metrics("eval", evaluated)
-        metrics |= evaluated
-    described = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
-    finish(trainer, metrics, SQUAD_SCORES, ["squad", *argv], described, source)
-    return metrics
+            metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+            trainer.save_model()
+            trainer.save_metrics("train", metrics)
+        if args.do_eval:
+            evaluated = trainer.evaluate()
+            trainer.save_metrics("eval", evaluated)
+            metrics |= evaluated
+        described = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
+        finish(trainer, metrics, SQUAD_SCORES, command=["squad", *argv], data=described, started_from=source)
+        return metrics
 
 
 def choose_answers(

@@ -16,8 +16,12 @@ from sublayers.training.data.masked_language_modeling import (
     pad_examples,
     tokenize_sentences,
 )
-from sublayers.training.metrics.language_modeling import language_modeling_metrics, token_losses
-from sublayers.training.metrics.masked_language_modeling import masked_metrics, masked_scores
+from sublayers.training.metrics.language_modeling import (
+    language_modeling_metrics,
+    masked_metrics,
+    masked_scores,
+    token_losses,
+)
 from sublayers.training.trainers.resumable_trainer import EpochCallback
 
 

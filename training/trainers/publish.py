@@ -114,33 +114,22 @@ def publish(
             upload(exported, repository, private=args.hub_private_repo, revision=args.hub_revision)
 
 
-def finish(
-    trainer: Trainer,
-    metrics: dict[str, Any],
-    scores: Sequence[str],
-    command: list[str],
-    data: list[dict[str, str]],
-    started_from: str | None = None,
-    **about: Any,
-) -> None:
+def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], **about: Any) -> None:
     """Publish the model of a run that trained one, and print what came of the run.
 
     Args:
         trainer: that has saved its model.
         metrics: of training and, with a prefix for each split, of evaluation.
         scores: names, without prefix, of the metrics that count.
-        command: see `publish`.
-        data: see `publish`.
-        started_from: see `publish`.
-        about: see `publish`.
+        about: `command`, `data`, `started_from` and what else `publish` takes.
     """
     if not trainer.is_world_process_zero():
         return
     args = trainer.args
     names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
     if args.do_train:
-        results = [result(data, *names[name], metrics[name], args.seed) for name in names if name in metrics]
-        publish(str(args.output_dir), args, command, data, results, [args.seed], started_from, **about)
+        results = [result(about["data"], *names[name], metrics[name], args.seed) for name in names if name in metrics]
+        publish(str(args.output_dir), args, results=results, seeds=[args.seed], **about)
     print(f"{summary(metrics, ['train_loss', *names])} in {args.output_dir}")
 
 

@@ -37,11 +37,7 @@ class LossCallback(TrainerCallback):
 
 
 class EpochCallback(TrainerCallback):
-    """Tell training data the epoch: the Trainer does not reach them in every process, nor if a run resumes.
-
-    Args:
-        set_epoch: is called with the number of whole epochs.
-    """
+    """Call a function of the training data with the epoch, which the Trainer does not do in every process."""
 
     def __init__(self, set_epoch: Callable[[int], Any]):
         self.set_epoch = set_epoch

@@ -54,7 +54,7 @@ def check_positions(config: PreTrainedConfig, flags: Any, *names: str, unread: i
     Args:
         config: of the model.
         flags: a dataclass.
-        names: those of its fields that are numbers of tokens, or None.
+        names: those of its fields that are to be checked, numbers of tokens or None.
         unread: how many of these tokens the model does not read.
 
     Raises:
@@ -76,10 +76,10 @@ def find_tokenizer(
     """Find where the tokenizer of a run is; for a new model that is the output folder, after it was trained.
 
     Args:
-        run: where it may be.
+        run: names of a tokenizer or model, if any.
         args: of the training.
         checkpoint: from which the run goes on, if any.
-        train: makes one and saves it in the folder that it is given.
+        train: makes a tokenizer and saves it in a folder.
     """
     if source := run.tokenizer_name_or_path or checkpoint or run.model_name_or_path:
         return source
