@@ -79,11 +79,8 @@ def choose_family(argv: list[str]) -> tuple[str, list[str]]:
     _, default_type, tokenizer_model = OBJECTIVES[objective]
     model_type = model_type or default_type
     check_head(model_type, objective)
-    return model_type, [
-        f"--model_type={model_type}",
-        f"--objective={objective}",
-        f"--tokenizer_model={tokenizer_model}",
-    ]
+    decided = {"model_type": model_type, "objective": objective, "tokenizer_model": tokenizer_model}
+    return model_type, [f"--{name}={value}" for name, value in decided.items()]
 
 
 def check_head(model_type: str, objective: str) -> None:

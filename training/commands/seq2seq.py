@@ -86,7 +86,19 @@ def main(argv: list[str]) -> dict[str, Any]:
             check_unchanged(config, model_flags, checkpoint)
         with args.main_process_first(desc="reading and tokenizing the pairs"):
             pairs = _load_splits(run, data_args, args)
-            tokenizers = _load_tokenizers(run, data_args, args, config, checkpoint, pairs.get("train"))
+
+            def train_into(folder: str) -> None:
+                joint = not run.separate_vocabularies
+                trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
+                save_tokenizers(list(dict.fromkeys(trained)), folder)
+
+            source = find_tokenizer(run, args, checkpoint, train_into)
+            # one, or that of the sources and that of the targets
+            tokenizers = [load(AutoTokenizer, source)]
+            if run.target_tokenizer_name_or_path:
+                tokenizers.append(load(AutoTokenizer, run.target_tokenizer_name_or_path))
+            elif run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
+                tokenizers.append(load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER))
             encoded = {
                 split: tokenize_pairs(
                     rows,
@@ -189,29 +201,6 @@ def _load_splits(
             for split, rows in chosen.items()
         }
     return chosen
-
-
-def _load_tokenizers(
-    run: Seq2SeqArguments,
-    data: Seq2SeqDataArguments,
-    args: Seq2SeqTrainerArguments,
-    config: PreTrainedConfig,
-    checkpoint: str | None,
-    train: Dataset | None,
-) -> list[PreTrainedTokenizerBase]:
-    """Load one tokenizer, or that of the sources and that of the targets, and train them first if need be."""
-
-    def train_into(folder: str) -> None:
-        trained = train_pair_tokenizers(train, run.vocab_size, not run.separate_vocabularies, data.lowercase)
-        save_tokenizers(list(dict.fromkeys(trained)), folder)
-
-    source = find_tokenizer(run, args, checkpoint, train_into)
-    tokenizers: list[PreTrainedTokenizerBase] = [load(AutoTokenizer, source)]
-    if run.target_tokenizer_name_or_path:
-        return [*tokenizers, load(AutoTokenizer, run.target_tokenizer_name_or_path)]
-    if run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
-        return [*tokenizers, load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER)]
-    return tokenizers
 
 
 def _load_model(
