@@ -3,7 +3,7 @@
 import json
 import random
 
-from sublayers.training.metrics.glue import TASKS
+from sublayers.training.metrics.glue import GLUE_TASKS
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "song"]
 # a row of mrpc
@@ -12,7 +12,7 @@ GOOD = {"sentence1": "a", "sentence2": "b", "label": 1}
 
 def make_rows(name, number, seed):
     """Rows whose labels depend on the share of good words in the last text."""
-    draw, task, rows = random.Random(seed), TASKS[name], []
+    draw, task, rows = random.Random(seed), GLUE_TASKS[name], []
     for idx in range(number):
         texts = [" ".join(draw.choices(WORDS, k=draw.randint(3, 8))) for _ in task.columns]
         good = sum(word in WORDS[:3] for word in texts[-1].split()) / len(texts[-1].split())

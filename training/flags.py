@@ -108,6 +108,26 @@ def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -
     return make_dataclass("ConfigFlags", flags, namespace=group)
 
 
+def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
+    """Read the flags that decide which other flags there are, as far as they are given.
+
+    Args:
+        argv: all flags.
+        known: the values that each of them can have.
+
+    Raises:
+        ValueError: another value.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in known:
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
+    given = given_flags(parser.parse_known_args(argv)[0])
+    for name, value in given.items():
+        if value not in known[name]:
+            raise ValueError(f"unknown {name} {value!r}; choose from {', '.join(known[name])}")
+    return given
+
+
 def given_flags(flags: Any) -> dict[str, Any]:
     """Choose the flags that were given."""
     return {name: value for name, value in vars(flags).items() if value is not None}

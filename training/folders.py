@@ -1,9 +1,13 @@
-"""Output folders: new ones, whole ones, and the errors of files in them."""
+"""Output folders: new ones, held ones, whole ones, and the errors of files in them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 # with which a run holds its folder; one that was killed leaves the file, but not the lock on it
 LOCK = ".lock"
@@ -17,6 +21,45 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     """
     if Path(folder).exists() and any(path.name != LOCK for path in Path(folder).iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
+
+
+@contextmanager
+def claim(args: "TrainingArguments") -> Iterator[None]:
+    """Hold the output folder of a run for as long as the run takes, so that no other one writes into it.
+
+    Raises:
+        FileExistsError: another run holds it.
+        OSError: it cannot be written to.
+    """
+    # takes as long to import as everything else here
+    from filelock import FileLock, Timeout
+
+    if args.process_index > 0:
+        yield
+        return
+    folder = Path(str(args.output_dir))
+    is_new = not folder.exists()
+    # the system takes the lock from a process that ends, however it ends
+    lock = FileLock(folder / LOCK, blocking=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise FileExistsError(
+            f"another run is writing into {folder}; wait until it ends or choose another folder"
+        ) from None
+    except OSError as error:
+        raise OSError(f"{folder} cannot be written to ({error.strerror}); choose another folder") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / LOCK).unlink()
+        lock.release()
+        if is_new:
+            # as long as there is nothing in it
+            with suppress(OSError):
+                folder.rmdir()
 
 
 @contextmanager

@@ -51,7 +51,7 @@ SIZES = {
         "repeats": (5, "rounds, after one to warm up"),
     },
 }
-FAMILIES = {
+COMPARISONS = {
     "lm": (bench_lm.compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
     "bert": (bench_bert.compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with attention first"),
     "iot": (
@@ -75,7 +75,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="sublayers bench", description=__doc__)
     families = parser.add_subparsers(dest="family", required=True)
-    for family, (_, default_orders, what_they_are) in FAMILIES.items():
+    for family, (_, default_orders, what_they_are) in COMPARISONS.items():
         own = families.add_parser(family)
         own.add_argument("--orders", nargs="+", help=f"default: {what_they_are}")
         for name, (default, purpose) in SIZES[family].items():
@@ -87,7 +87,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
         own.set_defaults(default_orders=default_orders)
-    lm, bert, iot, seq2seq = (families.choices[name] for name in FAMILIES)
+    lm, bert, iot, seq2seq = (families.choices[name] for name in COMPARISONS)
     lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     shapes = ["1x128", "1x384", "8x128", "mixed"]
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
-    comparison = FAMILIES[args.family][0](args)
+    comparison = COMPARISONS[args.family][0](args)
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
     settings = {name: value for name, value in vars(args).items() if name not in ("json", "threads")}

@@ -27,12 +27,11 @@ from sublayers.hub.loading import load
 from sublayers.tasks.question_answering import longest_input
 from sublayers.training.data.glue import HUB_NAME, GlueDataArguments, Splits, load_task
 from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.folders import refuse_to_overwrite
-from sublayers.training.metrics.glue import TASKS, GlueMetric, write_submission
+from sublayers.training.folders import claim, refuse_to_overwrite
+from sublayers.training.metrics.glue import GLUE_TASKS, GlueMetric, write_submission
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import claim
 
 
 @dataclass
@@ -41,7 +40,7 @@ class GlueArguments:
 
     _argument_group_name: ClassVar[str] = "task, model and grid"
 
-    task_name: str = field(metadata={"help": f"{', '.join(TASKS)}; or all of them that there are data for"})
+    task_name: str = field(metadata={"help": f"{', '.join(GLUE_TASKS)}; or all of them that there are data for"})
     model_name_or_path: str = field(metadata={"help": "model to fine-tune"})
     max_length: int = field(default=128, metadata={"help": "tokens of a text or pair; the longer text is cut first"})
     seeds: list[int] = field(default_factory=list, metadata={"help": "one run each; default: --seed"})
@@ -84,43 +83,35 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     """
     run, data_args, args = parse(argv)
     with claim(args):
-        return _glue(argv, run, data_args, args)
-
-
-def _glue(
-    argv: list[str], run: GlueArguments, data_args: GlueDataArguments, args: GlueTrainingArguments
-) -> dict[str, dict[str, Any]]:
-    refuse_to_overwrite(args.output_dir)
-    console = Console(quiet=args.process_index > 0)
-    # whatever can be wrong with any task is said before the first training
-    tokenizer = load(AutoTokenizer, run.model_name_or_path)
-    if tokenizer.pad_token is None:
-        # batches need one, and what was made to write often has none
-        tokenizer.pad_token = tokenizer.eos_token
-    names = _task_names(run, data_args, console)
-    _check_model(run, args, tokenizer, names)
-    # a slower process should not find the files of a faster one in the folder that ought to be empty
-    PartialState().wait_for_everyone()
-    with args.main_process_first(desc="reading the data"):
-        data = {name: load_task(name, data_args, args.do_train) for name in names}
-    seeds = f"seeds {' '.join(map(str, run.seeds))}"
-    table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
-    for column in table.columns:
-        column.overflow = "fold"
-    results: dict[str, dict[str, Any]] = {}
-    for name, splits in data.items():
-        with args.main_process_first(desc="tokenizing"):
-            encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
-        results[name] = _search(name, encoded, tokenizer, run, args, console)
-        if args.process_index == 0:
-            text = json.dumps(results, indent=2) + "\n"
-            Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
-            if args.do_train:
-                _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
-        _add_rows(table, name, results[name]["best"])
-    console.print(table)
-    console.print(f"models, predictions and all scores are in {args.output_dir}")
-    return results
+        refuse_to_overwrite(args.output_dir)
+        console = Console(quiet=args.process_index > 0)
+        # whatever can be wrong with any task is said before the first training
+        tokenizer = load(AutoTokenizer, run.model_name_or_path)
+        if tokenizer.pad_token is None:
+            # batches need one, and what was made to write often has none
+            tokenizer.pad_token = tokenizer.eos_token
+        names = _task_names(run, data_args, console)
+        _check_model(run, args, tokenizer, names)
+        with args.main_process_first(desc="reading the data"):
+            data = {name: load_task(name, data_args, args.do_train) for name in names}
+        seeds = f"seeds {' '.join(map(str, run.seeds))}"
+        table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
+        for column in table.columns:
+            column.overflow = "fold"
+        results: dict[str, dict[str, Any]] = {}
+        for name, splits in data.items():
+            with args.main_process_first(desc="tokenizing"):
+                encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
+            results[name] = _search(name, encoded, tokenizer, run, args, console)
+            if args.process_index == 0:
+                text = json.dumps(results, indent=2) + "\n"
+                Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
+                if args.do_train:
+                    _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
+            _add_rows(table, name, results[name]["best"])
+        console.print(table)
+        console.print(f"models, predictions and all scores are in {args.output_dir}")
+        return results
 
 
 def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTrainingArguments]:
@@ -134,10 +125,10 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
         [GlueArguments, GlueDataArguments, GlueTrainingArguments],
         "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]",
     )
-    if run.task_name not in (*TASKS, "all"):
-        nearest = difflib.get_close_matches(run.task_name, TASKS, n=1)
+    if run.task_name not in (*GLUE_TASKS, "all"):
+        nearest = difflib.get_close_matches(run.task_name, GLUE_TASKS, n=1)
         meant = f", did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"unknown task {run.task_name!r}{meant}; choose from {', '.join(TASKS)} and all")
+        raise ValueError(f"unknown task {run.task_name!r}{meant}; choose from {', '.join(GLUE_TASKS)} and all")
     if data_args.files and run.task_name == "all":
         raise ValueError("files hold one task; give its --task_name, or for all a --data_dir")
     if args.resume_from_checkpoint:
@@ -158,13 +149,13 @@ def _task_names(run: GlueArguments, data_args: GlueDataArguments, console: Conso
     if run.task_name != "all":
         return [run.task_name]
     if data_args.data_dir is None:
-        return list(TASKS)
-    missing = [name for name in TASKS if data_args.folder(name) is None]
-    if len(missing) == len(TASKS):
+        return list(GLUE_TASKS)
+    missing = [name for name in GLUE_TASKS if data_args.folder(name) is None]
+    if len(missing) == len(GLUE_TASKS):
         raise FileNotFoundError(f"there is no folder of any task in {data_args.data_dir}, such as cola or glue_cola")
     if missing:
         console.print(f"no data for {', '.join(missing)} in {data_args.data_dir}")
-    return [name for name in TASKS if name not in missing]
+    return [name for name in GLUE_TASKS if name not in missing]
 
 
 def _check_model(
@@ -181,15 +172,15 @@ def _check_model(
         return
     has = tuple(label for _, label in sorted(config.id2label.items()))
     for name in names:
-        if has != TASKS[name].labels:
+        if has != GLUE_TASKS[name].labels:
             raise ValueError(
                 f"{run.model_name_or_path} has the labels {', '.join(has)}, but {name} has "
-                f"{', '.join(TASKS[name].labels)}; fine-tune it with --do_train"
+                f"{', '.join(GLUE_TASKS[name].labels)}; fine-tune it with --do_train"
             )
 
 
 def _tokenize(rows: Dataset, name: str, split: str, tokenizer: PreTrainedTokenizerBase, run: GlueArguments) -> Dataset:
-    columns = list(TASKS[name].columns)
+    columns = list(GLUE_TASKS[name].columns)
 
     def encode(batch: dict[str, list[str]]) -> Any:
         return tokenizer(*(batch[column] for column in columns), truncation=True, max_length=run.max_length)
@@ -205,7 +196,7 @@ def _search(
     args: GlueTrainingArguments,
     console: Console,
 ) -> dict[str, Any]:
-    split, metric = TASKS[name].validation[0], TASKS[name].metrics[0]
+    split, metric = GLUE_TASKS[name].validation[0], GLUE_TASKS[name].metrics[0]
     kept = Path(args.output_dir, name)
     best: dict[str, Any] = {}
     points: list[dict[str, Any]] = []
@@ -248,9 +239,9 @@ def _run(
         trainer.train()
     trainer.save_model()
     scores = {}
-    for split in (split for split in TASKS[name].validation if split in splits):
+    for split in (split for split in GLUE_TASKS[name].validation if split in splits):
         metrics = trainer.evaluate(splits[split], metric_key_prefix=split)
-        scores[split] = {metric: metrics[f"{split}_{metric}"] for metric in TASKS[name].metrics}
+        scores[split] = {metric: metrics[f"{split}_{metric}"] for metric in GLUE_TASKS[name].metrics}
     return scores
 
 
@@ -266,7 +257,7 @@ def _publish(
     results = [
         result(data, split, metric, score, scores["seed"])
         for scores in best["runs"]
-        for split in TASKS[name].validation
+        for split in GLUE_TASKS[name].validation
         for metric, score in scores.get(split, {}).items()
     ]
     # each task has a model of its own
@@ -285,14 +276,14 @@ def _predict(
     for split, rows in tests.items():
         predictions = trainer.predict(rows).predictions
         if trainer.is_world_process_zero():
-            file = TASKS[name].files[split.removeprefix("test")]
-            write_submission(TASKS[name], np.asarray(predictions), folder.with_name("submission") / f"{file}.tsv")
+            file = GLUE_TASKS[name].files[split.removeprefix("test")]
+            write_submission(GLUE_TASKS[name], np.asarray(predictions), folder.with_name("submission") / f"{file}.tsv")
 
 
 def _trainer(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
 ) -> ResumableTrainer:
-    task, metric = TASKS[name], GlueMetric(name, keep_in_memory=True)
+    task, metric = GLUE_TASKS[name], GlueMetric(name, keep_in_memory=True)
     # a new head is random
     set_seed(args.seed)
     return ResumableTrainer(
@@ -322,7 +313,7 @@ def _answers(logits: torch.Tensor | tuple[torch.Tensor, ...], _: torch.Tensor | 
 
 def _add_rows(table: Table, name: str, best: dict[str, Any]) -> None:
     point = (str(best["learning_rate"]), str(best["batch_size"]))
-    for split, metric in product(TASKS[name].validation, TASKS[name].metrics):
+    for split, metric in product(GLUE_TASKS[name].validation, GLUE_TASKS[name].metrics):
         if scores := [run[split][metric] for run in best["runs"] if split in run]:
             values = (f"{100 * median(scores):.1f}", " ".join(f"{100 * score:.1f}" for score in scores))
             table.add_row(name + split.removeprefix("validation"), metric, *values, *point)

@@ -4,17 +4,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from accelerate import PartialState
-from datasets import IterableDataset
-from transformers import (
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    default_data_collator,
-    set_seed,
-)
+from transformers import AutoTokenizer, set_seed
 
 from sublayers.hub.loading import load
 from sublayers.training.commands.pretrain_arguments import (
@@ -26,34 +16,34 @@ from sublayers.training.commands.pretrain_arguments import (
     check_objective,
     choose_family,
 )
-from sublayers.training.data.corpus import CorpusArguments, Text, load_corpus
-from sublayers.training.data.language_modeling import (
-    Windows,
-    language_modeling_metrics,
-    stream_windows,
-    token_losses,
-    token_stream,
-)
-from sublayers.training.data.masked_language_modeling import masked_trainer_arguments
+from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.folders import claim
+from sublayers.training.trainers.language_modeling import causal_trainer_arguments, masked_trainer_arguments
 from sublayers.training.trainers.loss_curve import save_loss_curve
-from sublayers.training.trainers.publish import describe_data, publish, result
+from sublayers.training.trainers.publish import describe_data, finish
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import claim, find_checkpoint
-from sublayers.training.trainers.start import check_unchanged, load_config
+from sublayers.training.trainers.resume import find_checkpoint
+from sublayers.training.trainers.start import (
+    check_positions,
+    check_unchanged,
+    check_vocabulary,
+    find_tokenizer,
+    load_config,
+    new_model,
+)
 
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 # printed at the end, as far as the objective has them
-METRICS = (
-    "train_loss",
-    "eval_loss",
-    "eval_perplexity",
-    "eval_bits_per_byte",
-    "eval_bits_per_character",
-    "eval_masked_accuracy",
-    "eval_next_sentence_loss",
-    "eval_next_sentence_accuracy",
+LANGUAGE_MODEL_SCORES = (
+    "loss",
+    "perplexity",
+    "bits_per_byte",
+    "bits_per_character",
+    "masked_accuracy",
+    "next_sentence_loss",
+    "next_sentence_accuracy",
 )
 
 
@@ -73,64 +63,67 @@ def main(argv: list[str]) -> dict[str, float]:
     """
     run, model_flags, corpus_args, args = parse(argv)
     with claim(args):
-        return _pretrain(argv, run, model_flags, corpus_args, args)
+        checkpoint = find_checkpoint(args)
+        # whatever can be wrong with the flags is said before the first file is written
+        family = PRETRAINED[run.model_type]
+        config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=run.block_size)
+        if run.model_name_or_path and config.model_type in PRETRAINED:
+            check_head(config.model_type, run.objective)
+        check_positions(config, run, "block_size")
+        if checkpoint:
+            check_unchanged(config, model_flags, checkpoint)
+        with args.main_process_first(desc="reading and tokenizing the corpus"):
+            corpus = load_corpus(corpus_args)
+            if args.do_train and "train" not in corpus:
+                raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
 
+            def train_into(folder: str) -> None:
+                train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(folder)
 
-def _pretrain(
-    argv: list[str],
-    run: RunArguments,
-    model_flags: dict[str, Any],
-    corpus_args: CorpusArguments,
-    args: PretrainingArguments,
-) -> dict[str, float]:
-    checkpoint = find_checkpoint(args)
-    # whatever can be wrong with the flags is said before the first file is written
-    config = _load_config(run, model_flags, checkpoint)
-    # a slower process should not find the tokenizer of a faster one in the folder that ought to be empty
-    PartialState().wait_for_everyone()
-    with args.main_process_first(desc="reading and tokenizing the corpus"):
-        corpus = load_corpus(corpus_args)
-        if args.do_train and "train" not in corpus:
-            raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
-        tokenizer = _load_tokenizer(run, args, checkpoint, corpus)
-        train = corpus["train"].take(run.max_train_samples) if args.do_train else None
-        validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
-        windows = _load_data(run, args, tokenizer, train, validation, corpus_args.streaming)
-    set_seed(args.seed)
-    model = _load_model(run, config, tokenizer)
-    use_cache = model.config.use_cache
-    trainer = ResumableTrainer(
-        model=model,
-        args=args,
-        processing_class=tokenizer,
-        optimizer_cls_and_kwargs=_optimizer(run, args),
-        **windows,
-    )
-    metrics: dict[str, float] = {}
-    if args.do_train:
-        trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
-        # the Trainer switches the cache off, and would save the model that way
-        model.config.use_cache = use_cache
-        trainer.save_model()
-        model.config.use_cache = False
-        trainer.save_metrics("train", trained)
-        metrics |= trained
-    if args.do_eval:
-        evaluated = trainer.evaluate()
-        trainer.save_metrics("eval", evaluated)
-        metrics |= evaluated
-    if trainer.is_world_process_zero():
-        if args.do_train:
-            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-            data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
-            scores = {name.removeprefix("eval_"): metrics[name] for name in METRICS[1:] if name in metrics}
-            results = [result(data, "validation", name, value, args.seed) for name, value in scores.items()]
-            command = ["pretrain", *argv]
-            publish(args.output_dir, args, command, data, results, [args.seed], run.model_name_or_path)
-        print(
-            ", ".join(f"{name} {metrics[name]:.4f}" for name in METRICS if name in metrics) + f" in {args.output_dir}"
+            tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
+            train = corpus["train"].take(run.max_train_samples) if args.do_train else None
+            validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
+            if run.objective == "clm":
+                windows = causal_trainer_arguments(
+                    tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
+                )
+            else:
+                settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
+                windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
+        set_seed(args.seed)
+        auto_class = OBJECTIVES[run.objective].auto_class
+        if run.model_name_or_path:
+            check_vocabulary(tokenizer, config.vocab_size)
+            model = load(auto_class, run.model_name_or_path, config=config)
+        else:
+            model = new_model(auto_class, config, tokenizer)
+        use_cache = model.config.use_cache
+        trainer = ResumableTrainer(
+            model=model,
+            args=args,
+            processing_class=tokenizer,
+            optimizer_cls_and_kwargs=_optimizer(run, args),
+            **windows,
         )
-    return metrics
+        metrics: dict[str, float] = {}
+        if args.do_train:
+            trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
+            # the Trainer switches the cache off, and would save the model that way
+            model.config.use_cache = use_cache
+            trainer.save_model()
+            model.config.use_cache = False
+            trainer.save_metrics("train", trained)
+            metrics |= trained
+        if args.do_eval:
+            evaluated = trainer.evaluate()
+            trainer.save_metrics("eval", evaluated)
+            metrics |= evaluated
+        if args.do_train and trainer.is_world_process_zero():
+            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+        data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
+        about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
+        finish(trainer, metrics, LANGUAGE_MODEL_SCORES, **about)
+        return metrics
 
 
 def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:
@@ -152,80 +145,6 @@ def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArgument
     if not args.do_train and not run.model_name_or_path:
         raise ValueError("there is no model to evaluate; give --model_name_or_path")
     return run, given_flags(config), corpus, args
-
-
-def _load_tokenizer(
-    run: RunArguments, args: PretrainingArguments, checkpoint: str | None, corpus: dict[str, Text]
-) -> PreTrainedTokenizerBase:
-    source = run.tokenizer_name_or_path or checkpoint or run.model_name_or_path
-    if source is None:
-        source = args.output_dir
-        if args.local_process_index == 0:
-            train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(source)
-    return load(AutoTokenizer, source)
-
-
-def _load_config(run: RunArguments, flags: dict[str, Any], checkpoint: str | None) -> PreTrainedConfig:
-    new = PRETRAINED[run.model_type]
-    config = load_config(run.model_name_or_path, new, flags, max_position_embeddings=run.block_size)
-    if run.model_name_or_path and config.model_type in PRETRAINED:
-        check_head(config.model_type, run.objective)
-    if run.block_size > config.max_position_embeddings:
-        raise ValueError(
-            f"block_size={run.block_size} is more than the model's max_position_embeddings="
-            f"{config.max_position_embeddings}; give a smaller --block_size"
-        )
-    if checkpoint:
-        check_unchanged(config, flags, checkpoint)
-    return config
-
-
-def _load_model(run: RunArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    auto_class = OBJECTIVES[run.objective].auto_class
-    if run.model_name_or_path is None:
-        config.vocab_size = len(tokenizer)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            setattr(config, name, getattr(tokenizer, name))
-        return auto_class.from_config(config)
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, more than the model's vocab_size={config.vocab_size}; "
-            "give the model's own as --tokenizer_name_or_path"
-        )
-    return load(auto_class, run.model_name_or_path, config=config)
-
-
-def _load_data(
-    run: RunArguments,
-    args: PretrainingArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    train: Text | None,
-    validation: Text | None,
-    streaming: bool,
-) -> dict[str, Any]:
-    if run.objective != "clm":
-        settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
-        return masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
-    return {
-        "train_dataset": train and _train_windows(train, tokenizer, run.block_size, streaming),
-        "eval_dataset": validation and _windows(validation, tokenizer, run.block_size, run.context_window),
-        "data_collator": default_data_collator,
-        "compute_metrics": validation and language_modeling_metrics(validation),
-        "preprocess_logits_for_metrics": token_losses,
-    }
-
-
-def _train_windows(
-    text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int, streaming: bool
-) -> Windows | IterableDataset:
-    if streaming:
-        source = {"text": text, "tokenizer": tokenizer, "block_size": block_size}
-        return IterableDataset.from_generator(stream_windows, gen_kwargs=source)
-    return _windows(text, tokenizer, block_size)
-
-
-def _windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int, context_window: int = 0) -> Windows:
-    return Windows(np.concatenate(list(token_stream(text, tokenizer))), block_size, context_window)
 
 
 def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dict[str, Any]] | None:

@@ -1,6 +1,5 @@
 """What `sublayers pretrain` can be asked for: the objectives, the families they have heads in, and the flags."""
 
-import argparse
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -9,7 +8,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from sublayers.auto_models import AUTO_CLASSES, families
 from sublayers.training.data.language_modeling import check_windows
 from sublayers.training.data.tokenizers import TokenizerModel
-from sublayers.training.trainers.arguments import TrainerArguments, default
+from sublayers.training.flags import deciding_flags
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
 
 class Objective(NamedTuple):
@@ -29,20 +29,15 @@ PRETRAINED = families(*(objective.auto_class for objective in OBJECTIVES.values(
 
 
 @dataclass
-class RunArguments:
+class RunArguments(ModelArguments):
     """Flags for what is trained on how much."""
 
     _argument_group_name: ClassVar[str] = "model, tokenizer and windows"
 
     model_type: str = field(default="sandwich_lm", metadata={"help": "family of a new model; with masks par_bert"})
-    model_name_or_path: str | None = field(default=None, metadata={"help": "model to start from instead of a new one"})
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "default: the model's, or for a new model one trained on its corpus"}
-    )
     tokenizer_model: TokenizerModel = field(
         default="bpe", metadata={"help": "kind of tokenizer to train; with masks wordpiece"}
     )
-    vocab_size: int = field(default=8192, metadata={"help": "largest size of a tokenizer to train"})
     objective: Literal["clm", "mlm", "mlm+nsp"] = field(
         default="clm",
         metadata={
@@ -63,28 +58,10 @@ class RunArguments:
 
 
 @dataclass
-class PretrainingArguments(TrainerArguments):
-    """The Trainer's arguments with defaults for training a small model from scratch; train and evaluate by default."""
+class PretrainingArguments(FromScratchArguments):
+    """The Trainer's arguments for training a small language model; train and evaluate by default."""
 
     output_dir: str = default("output_dir", "runs/pretrain")
-    num_train_epochs: float = default("num_train_epochs", 1.0)
-    learning_rate: float = default("learning_rate", 5e-4)
-    lr_scheduler_type: str = default("lr_scheduler_type", "cosine")
-    # a number less than 1 is a share of all steps, which suits runs of any length
-    warmup_steps: float = default("warmup_steps", 0.05)
-    logging_steps: float = default("logging_steps", 0.01)
-    eval_strategy: str = default("eval_strategy", "steps")
-    eval_steps: float | None = default("eval_steps", 0.1)
-    save_steps: float = default("save_steps", 0.1)
-    save_total_limit: int | None = default("save_total_limit", 2)
-    weight_decay: float = default("weight_decay", 0.1)
-
-    def __post_init__(self):
-        if not (self.do_train or self.do_eval):
-            self.do_train = self.do_eval = True
-        if not (self.do_train and self.do_eval):
-            self.eval_strategy = "no"
-        super().__post_init__()
 
 
 def choose_family(argv: list[str]) -> tuple[str, list[str]]:
@@ -96,22 +73,14 @@ def choose_family(argv: list[str]) -> tuple[str, list[str]]:
     Raises:
         ValueError: an unknown family or objective, or a family without a head for the objective.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--model_type", "--model-type")
-    parser.add_argument("--objective")
-    given = parser.parse_known_args(argv)[0]
-    for name, known in (("model_type", [*PRETRAINED]), ("objective", [*OBJECTIVES])):
-        if getattr(given, name) not in {None, *known}:
-            raise ValueError(f"unknown {name} {getattr(given, name)!r}; choose from {', '.join(known)}")
-    objective = given.objective or (_objectives(given.model_type) if given.model_type else [*OBJECTIVES])[0]
-    _, model_type, tokenizer_model = OBJECTIVES[objective]
-    model_type = given.model_type or model_type
+    given = deciding_flags(argv, model_type=PRETRAINED, objective=OBJECTIVES)
+    model_type = given.get("model_type")
+    objective = given.get("objective") or (_objectives(model_type) if model_type else [*OBJECTIVES])[0]
+    _, default_type, tokenizer_model = OBJECTIVES[objective]
+    model_type = model_type or default_type
     check_head(model_type, objective)
-    return model_type, [
-        f"--model_type={model_type}",
-        f"--objective={objective}",
-        f"--tokenizer_model={tokenizer_model}",
-    ]
+    decided = {"model_type": model_type, "objective": objective, "tokenizer_model": tokenizer_model}
+    return model_type, [f"--{name}={value}" for name, value in decided.items()]
 
 
 def check_head(model_type: str, objective: str) -> None:

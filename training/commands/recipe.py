@@ -12,11 +12,12 @@ from transformers import AutoModelForPreTraining, AutoModelForSeq2SeqLM
 
 from sublayers.hub.model_card import citation, legend, paper, stacks
 from sublayers.training.commands.pretrain import parse as parse_pretrain
-from sublayers.training.commands.pretrain_arguments import PRETRAINED, PretrainingArguments
+from sublayers.training.commands.pretrain_arguments import PRETRAINED
 from sublayers.training.commands.seq2seq import parse as parse_seq2seq
 from sublayers.training.commands.seq2seq_arguments import ENCODER_DECODERS
 from sublayers.training.flags import recipes
 from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.trainers.arguments import FromScratchArguments
 from sublayers.training.trainers.start import load_config
 
 TEMPLATE = Path(__file__).with_name("recipe_card_template.md")
@@ -199,7 +200,7 @@ def _pretrain(argv: list[str]) -> Recipe:
     return Recipe(config, AutoModelForPreTraining, training, "fill-mask")
 
 
-def _training(args: PretrainingArguments, batch: str, config: Any, optimizer: str = "AdamW") -> dict[str, str]:
+def _training(args: FromScratchArguments, batch: str, config: Any, optimizer: str = "AdamW") -> dict[str, str]:
     schedule = args.lr_scheduler_type.replace("_", " ")
     options: Any = args.lr_scheduler_kwargs
     if options:

@@ -1,7 +1,6 @@
 """`sublayers seq2seq`: train, evaluate and use encoder-decoders for translation, summaries and code from docstrings."""
 
 import re
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +26,28 @@ from sublayers.training.commands.seq2seq_arguments import (
     Seq2SeqArguments,
     Seq2SeqTrainerArguments,
     check_arguments,
-    choose_family,
 )
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
-from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.folders import claim
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.trainers.average import average_checkpoints
 from sublayers.training.trainers.loss_curve import save_loss_curve
 from sublayers.training.trainers.order_trainer import OrderTrainer
 from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer, save_tokenizers
-from sublayers.training.trainers.publish import describe_data, publish, result
-from sublayers.training.trainers.resume import checkpoints, claim, find_checkpoint, find_fault, step_of
-from sublayers.training.trainers.start import check_unchanged, load_config
+from sublayers.training.trainers.publish import PREFIXES, describe_data, finish
+from sublayers.training.trainers.resume import checkpoints, find_checkpoint, find_fault, step_of
+from sublayers.training.trainers.start import (
+    check_positions,
+    check_unchanged,
+    check_vocabulary,
+    find_tokenizer,
+    load_config,
+    new_model,
+)
 
-# the names that the Trainer's metrics have for a split
-PREFIXES = {"validation": "eval", "test": "test"}
 # printed at the end, as far as the task has them
-METRICS = ("loss", "bleu", "tokenized_bleu", "sentence_bleu", "valid_code", "rouge1", "rouge2", "rougeL")
+TEXT_SCORES = ("loss", "bleu", "tokenized_bleu", "sentence_bleu", "valid_code", "rouge1", "rouge2", "rougeL")
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -66,78 +70,97 @@ def main(argv: list[str]) -> dict[str, Any]:
     """
     run, model_flags, data_args, args = parse(argv)
     with claim(args):
-        return _seq2seq(argv, run, model_flags, data_args, args)
-
-
-def _seq2seq(
-    argv: list[str],
-    run: Seq2SeqArguments,
-    model_flags: dict[str, Any],
-    data_args: Seq2SeqDataArguments,
-    args: Seq2SeqTrainerArguments,
-) -> dict[str, Any]:
-    checkpoint = find_checkpoint(args)
-    # whatever can be wrong with the flags is said before the first file is written
-    config = _load_config(run, model_flags, data_args, args, checkpoint)
-    # a slower process should not find the tokenizer of a faster one in the folder that ought to be empty
-    PartialState().wait_for_everyone()
-    with args.main_process_first(desc="reading and tokenizing the pairs"):
-        pairs = _load_splits(run, data_args, args)
-        tokenizers = _load_tokenizers(run, data_args, args, config, checkpoint, pairs.get("train"))
-        encoded = {
-            split: tokenize_pairs(
-                rows,
-                tokenizers[0],
-                tokenizers[-1],
-                data_args.max_source_length,
-                data_args.max_target_length,
-                drop_long=split == "train",
-                desc=split,
+        checkpoint = find_checkpoint(args)
+        # whatever can be wrong with the flags is said before the first file is written
+        longest = max(data_args.max_source_length, data_args.max_target_length)
+        family = ENCODER_DECODERS[run.model_type]
+        config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=longest)
+        if not config.is_encoder_decoder:
+            raise ValueError(
+                f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model"
             )
-            for split, rows in pairs.items()
+        check_positions(config, data_args, "max_source_length", "max_target_length")
+        # the last token is not read
+        check_positions(config, args, "generation_max_length", unread=1)
+        if checkpoint:
+            check_unchanged(config, model_flags, checkpoint)
+        with args.main_process_first(desc="reading and tokenizing the pairs"):
+            pairs = _load_splits(run, data_args, args)
+
+            def train_into(folder: str) -> None:
+                joint = not run.separate_vocabularies
+                trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
+                save_tokenizers(list(dict.fromkeys(trained)), folder)
+
+            source = find_tokenizer(run, args, checkpoint, train_into)
+            # one, or that of the sources and that of the targets
+            tokenizers = [load(AutoTokenizer, source)]
+            if run.target_tokenizer_name_or_path:
+                tokenizers.append(load(AutoTokenizer, run.target_tokenizer_name_or_path))
+            elif run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
+                tokenizers.append(load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER))
+            encoded = {
+                split: tokenize_pairs(
+                    rows,
+                    tokenizers[0],
+                    tokenizers[-1],
+                    data_args.max_source_length,
+                    data_args.max_target_length,
+                    drop_long=split == "train",
+                    desc=split,
+                )
+                for split, rows in pairs.items()
+            }
+        set_seed(args.seed)
+        model = _load_model(run, config, tokenizers)
+        _set_generation(model, run, data_args, args)
+        if model.config.model_type in ENCODER_DECODERS:
+            # the model's own smoothing is exact where gradients are accumulated
+            model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
+
+        def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
+            return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
+
+        scorers = {
+            split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
         }
-    set_seed(args.seed)
-    model = _load_model(run, config, tokenizers)
-    _set_generation(model, run, data_args, args)
-    if model.config.model_type in ENCODER_DECODERS:
-        # the model's own smoothing is exact where gradients are accumulated
-        model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
-
-    def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
-        return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
-
-    scorers = {
-        split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
-    }
-    chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
-    trainer_class = OrderTrainer if chooses else PairTrainer
-    trainer = trainer_class(
-        tokenizers,
-        run.max_tokens,
-        model=model,
-        args=args,
-        train_dataset=encoded.get("train"),
-        eval_dataset=scorers["validation"].rows if args.do_eval else None,
-        data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
-        compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
-    )
-    metrics: dict[str, Any] = {}
-    if args.do_train:
-        metrics |= _train(trainer, run, args, checkpoint)
-    for split, scorer in scorers.items():
-        prefix = PREFIXES[split]
-        trainer.compute_metrics = scorer if args.predict_with_generate else None
-        found = trainer.evaluate(scorer.rows, metric_key_prefix=prefix)
-        trainer.save_metrics(prefix, found)
-        if args.should_save and scorer.predictions:
-            scorer.save(Path(args.output_dir, f"predictions_{split}.jsonl"))
-        metrics |= found
-    if trainer.is_world_process_zero():
+        chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
+        trainer_class = OrderTrainer if chooses else PairTrainer
+        trainer = trainer_class(
+            tokenizers,
+            run.max_tokens,
+            model=model,
+            args=args,
+            train_dataset=encoded.get("train"),
+            eval_dataset=scorers["validation"].rows if args.do_eval else None,
+            data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
+            compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
+        )
+        metrics: dict[str, Any] = {}
         if args.do_train:
-            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-            _publish(metrics, run, data_args, args, ["seq2seq", *argv])
-        _report(metrics, args)
-    return metrics
+            metrics |= _train(trainer, run, args, checkpoint)
+        for split, scorer in scorers.items():
+            prefix = PREFIXES[split]
+            trainer.compute_metrics = scorer if args.predict_with_generate else None
+            found = trainer.evaluate(scorer.rows, metric_key_prefix=prefix)
+            trainer.save_metrics(prefix, found)
+            if args.should_save and scorer.predictions:
+                scorer.save(Path(args.output_dir, f"predictions_{split}.jsonl"))
+            metrics |= found
+        if trainer.is_world_process_zero():
+            if args.do_train:
+                save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            if signature := metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature")):
+                print(f"sacreBLEU {signature}")
+        data = describe_data(
+            data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name
+        )
+        # the Hub has no task for code
+        task = None if run.task == "code" else run.task
+        languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
+        about = {"command": ["seq2seq", *argv], "data": data, "started_from": run.model_name_or_path}
+        finish(trainer, metrics, TEXT_SCORES, task=task, languages=languages or None, **about)
+        return metrics
 
 
 def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:
@@ -147,7 +170,8 @@ def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDat
         ValueError: unknown flags, flags that do not go together.
     """
     argv = expand_settings_file(argv, "seq2seq")
-    model_flags = config_flags(ENCODER_DECODERS[choose_family(argv)], Seq2SeqArguments, DECIDED)
+    model_type = deciding_flags(argv, model_type=ENCODER_DECODERS).get("model_type", Seq2SeqArguments.model_type)
+    model_flags = config_flags(ENCODER_DECODERS[model_type], Seq2SeqArguments, DECIDED)
     run, config, data, args = parse_flags(
         argv,
         [Seq2SeqArguments, model_flags, Seq2SeqDataArguments, Seq2SeqTrainerArguments],
@@ -156,36 +180,6 @@ def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDat
     flags = given_flags(config)
     check_arguments(run, flags, data, args)
     return run, flags, data, args
-
-
-def _load_config(
-    run: Seq2SeqArguments,
-    flags: dict[str, Any],
-    data: Seq2SeqDataArguments,
-    args: Seq2SeqTrainerArguments,
-    checkpoint: str | None,
-) -> PreTrainedConfig:
-    longest = max(data.max_source_length, data.max_target_length)
-    new = ENCODER_DECODERS[run.model_type]
-    config = load_config(run.model_name_or_path, new, flags, max_position_embeddings=longest)
-    if not config.is_encoder_decoder:
-        raise ValueError(f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model")
-    # relative positions have no end
-    positions = getattr(config, "max_position_embeddings", None) or inf
-    for flag, name, limit in (
-        (data, "max_source_length", positions),
-        (data, "max_target_length", positions),
-        # the last token is not read
-        (args, "generation_max_length", positions + 1),
-    ):
-        if (value := getattr(flag, name)) is not None and value > limit:
-            raise ValueError(
-                f"{name}={value} is more than the model has room for with max_position_embeddings={positions}; "
-                f"give a smaller --{name}"
-            )
-    if checkpoint:
-        check_unchanged(config, flags, checkpoint)
-    return config
 
 
 def _load_splits(
@@ -209,49 +203,18 @@ def _load_splits(
     return chosen
 
 
-def _load_tokenizers(
-    run: Seq2SeqArguments,
-    data: Seq2SeqDataArguments,
-    args: Seq2SeqTrainerArguments,
-    config: PreTrainedConfig,
-    checkpoint: str | None,
-    train: Dataset | None,
-) -> list[PreTrainedTokenizerBase]:
-    """Load one tokenizer, or that of the sources and that of the targets, and train them first if need be."""
-    source = run.tokenizer_name_or_path or checkpoint or run.model_name_or_path
-    if source is None:
-        source = args.output_dir
-        if args.local_process_index == 0:
-            trained = train_pair_tokenizers(train, run.vocab_size, not run.separate_vocabularies, data.lowercase)
-            save_tokenizers(list(dict.fromkeys(trained)), source)
-    tokenizers: list[PreTrainedTokenizerBase] = [load(AutoTokenizer, source)]
-    if run.target_tokenizer_name_or_path:
-        return [*tokenizers, load(AutoTokenizer, run.target_tokenizer_name_or_path)]
-    if run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
-        return [*tokenizers, load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER)]
-    return tokenizers
-
-
 def _load_model(
     run: Seq2SeqArguments, config: PreTrainedConfig, tokenizers: list[PreTrainedTokenizerBase]
 ) -> PreTrainedModel:
     source, target = tokenizers[0], tokenizers[-1]
     if run.model_name_or_path is None:
-        config.vocab_size = len(target)
         if source is not target:
             config.encoder_vocab_size, config.share_encoder_decoder_embeddings = len(source), False
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            setattr(config, name, getattr(target, name))
         config.decoder_start_token_id = target.eos_token_id
-        config.validate()
-        return AutoModelForSeq2SeqLM.from_config(config)
+        return new_model(AutoModelForSeq2SeqLM, config, target)
     model = load(AutoModelForSeq2SeqLM, run.model_name_or_path, config=config)
     for tokenizer, table in ((source, model.get_input_embeddings()), (target, model.get_output_embeddings())):
-        if len(tokenizer) > len(table.weight):
-            raise ValueError(
-                f"the tokenizer has {len(tokenizer)} tokens, more than the {len(table.weight)} of the model; "
-                "give the model's own as --tokenizer_name_or_path"
-            )
+        check_vocabulary(tokenizer, len(table.weight))
     return model
 
 
@@ -299,41 +262,3 @@ def _train(
     trainer.save_model()
     trainer.save_metrics("train", metrics)
     return metrics
-
-
-def _publish(
-    metrics: dict[str, Any],
-    run: Seq2SeqArguments,
-    data_args: Seq2SeqDataArguments,
-    args: Seq2SeqTrainerArguments,
-    command: list[str],
-) -> None:
-    data = describe_data(data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name)
-    results = [
-        result(data, split, name, metrics[f"{prefix}_{name}"], args.seed)
-        for split, prefix in PREFIXES.items()
-        for name in METRICS
-        if f"{prefix}_{name}" in metrics
-    ]
-    task = run.task if run.task in ("translation", "summarization") else None
-    languages = [
-        code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")
-    ] or None
-    publish(
-        args.output_dir,
-        args,
-        command,
-        data,
-        results,
-        [args.seed],
-        run.model_name_or_path,
-        task=task,
-        languages=languages,
-    )
-
-
-def _report(metrics: dict[str, Any], args: Seq2SeqTrainerArguments) -> None:
-    if signature := metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature")):
-        print(f"sacreBLEU {signature}")
-    names = ["train_loss", *(f"{prefix}_{name}" for prefix in PREFIXES.values() for name in METRICS)]
-    print(", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics) + f" in {args.output_dir}")

@@ -1,6 +1,5 @@
 """What `sublayers seq2seq` can be asked for: the tasks, the families that have a head for them, and the flags."""
 
-import argparse
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any, ClassVar, Literal
@@ -9,9 +8,8 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.auto_models import families
-from sublayers.training.commands.pretrain_arguments import PretrainingArguments
 from sublayers.training.data.pairs import Seq2SeqDataArguments
-from sublayers.training.trainers.arguments import default
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
 ENCODER_DECODERS = families(AutoModelForSeq2SeqLM)
 # fields of a configuration that follow from the tokenizers, or from a flag of the Trainer
@@ -19,7 +17,7 @@ DECIDED = ("encoder_vocab_size", "label_smoothing")
 
 
 @dataclass
-class Seq2SeqArguments:
+class Seq2SeqArguments(ModelArguments):
     """Flags for what is trained, and how it writes."""
 
     _argument_group_name: ClassVar[str] = "task, model, tokenizers and generation"
@@ -33,16 +31,9 @@ class Seq2SeqArguments:
     model_type: str = field(
         default="macaron_seq2seq", metadata={"help": f"family of a new model: {', '.join(ENCODER_DECODERS)}"}
     )
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "encoder-decoder to start from, or to evaluate, instead of a new one"}
-    )
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "default: the model's, or for a new model one trained on its pairs"}
-    )
     target_tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "tokenizer of the targets, if it is another"}
     )
-    vocab_size: int = field(default=8192, metadata={"help": "largest size of a tokenizer to train"})
     separate_vocabularies: bool = field(
         default=False, metadata={"help": "train one tokenizer for sources and one for targets"}
     )
@@ -63,7 +54,7 @@ class Seq2SeqArguments:
 
 
 @dataclass
-class Seq2SeqTrainerArguments(PretrainingArguments, transformers.Seq2SeqTrainingArguments):
+class Seq2SeqTrainerArguments(FromScratchArguments, transformers.Seq2SeqTrainingArguments):
     """The Trainer's arguments with the papers' defaults for translation; train and evaluate by default."""
 
     output_dir: str = default("output_dir", "runs/seq2seq")
@@ -102,20 +93,6 @@ class Seq2SeqTrainerArguments(PretrainingArguments, transformers.Seq2SeqTraining
         """Whether the evaluations of a run need generated texts, which take long."""
         best = self.metric_for_best_model
         return self.predict_with_generate and best is not None and best.removeprefix("eval_") != "loss"
-
-
-def choose_family(argv: list[str]) -> str:
-    """Find the family of a new model, which decides what flags there are.
-
-    Raises:
-        ValueError: an unknown one.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--model_type", "--model-type", default=Seq2SeqArguments.model_type)
-    model_type = parser.parse_known_args(argv)[0].model_type
-    if model_type not in ENCODER_DECODERS:
-        raise ValueError(f"unknown model_type {model_type!r}; choose from {', '.join(ENCODER_DECODERS)}")
-    return model_type
 
 
 def check_arguments(

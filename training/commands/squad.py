@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from accelerate import PartialState
 from datasets import Dataset
 from torch.utils.data import SequentialSampler
 from tqdm.auto import tqdm
@@ -34,13 +33,14 @@ from sublayers.training.data.squad import (
     read_json,
 )
 from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.folders import claim
 from sublayers.training.metrics.squad import squad_metrics
 from sublayers.training.trainers.arguments import FineTuningArguments, default
-from sublayers.training.trainers.publish import describe_data, publish, result
+from sublayers.training.trainers.publish import describe_data, finish, summary
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import claim, find_checkpoint
+from sublayers.training.trainers.resume import find_checkpoint
 
-SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
+SQUAD_SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
 
 
 @dataclass
@@ -105,61 +105,50 @@ def main(argv: list[str]) -> dict[str, float]:
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
     with claim(args):
-        return _squad(argv, run, data, args)
-
-
-def _squad(
-    argv: list[str], run: SquadArguments, data: SquadDataArguments, args: SquadTrainingArguments
-) -> dict[str, float]:
-    checkpoint = find_checkpoint(args)
-    source = str(run.model_name_or_path)
-    # positions of answers count from the left
-    tokenizer = load(AutoTokenizer, source, padding_side="right")
-    # batches need it, and what is decoder-only often has none
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    longest = longest_input(load(AutoConfig, source), tokenizer)
-    if data.max_seq_length > longest:
-        raise ValueError(
-            f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
-            "give a smaller --max_seq_length"
+        checkpoint = find_checkpoint(args)
+        source = str(run.model_name_or_path)
+        # positions of answers count from the left
+        tokenizer = load(AutoTokenizer, source, padding_side="right")
+        # batches need it, and what is decoder-only often has none
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        longest = longest_input(load(AutoConfig, source), tokenizer)
+        if data.max_seq_length > longest:
+            raise ValueError(
+                f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
+                "give a smaller --max_seq_length"
+            )
+        train_windows, eval_windows, questions = None, None, None
+        with args.main_process_first(desc="reading and tokenizing the data"):
+            if args.do_eval:
+                questions = load_questions("validation", data)
+                eval_windows = answer_windows(questions, tokenizer, data, training=False)
+            if args.do_train:
+                train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
+        set_seed(args.seed)
+        trainer = SquadTrainer(
+            model=load(AutoModelForQuestionAnswering, source),
+            args=args,
+            train_dataset=train_windows,
+            eval_dataset=eval_windows,
+            processing_class=tokenizer,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            compute_metrics=partial(
+                _evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args
+            ),
+            preprocess_logits_for_metrics=_start_and_end,
         )
-    # a slower process should not find the files of a faster one in the folder that ought to be empty
-    PartialState().wait_for_everyone()
-    train_windows, eval_windows, questions = None, None, None
-    with args.main_process_first(desc="reading and tokenizing the data"):
+        metrics: dict[str, float] = {}
+        if args.do_train:
+            metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+            trainer.save_model()
+            trainer.save_metrics("train", metrics)
         if args.do_eval:
-            questions = load_questions("validation", data)
-            eval_windows = answer_windows(questions, tokenizer, data, training=False)
-        if args.do_train:
-            train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
-    set_seed(args.seed)
-    trainer = SquadTrainer(
-        model=load(AutoModelForQuestionAnswering, source),
-        args=args,
-        train_dataset=train_windows,
-        eval_dataset=eval_windows,
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=partial(_evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
-        preprocess_logits_for_metrics=_start_and_end,
-    )
-    metrics: dict[str, float] = {}
-    if args.do_train:
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_metrics("train", metrics)
-    if args.do_eval:
-        evaluated = trainer.evaluate()
-        trainer.save_metrics("eval", evaluated)
-        metrics |= evaluated
-    if trainer.is_world_process_zero():
-        if args.do_train:
-            found = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
-            scores = {name: metrics[f"eval_{name}"] for name in SCORES if f"eval_{name}" in metrics}
-            results = [result(found, "validation", name, value, args.seed) for name, value in scores.items()]
-            publish(args.output_dir, args, ["squad", *argv], found, results, [args.seed], source)
-        print(f"{_summary(metrics)} in {args.output_dir}")
-    return metrics
+            evaluated = trainer.evaluate()
+            trainer.save_metrics("eval", evaluated)
+            metrics |= evaluated
+        described = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
+        finish(trainer, metrics, SQUAD_SCORES, command=["squad", *argv], data=described, started_from=source)
+        return metrics
 
 
 def choose_answers(
@@ -266,10 +255,5 @@ def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
     if missing := sum(name not in predictions for name in questions["id"]):
         print(f"{missing} of {len(questions)} questions have no prediction and count as wrong", file=sys.stderr)
     metrics = squad_metrics(predictions, questions, data.version_2)
-    print(_summary(metrics))
+    print(summary(metrics, SQUAD_SCORES))
     return metrics
-
-
-def _summary(metrics: dict[str, float]) -> str:
-    shown = ["train_loss", *SCORES, *(f"eval_{name}" for name in SCORES)]
-    return ", ".join(f"{name} {metrics[name]:.4f}" for name in shown if name in metrics)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 from datasets import Dataset, Value, load_dataset
 
 from sublayers.training.data.files import BUILDERS, check_file, ending, read_rows, reading
-from sublayers.training.metrics.glue import MAX_SIMILARITY, TASKS
+from sublayers.training.metrics.glue import GLUE_TASKS, MAX_SIMILARITY
 
 Splits: TypeAlias = dict[str, Dataset]
 
@@ -60,7 +60,7 @@ def load_task(name: str, args: GlueDataArguments, train: bool = True) -> Splits:
     """Load the splits of a task that there are, with its columns and, but for test data, `label`.
 
     Args:
-        name: one of `TASKS`.
+        name: one of `GLUE_TASKS`.
         args: where the data are.
         train: whether there is to be a split `train`; otherwise it is left out.
 
@@ -72,14 +72,14 @@ def load_task(name: str, args: GlueDataArguments, train: bool = True) -> Splits:
         splits = _read(name, args)
     if not train:
         splits.pop("train", None)
-    for split in (["train"] if train else []) + TASKS[name].validation[:1]:
+    for split in (["train"] if train else []) + GLUE_TASKS[name].validation[:1]:
         if split not in splits:
             raise FileNotFoundError(f"there are no {split} data for {name}, only {', '.join(splits) or 'none at all'}")
     return {split: _check(rows, split, name, args) for split, rows in splits.items()}
 
 
 def _read(name: str, args: GlueDataArguments) -> Splits:
-    parts = TASKS[name].files
+    parts = GLUE_TASKS[name].files
     if args.files:
         # with several parts, a file is the first one
         part = next(iter(parts))
@@ -101,7 +101,7 @@ def _rows(paths: list[Path]) -> Dataset:
 
 
 def _check(rows: Dataset, split: str, name: str, args: GlueDataArguments) -> Dataset:
-    task, source = TASKS[name], f"the {split} data of {name}"
+    task, source = GLUE_TASKS[name], f"the {split} data of {name}"
     # labels of test data are secret, and -1 on the Hub
     labelled = not split.startswith("test")
     limit = args.max_train_samples if split == "train" else args.max_eval_samples

@@ -1,8 +1,7 @@
-"""Masked language modelling as in BERT: sentences of documents, pairs of them, masks, and exact metrics."""
+"""Masked language modelling as in BERT: sentences of documents, pairs of them, and masks."""
 
 import math
 from abc import ABC, abstractmethod
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -11,17 +10,9 @@ import pyarrow.compute as pc
 import torch
 from tokenizers import Regex, pre_tokenizers
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
-from transformers import (
-    EvalPrediction,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedTokenizerBase
 
 from sublayers.modeling.losses import IGNORED
 from sublayers.training.data.corpus import Text
@@ -245,19 +236,6 @@ def pad_examples(examples: list[dict[str, Any]], pad_token_id: int) -> dict[str,
     return batch
 
 
-class SetEpoch(TrainerCallback):
-    """Tell the training examples which epoch it is, which accelerate does in single-process runs only."""
-
-    def __init__(self, examples: MaskedExamples):
-        self.examples = examples
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Set the epoch."""
-        self.examples.epoch.fill_(int(state.epoch or 0))
-
-
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, whole_word_mask: bool) -> None:
     """Check that a tokenizer has what masked examples are made of.
 
@@ -276,85 +254,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, whole_word_mask: bool) -
             f"--whole_word_mask needs a WordPiece tokenizer, and {tokenizer.name_or_path!r} has no tokens "
             "that start with ##"
         )
-
-
-def masked_trainer_arguments(
-    tokenizer: PreTrainedTokenizerBase,
-    train: Text | None,
-    validation: Text | None,
-    pairs: bool,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Make the Trainer's arguments for masked language modelling.
-
-    Args:
-        tokenizer: a tokenizer with [CLS], [SEP], [MASK] and [PAD].
-        train: text to train on, if any.
-        validation: text to evaluate on, if any.
-        pairs: with next-sentence prediction.
-        settings: `block_size`, `seed` and `whole_word_mask` of `MaskedExamples`.
-
-    Raises:
-        ValueError: a tokenizer or a text that does not do.
-    """
-    # before a long time of tokenizing
-    check_tokenizer(tokenizer, settings["whole_word_mask"])
-    example_class = SentencePairs if pairs else TokenWindows
-    train_examples, eval_examples = (
-        text and example_class(tokenize_sentences(text, tokenizer), tokenizer, **settings)
-        for text in (train, validation)
-    )
-    return {
-        "train_dataset": train_examples,
-        "eval_dataset": eval_examples,
-        "data_collator": partial(pad_examples, pad_token_id=tokenizer.pad_token_id),
-        "compute_metrics": masked_metrics,
-        "preprocess_logits_for_metrics": masked_scores,
-        "callbacks": [SetEpoch(train_examples)] if train_examples else [],
-    }
-
-
-def masked_scores(logits: Any, labels: Any) -> tuple[Tensor, ...]:
-    """Score predictions against their labels, so that no logits need to be kept.
-
-    Args:
-        logits: (batch, length, vocabulary); with next-sentence prediction a pair of these and (batch, 2).
-        labels: token numbers, or -100 where nothing is masked, (batch, length); with next-sentence prediction a pair
-            of these and (batch,).
-
-    Returns:
-        For tokens, and then for next sentences if they are predicted: nats and whether the prediction is right, each
-        of the shape of the labels and 0 where nothing is scored.
-    """
-    if isinstance(labels, tuple):
-        return tuple(score for pair in zip(logits, labels, strict=True) for score in _scores(*pair))
-    return _scores(logits, labels)
-
-
-def masked_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """Compute the Trainer's metrics from the results of `masked_scores`.
-
-    They are the loss in nats per masked token, its perplexity and the share of masked tokens predicted; with
-    next-sentence prediction also the nats per pair and the share of pairs told rightly, which `loss` leaves out.
-    """
-    with_pairs = isinstance(prediction.label_ids, tuple)
-    masked = np.asarray(prediction.label_ids[0] if with_pairs else prediction.label_ids) != IGNORED
-    nats, hits = (float(scores[masked].mean(dtype=np.float64)) for scores in prediction.predictions[:2])
-    # takes the place of the Trainer's, a mean over batches; more than 709 would overflow
-    metrics = {"loss": nats, "perplexity": math.exp(min(nats, 709)), "masked_accuracy": hits}
-    if with_pairs:
-        nats, hits = (float(scores.mean(dtype=np.float64)) for scores in prediction.predictions[2:])
-        metrics |= {"next_sentence_loss": nats, "next_sentence_accuracy": hits}
-    return metrics
-
-
-def _scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    scored = labels != IGNORED
-    predicted, wanted = logits[scored].float(), labels[scored]
-    nats, hits = predicted.new_zeros(2, *labels.shape)
-    nats[scored] = F.cross_entropy(predicted, wanted, reduction="none")
-    hits[scored] = (predicted.argmax(-1) == wanted).float()
-    return nats, hits
 
 
 def _tokenize(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:

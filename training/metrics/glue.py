@@ -55,7 +55,7 @@ ACCURACY = ("accuracy",)
 # as in BERT (Devlin et al., 2019, section 4.1), F1 decides on paraphrases and Spearman's correlation on similarity
 PARAPHRASE = ("f1", "accuracy")
 ENTAILMENT = ("entailment", "not_entailment")
-TASKS = {
+GLUE_TASKS = {
     "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"": "CoLA"}),
     "sst2": Task(("sentence",), ("negative", "positive"), ACCURACY, {"": "SST-2"}),
     "mrpc": Task(SENTENCES, ("not_equivalent", "equivalent"), PARAPHRASE, {"": "MRPC"}),
@@ -100,7 +100,7 @@ class GlueMetric(evaluate.Metric):
     """
 
     def _info(self) -> evaluate.MetricInfo:
-        kind = Value("float64" if TASKS[self.config_name].scored else "int64")
+        kind = Value("float64" if GLUE_TASKS[self.config_name].scored else "int64")
         return evaluate.MetricInfo(
             description=str(self.__doc__),
             citation="",
@@ -108,7 +108,7 @@ class GlueMetric(evaluate.Metric):
         )
 
     def _compute(self, predictions: list, references: list) -> dict[str, float]:  # type: ignore[override]
-        return {name: float(SCORERS[name](references, predictions)) for name in TASKS[self.config_name].metrics}
+        return {name: float(SCORERS[name](references, predictions)) for name in GLUE_TASKS[self.config_name].metrics}
 
 
 def write_submission(task: Task, predictions: np.ndarray, path: Path) -> None:

@@ -1,16 +1,32 @@
-"""The Trainer's arguments with other defaults."""
+"""Arguments that several commands have: the Trainer's with other defaults, and those of a model to train."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+from accelerate import PartialState
 from transformers import TrainingArguments
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
     """Give a field of TrainingArguments another default, and whatever else of its flag should differ."""
     return field(default=value, metadata={**TrainingArguments.__dataclass_fields__[name].metadata, **metadata})
+
+
+@dataclass
+class ModelArguments:
+    """Flags of a command that makes a new model with its tokenizer, or goes on with one."""
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "model to start from, or to evaluate, instead of a new one"}
+    )
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "default: the model's, or for a new model one trained on its data"}
+    )
+    vocab_size: int = field(default=8192, metadata={"help": "largest size of a tokenizer to train"})
 
 
 @dataclass
@@ -35,6 +51,16 @@ class TrainerArguments(TrainingArguments):
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         super().__post_init__()
 
+    @contextmanager
+    def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """Let the main process go before the others, but none before all have come here.
+
+        So a slower process does not find the files of a faster one in an output folder that ought to be empty.
+        """
+        PartialState().wait_for_everyone()
+        with super().main_process_first(*args, **kwargs):
+            yield
+
 
 @dataclass
 class FineTuningArguments(TrainerArguments):
@@ -46,3 +72,27 @@ class FineTuningArguments(TrainerArguments):
     weight_decay: float = default("weight_decay", 0.01)
     logging_steps: float = default("logging_steps", 0.1)
     save_strategy: str = default("save_strategy", "no")
+
+
+@dataclass
+class FromScratchArguments(TrainerArguments):
+    """The Trainer's arguments with defaults for training a small model from scratch; train and evaluate by default."""
+
+    num_train_epochs: float = default("num_train_epochs", 1.0)
+    learning_rate: float = default("learning_rate", 5e-4)
+    lr_scheduler_type: str = default("lr_scheduler_type", "cosine")
+    # a number less than 1 is a share of all steps, which suits runs of any length
+    warmup_steps: float = default("warmup_steps", 0.05)
+    logging_steps: float = default("logging_steps", 0.01)
+    eval_strategy: str = default("eval_strategy", "steps")
+    eval_steps: float | None = default("eval_steps", 0.1)
+    save_steps: float = default("save_steps", 0.1)
+    save_total_limit: int | None = default("save_total_limit", 2)
+    weight_decay: float = default("weight_decay", 0.1)
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_eval):
+            self.do_train = self.do_eval = True
+        if not (self.do_train and self.do_eval):
+            self.eval_strategy = "no"
+        super().__post_init__()

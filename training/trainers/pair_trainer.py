@@ -10,22 +10,11 @@ import torch
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerCallback
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
 from sublayers.training.data.token_batches import TokenBatchSampler
-from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-
-
-class EpochCallback(TrainerCallback):
-    """Tell token batches the epoch: the Trainer does not reach them in every process of a run that resumes."""
-
-    def __init__(self, batches: TokenBatchSampler):
-        self.batches = batches
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        """Set the epoch, which counts whole and parts of epochs."""
-        self.batches.set_epoch(int(state.epoch or 0))
+from sublayers.training.trainers.resumable_trainer import EpochCallback, ResumableTrainer
 
 
 class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
@@ -48,7 +37,7 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
             sources, targets = ([len(ids) for ids in self.train_dataset[name]] for name in ("input_ids", "labels"))
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             self.batches = TokenBatchSampler(sources, targets, max_tokens, seed)
-            self.add_callback(EpochCallback(self.batches))
+            self.add_callback(EpochCallback(self.batches.set_epoch))
 
     def get_train_dataloader(self) -> DataLoader:
         """Batch pairs by their tokens, or as every Trainer does."""

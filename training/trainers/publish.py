@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,8 @@ from sublayers.training.trainers.export import export
 from sublayers.training.trainers.machine import machine
 
 ROLES = {"train": "trained on", "validation": "evaluated on", "test": "tested on"}
+# the names that the Trainer's metrics have for a split
+PREFIXES = {"validation": "eval", "test": "test"}
 
 
 class PublishingTrainer(Trainer):
@@ -109,6 +112,30 @@ def publish(
         with TemporaryDirectory() as exported:
             export(Path(folder), Path(exported), repository)
             upload(exported, repository, private=args.hub_private_repo, revision=args.hub_revision)
+
+
+def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], **about: Any) -> None:
+    """Publish the model of a run that trained one, and print what came of the run.
+
+    Args:
+        trainer: that has saved its model.
+        metrics: of training and, with a prefix for each split, of evaluation.
+        scores: names, without prefix, of the metrics that count.
+        about: `command`, `data`, `started_from` and what else `publish` takes.
+    """
+    if not trainer.is_world_process_zero():
+        return
+    args = trainer.args
+    names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
+    if args.do_train:
+        results = [result(about["data"], *names[name], metrics[name], args.seed) for name in names if name in metrics]
+        publish(str(args.output_dir), args, results=results, seeds=[args.seed], **about)
+    print(f"{summary(metrics, ['train_loss', *names])} in {args.output_dir}")
+
+
+def summary(metrics: dict[str, Any], names: Iterable[str]) -> str:
+    """Write those metrics that there are in a line."""
+    return ", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
 
 
 def without_tokens(command: list[str]) -> str:

@@ -1,7 +1,7 @@
 """The Trainer of all training commands, which goes on from a checkpoint as if it had never stopped."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -34,6 +34,17 @@ class LossCallback(TrainerCallback):
             self.trainer._total_loss_scalar = losses["logged"]
             self.trainer._tr_loss += losses["not_logged"]
             self.trainer._globalstep_last_logged = losses["logged_step"]
+
+
+class EpochCallback(TrainerCallback):
+    """Call a function of the training data with the epoch, which the Trainer does not do in every process."""
+
+    def __init__(self, set_epoch: Callable[[int], Any]):
+        self.set_epoch = set_epoch
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        """Set the epoch, which counts whole and parts of epochs."""
+        self.set_epoch(int(state.epoch or 0))
 
 
 class ResumableTrainer(PublishingTrainer):

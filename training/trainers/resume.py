@@ -1,59 +1,21 @@
-"""The output folder of a run: one run at a time writes into it, and goes on from the last checkpoint that is whole."""
+"""The checkpoints of a run, which goes on from the last one that is whole."""
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-from filelock import FileLock, Timeout
 from safetensors import safe_open
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from sublayers.training.folders import LOCK, refuse_to_overwrite
+from sublayers.training.folders import refuse_to_overwrite
 
 # what a checkpoint has, and what a run needs besides to go on from it; the Trainer writes its state last
 NEEDED = (TRAINER_STATE_NAME, "config.json", "*.safetensors")
 NEEDED_TO_RESUME = (*NEEDED, "optimizer*", "scheduler*", "rng_state*")
-
-
-@contextmanager
-def claim(args: TrainingArguments) -> Iterator[None]:
-    """Hold the output folder of a run for as long as the run takes, so that no other one writes into it.
-
-    Raises:
-        FileExistsError: another run holds it.
-        OSError: it cannot be written to.
-    """
-    if args.process_index > 0:
-        yield
-        return
-    folder = Path(str(args.output_dir))
-    is_new = not folder.exists()
-    # the system takes the lock from a process that ends, however it ends
-    lock = FileLock(folder / LOCK, blocking=False)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise FileExistsError(
-            f"another run is writing into {folder}; wait until it ends or choose another folder"
-        ) from None
-    except OSError as error:
-        raise OSError(f"{folder} cannot be written to ({error.strerror}); choose another folder") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            (folder / LOCK).unlink()
-        lock.release()
-        if is_new:
-            # as long as there is nothing in it
-            with suppress(OSError):
-                folder.rmdir()
 
 
 def checkpoints(folder: str | Path) -> list[Path]:

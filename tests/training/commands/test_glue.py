@@ -12,7 +12,7 @@ from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Mode
 from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.metrics.glue import TASKS
+from sublayers.training.metrics.glue import GLUE_TASKS
 
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
 
@@ -120,7 +120,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
 def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):
     data, out = tmp_path / "data", tmp_path / "out"
     for name, folder in {"mnli": "glue_mnli", "stsb": "stsb", "rte": "rte"}.items():
-        parts = TASKS[name].files
+        parts = GLUE_TASKS[name].files
         splits = ["train", *(split + part for split in ("validation", "test") for part in parts)]
         for seed, split in enumerate(splits):
             rows = make_rows(name, 40 + seed, seed)
@@ -140,7 +140,7 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
         "STS-B.tsv",
         "RTE.tsv",
     }
-    for part, file in TASKS["mnli"].files.items():
+    for part, file in GLUE_TASKS["mnli"].files.items():
         rows = [json.loads(line) for line in (data / "glue_mnli" / f"test{part}_some.jsonl").read_text().splitlines()]
         classify = pipeline("text-classification", str(out / "mnli"))
         expected = [classify({"text": row["premise"], "text_pair": row["hypothesis"]})["label"] for row in rows]
@@ -176,7 +176,8 @@ def test_a_model_without_a_padding_token_is_fine_tuned(tmp_path, files):
     flags = ["--model_name_or_path", str(tmp_path / "gpt2"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"]
     glue([*files[1], *FAST, *flags])
     assert (
-        pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")[0]["label"] in TASKS["sst2"].labels
+        pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")[0]["label"]
+        in GLUE_TASKS["sst2"].labels
     )
 
 

@@ -207,7 +207,7 @@ BAD = {
     "a bad number": (["--block_size", "many"], "invalid int value: 'many'"),
     "a bad schedule": (["--lr_scheduler_type", "cosin"], "cosin is not a valid SchedulerType"),
     "a bad size": (["--num_attention_heads", "3"], "hidden_size=16 is not a multiple of num_attention_heads=3"),
-    "too long a block": (["--max_position_embeddings", "8"], "block_size=16 is more than the model's max_position"),
+    "too long a block": (["--max_position_embeddings", "8"], "block_size=16 is more than the model has room"),
     "too long a context": (["--context_window", "16"], "context_window=16 should be at least 0 and less than block_s"),
     "a missing column": (["--train_file", "{rows}", "--text_column", "body"], "no column 'body'; choose one of text"),
     "no text": (["--train_file", "{blank}"], "blank.txt holds no text"),

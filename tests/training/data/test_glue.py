@@ -9,7 +9,7 @@ from glue_rows import GOOD, make_rows, write
 
 from sublayers.training.data import glue as glue_data
 from sublayers.training.data.glue import GlueDataArguments, load_task
-from sublayers.training.metrics.glue import TASKS
+from sublayers.training.metrics.glue import GLUE_TASKS
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -62,7 +62,9 @@ def test_the_hub_gives_what_no_files_do(monkeypatch):
     assert asked == [("nyu-mll/glue", "rte"), ("mine/glue", "rte")]
     assert splits["train"]["label"][:] == [row["label"] for row in rows["train"]]
     assert splits["validation"].features["label"] == datasets.Value("int64")
-    assert list(splits["test"]) == [{column: row[column] for column in TASKS["rte"].columns} for row in rows["test"]]
+    assert list(splits["test"]) == [
+        {column: row[column] for column in GLUE_TASKS["rte"].columns} for row in rows["test"]
+    ]
 
 
 BAD_ROWS = {
@@ -103,4 +105,4 @@ def test_reads_the_real_data():
         splits = load_task(name, GlueDataArguments(data_dir=str(DATA)))
         assert (len(splits["train"]), len(splits["validation"])) == numbers
     splits = load_task("mnli", GlueDataArguments(data_dir=str(DATA)))
-    assert {len(splits[f"validation{part}"]) for part in TASKS["mnli"].files} == {9815, 1000}
+    assert {len(splits[f"validation{part}"]) for part in GLUE_TASKS["mnli"].files} == {9815, 1000}

@@ -4,16 +4,10 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from number_words import SPECIAL, numbers_tokenizer, rows
 from torch.utils.data import DataLoader
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForPreTraining,
     DataCollatorForTokenClassification,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainingArguments,
 )
 
 from sublayers.training.data.corpus import Text
@@ -21,23 +15,10 @@ from sublayers.training.data.masked_language_modeling import (
     SentencePairs,
     Sentences,
     TokenWindows,
-    masked_trainer_arguments,
     pad_examples,
     tokenize_sentences,
 )
 from sublayers.training.data.tokenizers import BERT_SPECIAL_TOKENS, train_tokenizer
-
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-
-
-def numbers_tokenizer(words: int) -> PreTrainedTokenizerFast:
-    """A tokenizer that knows the words 0, 1, ... and joins each odd one to the even one before it as `0##1`."""
-    names = [f"[{name.upper()}]" for name in SPECIAL] + [f"{'##' * (n % 2)}{n}" for n in range(words)]
-    tokenizer = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **BERT_SPECIAL_TOKENS)
-
 
 TOKENIZER = numbers_tokenizer(4000)
 
@@ -48,10 +29,6 @@ def corpus(*documents: list[int]) -> Sentences:
     ends = np.cumsum([sum(document) for document in documents])
     tokens = np.arange(sum(lengths), dtype=np.int32) + len(SPECIAL)
     return Sentences(tokens, np.concatenate([[0], np.cumsum(lengths)]), np.concatenate([[0], ends]))
-
-
-def rows(*texts: str) -> Text:
-    return Text(datasets.Dataset.from_dict({"text": texts}))
 
 
 def drawn(examples, epoch: int = 0) -> list[dict]:
@@ -189,27 +166,6 @@ def test_every_epoch_draws_anew_and_the_same_whenever_it_is_asked():
     assert sum(a == b for a, b in zip(epoch(0, 0), epoch(0, 1), strict=True)) == 0
 
 
-def test_the_trainer_tells_the_examples_the_epoch(tmp_path):
-    tokenizer = numbers_tokenizer(60)
-    text = rows(*[" ".join(map(str, range(start, start + 20, 2))) for start in (0, 20, 40)])
-    arguments = masked_trainer_arguments(tokenizer, text, None, True, block_size=12, seed=0, whole_word_mask=False)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = BertForPreTraining(BertConfig(**sizes))
-    seen = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append(kwargs["input_ids"][0].tolist()), with_kwargs=True
-    )
-    settings = {"num_train_epochs": 3, "per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"}
-    quiet = {"save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
-    Trainer(model, TrainingArguments(str(tmp_path), **settings, **quiet), **arguments).train()
-    expected = []
-    examples = arguments["train_dataset"]
-    for epoch in range(3):
-        examples.epoch.fill_(epoch)
-        expected += [examples[index]["input_ids"].tolist() for index in range(len(examples))]
-    assert seen == expected
-
-
 def test_workers_that_live_on_see_the_epoch():
     windows = TokenWindows(corpus([50]), TOKENIZER, 16)
     loader = DataLoader(windows, batch_size=None, num_workers=1, persistent_workers=True)
@@ -277,42 +233,6 @@ def test_batches_are_padded_as_by_transformers():
     assert batch.keys() == expected.keys()
     for name, tensor in batch.items():
         assert torch.equal(tensor, expected[name]), name
-
-
-@pytest.mark.parametrize("pairs", [False, True])
-def test_metrics_are_means_over_all_masked_tokens_and_pairs(pairs, tmp_path):
-    tokenizer = numbers_tokenizer(60)
-    text = rows(*[" ".join(map(str, range(n % 7, n % 7 + 2 * n, 2))) for n in range(3, 15)])
-    settings = {"block_size": 12, "seed": 3, "whole_word_mask": False}
-    arguments = masked_trainer_arguments(tokenizer, None, text, pairs, **settings)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**sizes, initializer_range=0.5)
-    model = (BertForPreTraining if pairs else BertForMaskedLM)(config).eval()
-    nats, hits, pair_nats, pair_hits = [], [], [], []
-    for index in range(len(arguments["eval_dataset"])):
-        example = arguments["eval_dataset"][index]
-        names = {"input_ids", "token_type_ids"} & example.keys()
-        with torch.no_grad():
-            output = model(**{name: torch.from_numpy(example[name])[None] for name in names})
-        logits = output[0][0]
-        for position, label in enumerate(example["labels"]):
-            if label != -100:
-                nats.append(-logits[position].log_softmax(-1)[label].item())
-                hits.append(logits[position].argmax() == label)
-        if pairs:
-            scores = output.seq_relationship_logits[0]
-            pair_nats.append(-scores.log_softmax(-1)[example["next_sentence_label"]].item())
-            pair_hits.append(scores.argmax() == example["next_sentence_label"])
-    expected = {"loss": np.mean(nats), "perplexity": math.exp(np.mean(nats)), "masked_accuracy": np.mean(hits)}
-    if pairs:
-        expected |= {"next_sentence_loss": np.mean(pair_nats), "next_sentence_accuracy": np.mean(pair_hits)}
-    settings = {"per_device_eval_batch_size": 5, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
-    trainer = Trainer(model, TrainingArguments(str(tmp_path), **settings), **arguments)
-    # masks and pairs are the same in every evaluation
-    for _ in range(2):
-        metrics = trainer.evaluate()
-        for name, value in expected.items():
-            assert metrics[f"eval_{name}"] == pytest.approx(value, rel=1e-4), name
 
 
 def test_unfit_tokenizers_are_refused():

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from sublayers.training.metrics.glue import TASKS, GlueMetric, write_submission
+from sublayers.training.metrics.glue import GLUE_TASKS, GlueMetric, write_submission
 
 
 def naive(name, references, predictions):
@@ -26,9 +26,9 @@ def naive(name, references, predictions):
     return statistics.correlation(references, predictions)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", GLUE_TASKS)
 def test_metrics_equal_their_definitions(name):
-    draw, task = random.Random(0), TASKS[name]
+    draw, task = random.Random(0), GLUE_TASKS[name]
     classes = len(task.labels)
     references, predictions = (
         [draw.randint(0, 20) / 4 if classes == 1 else draw.randrange(classes) for _ in range(50)] for _ in range(2)
@@ -56,13 +56,13 @@ def test_values_that_do_not_vary_score_zero_without_a_warning(name):
 
 
 def test_a_submission_has_the_benchmarks_format(tmp_path):
-    write_submission(TASKS["stsb"], np.array([-0.2, 3.14159, 7], np.float32), tmp_path / "new" / "STS-B.tsv")
+    write_submission(GLUE_TASKS["stsb"], np.array([-0.2, 3.14159, 7], np.float32), tmp_path / "new" / "STS-B.tsv")
     assert (tmp_path / "new" / "STS-B.tsv").read_text() == "index\tprediction\n0\t0.000\n1\t3.142\n2\t5.000\n"
-    write_submission(TASKS["qnli"], np.array([1, 0]), tmp_path / "QNLI.tsv")
+    write_submission(GLUE_TASKS["qnli"], np.array([1, 0]), tmp_path / "QNLI.tsv")
     assert (tmp_path / "QNLI.tsv").read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-    write_submission(TASKS["wnli"], np.array([1, 0]), tmp_path / "WNLI.tsv")
+    write_submission(GLUE_TASKS["wnli"], np.array([1, 0]), tmp_path / "WNLI.tsv")
     assert (tmp_path / "WNLI.tsv").read_text() == "index\tprediction\n0\t1\n1\t0\n"
     # where these are names for people only
-    assert TASKS["wnli"].labels == ("not_entailment", "entailment")
+    assert GLUE_TASKS["wnli"].labels == ("not_entailment", "entailment")
     with pytest.raises(FileExistsError):
-        write_submission(TASKS["wnli"], np.array([1, 0]), tmp_path / "WNLI.tsv")
+        write_submission(GLUE_TASKS["wnli"], np.array([1, 0]), tmp_path / "WNLI.tsv")

@@ -1,0 +1,98 @@
+"""What causal and masked language models are scored by: loss, perplexity, bits per character, masked accuracy."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import EvalPrediction
+
+from sublayers.modeling.losses import IGNORED
+from sublayers.training.data.corpus import Text
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the negative log-likelihood of every label from the logits one position before it.
+
+    Args:
+        logits: (batch, length, vocabulary).
+        labels: token numbers, or -100 for those not scored, (batch, length).
+
+    Returns:
+        Nats, 0 where nothing is scored, (batch, length).
+    """
+    losses = F.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return F.pad(losses.view(len(labels), -1), (1, 0))
+
+
+def language_modeling_metrics(text: Text) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Make the Trainer's `compute_metrics` for an evaluation text from the results of `token_losses`.
+
+    Its metrics are the loss in nats per token, the perplexity, and bits per byte and per character: all bits, those
+    for the end tokens between documents too, over the UTF-8 bytes and characters of the text.
+    """
+    pieces = list(text.pieces())
+    characters = sum(map(len, pieces))
+    num_bytes = sum(len(piece.encode()) for piece in pieces)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        scored = np.asarray(prediction.label_ids) != IGNORED
+        nats = float(np.asarray(prediction.predictions)[scored].sum(dtype=np.float64))
+        loss = nats / int(scored.sum())
+        return {
+            # takes the place of the Trainer's, which weighs windows equally however many targets they have
+            "loss": loss,
+            # more than 709 would overflow
+            "perplexity": math.exp(min(loss, 709)),
+            "bits_per_byte": nats / math.log(2) / num_bytes,
+            "bits_per_character": nats / math.log(2) / characters,
+        }
+
+    return compute_metrics
+
+
+def masked_scores(logits: Any, labels: Any) -> tuple[Tensor, ...]:
+    """Score predictions against their labels, so that no logits need to be kept.
+
+    Args:
+        logits: (batch, length, vocabulary); with next-sentence prediction a pair of these and (batch, 2).
+        labels: token numbers, or -100 where nothing is masked, (batch, length); with next-sentence prediction a pair
+            of these and (batch,).
+
+    Returns:
+        For tokens, and then for next sentences if they are predicted: nats and whether the prediction is right, each
+        of the shape of the labels and 0 where nothing is scored.
+    """
+    if isinstance(labels, tuple):
+        return tuple(score for pair in zip(logits, labels, strict=True) for score in _scores(*pair))
+    return _scores(logits, labels)
+
+
+def masked_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """Compute the Trainer's metrics from the results of `masked_scores`.
+
+    They are the loss in nats per masked token, its perplexity and the share of masked tokens predicted; with
+    next-sentence prediction also the nats per pair and the share of pairs told rightly, which `loss` leaves out.
+    """
+    with_pairs = isinstance(prediction.label_ids, tuple)
+    masked = np.asarray(prediction.label_ids[0] if with_pairs else prediction.label_ids) != IGNORED
+    nats, hits = (float(scores[masked].mean(dtype=np.float64)) for scores in prediction.predictions[:2])
+    # takes the place of the Trainer's, a mean over batches; more than 709 would overflow
+    metrics = {"loss": nats, "perplexity": math.exp(min(nats, 709)), "masked_accuracy": hits}
+    if with_pairs:
+        nats, hits = (float(scores.mean(dtype=np.float64)) for scores in prediction.predictions[2:])
+        metrics |= {"next_sentence_loss": nats, "next_sentence_accuracy": hits}
+    return metrics
+
+
+def _scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    scored = labels != IGNORED
+    predicted, wanted = logits[scored].float(), labels[scored]
+    nats, hits = predicted.new_zeros(2, *labels.shape)
+    nats[scored] = F.cross_entropy(predicted, wanted, reduction="none")
+    hits[scored] = (predicted.argmax(-1) == wanted).float()
+    return nats, hits
