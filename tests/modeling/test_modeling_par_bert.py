@@ -53,9 +53,10 @@ def bert(head, **overrides):
 @pytest.mark.parametrize("head", BERTS)
 def test_interleaved_order_equals_bert(head):
     source = bert(head)
-    model, coverage = from_bert(source)
+    model, pieces = from_bert(source)
     assert type(model) is TestPARBert.classes[head]
-    assert (coverage.new, coverage.unused) == ([], {"s": 0, "f": 0})
+    assert pieces.keys() == model.state_dict().keys()
+    assert {name for piece in pieces.values() for name in piece.names} == source.state_dict().keys()
     assert model.num_parameters() == source.num_parameters()
     batch = unlabelled(batch_of(examples(head), "right"))
     expected = dict(source(**batch))
@@ -86,8 +87,13 @@ def test_learns_from_the_same_loss_as_bert(head):
 
 def test_another_order_takes_the_sublayers_in_turn_and_names_the_new_ones():
     source = bert(AutoModelForMaskedLM)
-    model, coverage = from_bert(source, "sffsff")
-    assert (coverage.new, coverage.unused) == ([5], {"s": 1, "f": 0})
+    model, pieces = from_bert(source, "sffsff")
+    new = [name for name in model.state_dict() if name not in pieces]
+    kinds = ("weight", "bias")
+    assert new == [f"model.layers.5.{name}.{kind}" for name in ("norm", "mixer.fc1", "mixer.fc2") for kind in kinds]
+    unused = source.state_dict().keys() - {name for piece in pieces.values() for name in piece.names}
+    attention = [name for name in source.state_dict() if name.startswith("bert.encoder.layer.2.attention.")]
+    assert unused == {*attention}
     blocks, layers = source.bert.encoder.layer, model.model.layers
     for i, block in zip((0, 3), blocks, strict=False):
         assert torch.equal(layers[i].mixer.o_proj.weight, block.attention.output.dense.weight)

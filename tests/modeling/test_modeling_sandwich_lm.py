@@ -179,7 +179,7 @@ def test_starts_with_a_residual_stream_that_no_depth_blows_up():
 def test_interleaved_order_equals_gpt2():
     config = GPT2Config(vocab_size=61, n_positions=64, n_embd=32, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=2)
     gpt2 = randomize(GPT2LMHeadModel(config))
-    model = from_gpt2(gpt2)
+    model, _ = from_gpt2(gpt2)
     assert model.num_parameters() == gpt2.num_parameters()
     torch.testing.assert_close(model(tokens(3, 20)).logits, gpt2(tokens(3, 20)).logits, atol=1e-5, rtol=0)
 
@@ -188,7 +188,7 @@ def test_interleaved_order_equals_gpt2():
 def test_equals_the_fairseq_language_model(name):
     fixture = REFERENCE / "sandwich" / "lm_tied_noadaptive"
     meta = json.loads(fixture.with_suffix(".json").read_text())
-    model = from_fairseq_lm(
+    model, _ = from_fairseq_lm(
         load_file(f"{fixture}.weights.safetensors"),
         num_attention_heads=meta["args"]["decoder_attention_heads"],
         max_position_embeddings=64,

@@ -57,7 +57,7 @@ def language_models(args: argparse.Namespace) -> Models:
     gpt2 = GPT2LMHeadModel(gpt2_config)
     # transformers does not find its loss by the name of GPT-2's class, and would say so
     gpt2.loss_type = "ForCausalLM"
-    copy = from_gpt2(gpt2)
+    copy, _ = from_gpt2(gpt2)
     models: Models = {GPT2: (copy.config.sublayer_order, gpt2)}
     for order in args.orders:
         config = deepcopy(copy.config)

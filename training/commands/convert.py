@@ -3,150 +3,15 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
-import transformers
-from transformers import (
-    BartForConditionalGeneration,
-    BertPreTrainedModel,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    MarianMTModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
-
-from sublayers.hub.loading import load, refuse_ways_out
+from sublayers.hub.loading import refuse_ways_out
 from sublayers.hub.model_card import RUN
-from sublayers.hub.self_contained import copy_tokenizer
-from sublayers.training.convert.bert import from_bert, from_macaron_bert
-from sublayers.training.convert.convolutions import from_fairseq_lightconv
-from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
-from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
-from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
-from sublayers.training.convert.verify import account, compare
-from sublayers.training.convert.weights import (
-    Weights,
-    agreed,
-    load_fairseq,
-    record_copies,
-)
+from sublayers.training.convert.sources import ORDERS, convert, take_tokenizer
+from sublayers.training.convert.verify import compare
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 from sublayers.training.trainers.publish import without_tokens
-
-# by whether the source is an encoder-decoder
-ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
-# by the class that a folder names, as what it is loaded: a body by itself gets the head that is tied to its embeddings
-CLASSES: dict[str, dict[str, Any]] = {
-    "gpt2": {
-        "GPT2Model": GPT2LMHeadModel,
-        "GPT2LMHeadModel": GPT2LMHeadModel,
-        "GPT2ForSequenceClassification": GPT2ForSequenceClassification,
-    },
-    "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
-    "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
-}
-# by one of these, a folder has a tokenizer
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-
-
-def refuse_other_orders(orders: dict[str, str], known: list[str]) -> None:
-    """Check that only orders of stacks that the source has are given.
-
-    Raises:
-        ValueError: another one is.
-    """
-    if foreign := sorted(f"--{name.replace('_', '-')}" for name in orders.keys() - set(known)):
-        taken = " and ".join(f"--{name.replace('_', '-')}" for name in known) or "no order but its own"
-        raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
-
-
-def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model from a folder of transformers, and say what was missing or unexpected there.
-
-    Raises:
-        FileNotFoundError: there is no config.json.
-        ValueError: a model that is none of GPT-2, BERT, BART and Marian, a head that none here has, an adapter, or a
-            file that would run code.
-    """
-    if not (source / "config.json").exists():
-        raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
-    config, _ = PreTrainedConfig.get_config_dict(source)
-    model_type = config.get("model_type")
-    if model_type not in (*CLASSES, "bert"):
-        raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART and Marian can be converted")
-    classes = CLASSES.get(model_type, {})
-    (name, *_) = config.get("architectures") or [*classes, "BertModel"]
-    model_class: Any = classes.get(name)
-    if model_type == "bert":
-        model_class = getattr(transformers, name, None)
-        if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
-            raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
-    elif model_class is None:
-        raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
-    return load(model_class, source, dtype=torch.float32, output_loading_info=True)
-
-
-def from_transformers(source: Any, orders: dict[str, str]) -> PreTrainedModel:
-    """Convert a model of transformers.
-
-    Raises:
-        ValueError: an order of a stack that it lacks, or what its conversion refuses.
-    """
-    refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
-    if isinstance(source, BertPreTrainedModel):
-        return from_bert(source, **orders)[0]
-    if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
-        return from_gpt2(source, **orders)
-    return from_bart(source, **orders)
-
-
-def from_fairseq(
-    weights: Weights, options: Mapping[str, Any], num_attention_heads: int | None, orders: dict[str, str]
-) -> PreTrainedModel:
-    """Convert the weights of a fairseq checkpoint, with the options that it tells.
-
-    Raises:
-        ValueError: what is not in the file is not given either, or an order of a stack that it lacks is.
-    """
-    # read in any case: heads that differ cannot be converted
-    told = agreed(options, "attention_heads")
-    heads = num_attention_heads or told
-    if heads is None:
-        raise ValueError("the file does not tell its number of heads; pass --num-attention-heads")
-    if "encoder.embed_segment.weight" in weights:
-        refuse_other_orders(orders, [])
-        return from_macaron_bert(weights, heads, options=options)
-    if PREDICTOR in weights:
-        refuse_other_orders(orders, [])
-        return from_fairseq_iot(weights, heads, options=options)
-    is_encoder_decoder = "encoder.embed_tokens.weight" in weights
-    refuse_other_orders(orders, ORDERS[is_encoder_decoder])
-    if "encoder.layers.0.linear1.weight" in weights:
-        return from_fairseq_lightconv(weights, heads, options=options, **orders)
-    if is_encoder_decoder:
-        return from_fairseq_seq2seq(weights, heads, options=options, **orders)
-    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"), options=options)
-
-
-def take_tokenizer(source: Path, destination: Path) -> None:
-    """Save a folder's tokenizer, if it has one, so that it loads beside any model.
-
-    Raises:
-        ValueError: it cannot be loaded.
-    """
-    if any((source / name).exists() for name in TOKENIZER_FILES):
-        try:
-            copy_tokenizer(source, destination)
-        except (ImportError, ValueError) as error:
-            raise ValueError(
-                f"the tokenizer in {source} cannot be loaded; it has code of its own, or needs a package such as "
-                "sentencepiece, or can be left out by moving its files away"
-            ) from error
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -196,18 +61,7 @@ def main(argv: list[str] | None = None) -> None:
             f"--verify cannot run {source}: fairseq does not work with this Python; leave it out, every number that is "
             "copied is compared in any case"
         )
-    original: PreTrainedModel | None = None
-    found: dict[str, Any] = {"missing_keys": (), "unexpected_keys": ()}
-    with record_copies() as copied:
-        if source.is_dir():
-            original, found = load_transformers(source)
-            weights, model = original.state_dict(), from_transformers(original, orders)
-        else:
-            weights, options = load_fairseq(source)
-            model = from_fairseq(weights, options, arguments.num_attention_heads, orders)
-    report = account(weights, copied, model, found["missing_keys"])
-    unexpected = f"unknown to {type(original).__name__}"
-    report.left_out.update(dict.fromkeys(sorted(found["unexpected_keys"]), unexpected))
+    model, report, original = convert(source, orders, arguments.num_attention_heads)
     with whole_folder(destination) as folder:
         model.save_pretrained(folder)
         take_tokenizer(source, folder)

@@ -13,7 +13,7 @@ from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining, MacaronBertForSequenceClassification
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import Coverage, State, Weights, assemble, assemble_whole
+from sublayers.training.convert.weights import Pieces, State, assemble
 
 ATTENTION = {
     "attention.self.query": "mixer.q_proj",
@@ -42,13 +42,10 @@ PROBLEMS = {
 
 def from_bert(
     source: BertPreTrainedModel, sublayer_order: str | None = None
-) -> tuple[ReorderedBertPreTrainedModel, Coverage]:
+) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
     """Convert transformers' BERT with any of its heads to PAR BERT; in BERT's own order the outputs are equal.
 
     Another order takes over the sublayers that both have, in their order; the others keep their random weights.
-
-    Returns:
-        The model, and which of its sublayers are new.
 
     Raises:
         ValueError: a BERT that decodes, has relative positions, or has parts which are not BERT's.
@@ -85,26 +82,23 @@ def from_bert(
     model_class = next((c for c in AUTO_CLASSES[PARBertConfig].values() if c.__name__ == name), None)
     if model_class is None:
         raise ValueError(f"{type(source).__name__} cannot be converted; PAR BERT has no such head")
-    weights = source.state_dict()
-    # the head's bias lies in two places
-    weights.pop("cls.predictions.bias", None)
-    if type(source).__name__ == "BertModel":
-        weights = {f"bert.{key}": tensor for key, tensor in weights.items()}
-    state = State(weights)
-    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
+    prefix = "bert." if type(source).__name__ == "BertModel" else ""
+    state = State(source.state_dict(), lambda key: f"{prefix}{key}")
+    state.unite("cls.predictions.bias", "cls.predictions.decoder.bias")
+    sublayers: dict[str, list[Pieces]] = {"s": [], "f": []}
     for i in range(old.num_hidden_layers):
         for letter, names in (("s", ATTENTION), ("f", FEED_FORWARD)):
             names = {f"bert.encoder.layer.{i}.{theirs}": ours for theirs, ours in names.items()}
             sublayers[letter].append(state.take_all(names))
     others = {
-        "model.embed_tokens.weight": state.take_tensor("bert.embeddings.word_embeddings.weight"),
-        "model.embed_positions.weight": state.take_tensor("bert.embeddings.position_embeddings.weight"),
-        "model.embed_token_types.weight": state.take_tensor("bert.embeddings.token_type_embeddings.weight"),
+        "model.embed_tokens.weight": state.take_piece("bert.embeddings.word_embeddings.weight"),
+        "model.embed_positions.weight": state.take_piece("bert.embeddings.position_embeddings.weight"),
+        "model.embed_token_types.weight": state.take_piece("bert.embeddings.token_type_embeddings.weight"),
     }
     others |= state.take("bert.embeddings.LayerNorm", "model.embed_norm")
     others |= state.take_all({theirs: ours for theirs, ours in HEADS.items() if f"{theirs}.weight" in state})
     state.refuse_rest("PAR BERT")
-    return assemble(model_class(config), sublayers, others)
+    return assemble(model_class(config), sublayers, others, partly=True)
 
 
 def from_macaron_bert(
@@ -112,7 +106,7 @@ def from_macaron_bert(
     num_attention_heads: int,
     max_position_embeddings: int = 384,
     options: Mapping[str, Any] | None = None,
-) -> MacaronBertForPreTraining | MacaronBertForSequenceClassification:
+) -> tuple[MacaronBertForPreTraining | MacaronBertForSequenceClassification, Pieces]:
     """Convert Macaron BERT, its authors' plain BERT, or a classifier made from them (a fork of fairseq 0.6).
 
     `options` are flat as the command line's; what they do not tell is as in the release.
@@ -130,29 +124,29 @@ def from_macaron_bert(
     final_norm = fields["norm_position"] == "pre"
     is_macaron = any(".macaron_fc1." in name for name in state)
     sublayers = take_stack(state, "encoder", is_macaron, norm_affine=norm_affine)
-    embeddings = state.take_tensor("encoder.embed_tokens.weight")
+    embeddings = state.take_piece("encoder.embed_tokens.weight")
     others = {
         "model.embed_tokens.weight": embeddings,
         # the release gives the first sentence the number 1
-        "model.embed_token_types.weight": state.take_tensor("encoder.embed_segment.weight").flip(0),
+        "model.embed_token_types.weight": state.take_piece("encoder.embed_segment.weight").reverse(),
     }
     if norm_affine and final_norm:
         others |= state.take("encoder.layer_norm", "model.norm")
     if "encoder.embed_positions.weight" in state:
-        positions = state.take_tensor("encoder.embed_positions.weight")
+        positions = state.take_piece("encoder.embed_positions.weight")
         others["model.embed_positions.weight"] = positions
-        fields |= {"position_embedding_type": "learned", "max_position_embeddings": len(positions) - 2}
+        fields |= {"position_embedding_type": "learned", "max_position_embeddings": positions.shape[0] - 2}
     model_class: type[MacaronBertForPreTraining | MacaronBertForSequenceClassification]
     if "mid_layer.0.weight" in state:
         model_class = MacaronBertForPreTraining
         output = state.pop("embed_out", embeddings)
-        fields["tie_word_embeddings"] = torch.equal(output, embeddings)
+        fields["tie_word_embeddings"] = torch.equal(output.tensor, embeddings.tensor)
         names = {"mid_layer.0": "lm_transform.dense", "mid_layer.2": "lm_transform.norm"}
         others |= {"lm_head.weight": output} | state.take_all(names | {"classifier": "seq_relationship.scores"})
     else:
         model_class = MacaronBertForSequenceClassification
         others |= state.take("classifier", "classifier")
-        fields["num_labels"] = len(others["classifier.bias"])
+        fields["num_labels"] = others["classifier.bias"].shape[0]
         fields["problem_type"] = PROBLEMS.get(options.get("criterion", ""))
     state.refuse_rest("Macaron BERT")
     config = MacaronBertConfig(
@@ -167,4 +161,4 @@ def from_macaron_bert(
         pre_attention_act="relu" if is_macaron else None,
         **fields,
     )
-    return assemble_whole(model_class(config), sublayers, others)
+    return assemble(model_class(config), sublayers, others)

@@ -7,6 +7,7 @@ import torch
 
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.training.convert.seq2seq import put_together, read_options, take_parts, upgrade
+from sublayers.training.convert.weights import Pieces
 
 PREDICTOR = "encoder.embed_order"
 # block orders by their code, which is the paper's (Table 11) minus 1
@@ -44,7 +45,7 @@ def from_fairseq_iot(
     num_attention_heads: int,
     decoder_orders: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> IOTSeq2SeqForConditionalGeneration:
+) -> tuple[IOTSeq2SeqForConditionalGeneration, Pieces]:
     """Convert a checkpoint of IOT's released code, which trains as that code does.
 
     `options` are flat as the command line's; `encoder_max_order` has to be among them, those that are not given have
@@ -62,15 +63,16 @@ def from_fairseq_iot(
             "from_fairseq_iot with options={'encoder_max_order': 1} or 2"
         )
     state = upgrade(weights)
-    predictor = state.take_tensor(PREDICTOR)
-    codes = decoder_orders or options.get("decoder_orders") or CHOICES.get(len(predictor), ())
-    if len(codes) != len(predictor):
+    predictor = state.take_piece(PREDICTOR)
+    number = predictor.shape[0]
+    codes = decoder_orders or options.get("decoder_orders") or CHOICES.get(number, ())
+    if len(codes) != number:
         raise ValueError(
-            f"{PREDICTOR} chooses among {len(predictor)} decoder orders, but {list(codes)} are {len(codes)}; give the "
+            f"{PREDICTOR} chooses among {number} decoder orders, but {list(codes)} are {len(codes)}; give the "
             "codes with which it was trained as decoder_orders"
         )
     parts = take_parts(state)
-    if len(predictor) > 1:
+    if number > 1:
         parts.others["model.encoder.decoder_order_predictor.weight"] = predictor
     return put_together(
         IOTSeq2SeqForConditionalGeneration,

@@ -12,12 +12,12 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import State, Weights, assemble_whole
+from sublayers.training.convert.weights import Pieces, State, assemble
 
 
 def from_gpt2(
     source: GPT2LMHeadModel | GPT2ForSequenceClassification, sublayer_order: str | None = None
-) -> SandwichLMForCausalLM | SandwichLMForSequenceClassification:
+) -> tuple[SandwichLMForCausalLM | SandwichLMForSequenceClassification, Pieces]:
     """Convert transformers' GPT-2 or its classifier; in the interleaved order, the default, the outputs are equal.
 
     Raises:
@@ -52,34 +52,37 @@ def from_gpt2(
         label2id=old.label2id,
         problem_type=old.problem_type,
     )
-    state = source.transformer.state_dict()
+    state = State(source.state_dict(), lambda name: name.removeprefix("transformer."))
 
-    def take(old: str, new: str) -> Weights:
+    def take(old: str, new: str) -> Pieces:
         # GPT-2 keeps its matrices transposed
-        return {f"{new}.weight": state[f"{old}.weight"].transpose(0, -1), f"{new}.bias": state[f"{old}.bias"]}
+        return {name: piece.transpose() for name, piece in state.take(old, new).items()}
 
-    sublayers: dict[str, list[Weights]] = {"s": [], "f": []}
+    sublayers: dict[str, list[Pieces]] = {"s": [], "f": []}
     for i in range(old.n_layer):
         # the three projections lie side by side
-        weights, biases = (state[f"h.{i}.attn.c_attn.{kind}"].chunk(3, dim=-1) for kind in ("weight", "bias"))
+        weights, biases = (state.pop(f"h.{i}.attn.c_attn.{kind}").chunk(3, dim=-1) for kind in ("weight", "bias"))
         attention = take(f"h.{i}.ln_1", "norm") | take(f"h.{i}.attn.c_proj", "mixer.o_proj")
         for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), weights, biases, strict=True):
-            attention |= {f"mixer.{name}.weight": weight.T, f"mixer.{name}.bias": bias}
+            attention |= {f"mixer.{name}.weight": weight.transpose(), f"mixer.{name}.bias": bias}
         sublayers["s"].append(attention)
         feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
         sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
-    others = {"model.embed_tokens.weight": state["wte.weight"], "model.embed_positions.weight": state["wpe.weight"]}
+    others = {
+        "model.embed_tokens.weight": state.pop("wte.weight"),
+        "model.embed_positions.weight": state.pop("wpe.weight"),
+    }
     others |= take("ln_f", "model.norm")
-    # both heads are called as here
-    others |= {name: head for name, head in source.state_dict().items() if not name.startswith("transformer.")}
+    # what is left is the head, and both are called as here
+    others |= state
     if isinstance(source, GPT2ForSequenceClassification):
-        return assemble_whole(SandwichLMForSequenceClassification(config), sublayers, others)
-    model = assemble_whole(SandwichLMForCausalLM(config), sublayers, others)
+        return assemble(SandwichLMForSequenceClassification(config), sublayers, others)
+    model, pieces = assemble(SandwichLMForCausalLM(config), sublayers, others)
     model.generation_config = copy.deepcopy(source.generation_config)
-    return model
+    return model, pieces
 
 
-def take_adaptive(state: State) -> tuple[Weights, dict[str, Any]]:
+def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
     """Take adaptive embeddings and the adaptive softmax: their weights, and the fields of the configuration.
 
     Weights that are equal are tied. Without `tie_adaptive_weights` the head is a single matrix, and without
@@ -88,26 +91,27 @@ def take_adaptive(state: State) -> tuple[Weights, dict[str, Any]]:
     Raises:
         ValueError: a weight that is missing.
     """
-    weights: Weights = {}
+    weights: Pieces = {}
     sizes: list[int] = []
     while f"decoder.embed_tokens.embeddings.{(band := len(sizes))}.0.weight" in state:
         for number, name in enumerate(("table", "projection")):
             theirs = f"decoder.embed_tokens.embeddings.{band}.{number}.weight"
-            weights[f"model.embed_tokens.{band}.{name}"] = state.take_tensor(theirs)
-        sizes.append(len(weights[f"model.embed_tokens.{band}.table"]))
+            weights[f"model.embed_tokens.{band}.{name}"] = state.take_piece(theirs)
+        sizes.append(weights[f"model.embed_tokens.{band}.table"].shape[0])
     softmax = "decoder.adaptive_softmax"
     if f"{softmax}.head.weight" in state:
-        words, bands = state.take_tensor(f"{softmax}.head.weight").tensor_split([sizes[0]])
+        head = state.take_piece(f"{softmax}.head.weight")
+        words, bands = head.cut(0, sizes[0]), head.cut(sizes[0], head.shape[0])
     else:
-        words, bands = (state.take_tensor(f"{softmax}.head.{kind}_proj.weight") for kind in ("word", "class"))
-    tied = torch.equal(words, weights["model.embed_tokens.0.table"])
+        words, bands = (state.take_piece(f"{softmax}.head.{kind}_proj.weight") for kind in ("word", "class"))
+    tied = torch.equal(words.tensor, weights["model.embed_tokens.0.table"].tensor)
     weights |= {"lm_head.words": words, "lm_head.bands.weight": bands}
     for tail in range(len(sizes) - 1):
-        projection, table = (state.take_tensor(f"{softmax}.tail.{tail}.{number}.weight") for number in (0, 2))
+        projection, table = (state.take_piece(f"{softmax}.tail.{tail}.{number}.weight") for number in (0, 2))
         source = f"model.embed_tokens.{tail + 1}"
-        tied = tied and torch.equal(table, weights[f"{source}.table"])
-        if not torch.equal(projection, weights[f"{source}.projection"]):
-            projection, tied = projection.T, False
+        tied = tied and torch.equal(table.tensor, weights[f"{source}.table"].tensor)
+        if not torch.equal(projection.tensor, weights[f"{source}.projection"].tensor):
+            projection, tied = projection.transpose(), False
         weights |= {f"lm_head.tails.{tail}.table": table, f"lm_head.tails.{tail}.projection": projection}
     *cutoffs, vocab_size = accumulate(sizes)
     hidden_size, width = (weights[f"model.embed_tokens.{band}.table"].shape[1] for band in (0, 1))
@@ -126,7 +130,7 @@ def from_fairseq_lm(
     max_position_embeddings: int = 3072,
     sublayer_order: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> SandwichLMForCausalLM:
+) -> tuple[SandwichLMForCausalLM, Pieces]:
     """Convert fairseq's transformer language model (0.6 to 0.12), with one table of embeddings or with adaptive ones.
 
     `options` are fairseq's, flat as its command line's; without them it is pre-norm with ReLU and scaled embeddings.
@@ -145,11 +149,11 @@ def from_fairseq_lm(
         if "adaptive_softmax_dropout" in options:
             fields["adaptive_softmax_dropout"] = options["adaptive_softmax_dropout"]
     else:
-        table = old.take_tensor("decoder.embed_tokens.weight")
+        table = old.take_piece("decoder.embed_tokens.weight")
         output = old.pop("decoder.output_projection.weight", table)
         others = {"model.embed_tokens.weight": table, "lm_head.weight": output}
         vocab_size, hidden_size = table.shape
-        tied = torch.equal(table, output)
+        tied = torch.equal(table.tensor, output.tensor)
         embedding = {"vocab_size": vocab_size, "hidden_size": hidden_size, "tie_word_embeddings": tied}
     sublayers = take_stack(old, "decoder")
     final_norm = "decoder.layer_norm.weight" in old
@@ -169,4 +173,4 @@ def from_fairseq_lm(
         **fields,
         **embedding,
     )
-    return assemble_whole(SandwichLMForCausalLM(config), sublayers, others)
+    return assemble(SandwichLMForCausalLM(config), sublayers, others)

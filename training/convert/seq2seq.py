@@ -12,7 +12,7 @@ from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.convert.weights import Model, State, Weights, agreed, fill, place_whole
+from sublayers.training.convert.weights import Model, Pieces, State, agreed, fill, place
 
 SIDES = ("encoder", "decoder")
 ATTENTION = {
@@ -38,27 +38,27 @@ LENGTHS = ("max_source_positions", "max_target_positions", "max_positions")
 
 def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
     """Give fairseq's weights the names that they have since 0.10, which are also those of transformers' BART."""
-    upgraded: Weights = {}
-    for name, tensor in weights.items():
+    state, upgraded = State(weights), State({})
+    for name, piece in state.items():
         if name == "decoder.embed_out":
             name = "decoder.output_projection.weight"
         # the encoder's norms had numbers up to 0.6, attention one matrix for three projections
         for number, norm in enumerate(("self_attn", "final", "macaron")):
             name = name.replace(f".layer_norms.{number}.", f".{norm}_layer_norm.")
         if ".in_proj_" in name:
-            parts = zip("qkv", tensor.chunk(3), strict=True)
+            parts = zip("qkv", piece.chunk(3), strict=True)
             upgraded |= {name.replace("in_proj_", f"{letter}_proj."): part for letter, part in parts}
         else:
-            upgraded[name] = tensor
-    return State(upgraded)
+            upgraded[name] = piece
+    return upgraded
 
 
 def take_stack(
     state: State, side: str, is_macaron: bool = False, cross_attention: bool = False, norm_affine: bool = True
-) -> dict[str, list[Weights]]:
+) -> dict[str, list[Pieces]]:
     """Take the layers of the encoder or the decoder: the weights of their sublayers, by kind."""
     parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or cross_attention]
-    sublayers: dict[str, list[Weights]] = {letter: [] for letter in "scf" if letter in dict(parts)}
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in "scf" if letter in dict(parts)}
     while any(key.startswith(layer := f"{side}.layers.{len(sublayers['s'])}.") for key in state):
         for letter, names in parts:
             kept = {theirs: ours for theirs, ours in names.items() if norm_affine or ours != "norm"}
@@ -69,14 +69,14 @@ def take_stack(
 class Parts(NamedTuple):
     """What weights tell of a model: its sublayers by kind, its other weights, and fields of its configuration."""
 
-    encoder: dict[str, list[Weights]]
-    decoder: dict[str, list[Weights]]
-    others: Weights
+    encoder: dict[str, list[Pieces]]
+    decoder: dict[str, list[Pieces]]
+    others: Pieces
     fields: dict[str, Any]
 
 
 def take_parts(
-    state: State, position_offset: int = 2, stacks: Sequence[dict[str, list[Weights]]] | None = None
+    state: State, position_offset: int = 2, stacks: Sequence[dict[str, list[Pieces]]] | None = None
 ) -> Parts:
     """Take all weights, which have fairseq's names; the `stacks` are given where they are no Transformer's.
 
@@ -85,10 +85,10 @@ def take_parts(
     """
     is_macaron = any(".macaron_fc1." in name for name in state)
     encoder, decoder = stacks or [take_stack(state, side, is_macaron, side == "decoder") for side in SIDES]
-    widths = {len(weights["mixer.fc1.bias"]) for weights in encoder["f"] + decoder["f"]}
+    widths = {pieces["mixer.fc1.bias"].shape[0] for pieces in encoder["f"] + decoder["f"]}
     if len(widths) > 1:
         raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")
-    source, target = (state.take_tensor(f"{side}.embed_tokens.weight") for side in SIDES)
+    source, target = (state.take_piece(f"{side}.embed_tokens.weight") for side in SIDES)
     output = state.pop("decoder.output_projection.weight", target)
     others = {
         "model.encoder.embed_tokens.weight": source,
@@ -100,30 +100,34 @@ def take_parts(
         others["lm_head.bias"] = state.pop("decoder.output_projection.bias")
     if "encoder.embed_positions.weight" in state:
         for side in SIDES:
-            positions = state.take_tensor(f"{side}.embed_positions.weight")
+            positions = state.take_piece(f"{side}.embed_positions.weight")
             others[f"model.{side}.embed_positions.weight"] = positions
-        fields |= {"position_embedding_type": "learned", "max_position_embeddings": len(positions) - position_offset}
+        fields |= {
+            "position_embedding_type": "learned",
+            "max_position_embeddings": positions.shape[0] - position_offset,
+        }
     if embedding_norm := "encoder.layernorm_embedding.weight" in state:
         others |= state.take_all({f"{side}.layernorm_embedding": f"model.{side}.embed_norm" for side in SIDES})
     if final_norm := "encoder.layer_norm.weight" in state:
         others |= state.take_all({f"{side}.layer_norm": f"model.{side}.norm" for side in SIDES})
     state.refuse_rest("an encoder-decoder")
+    source_size, (target_size, hidden_size) = source.shape[0], target.shape
     fields |= {
-        "vocab_size": len(target),
-        "encoder_vocab_size": None if len(source) == len(target) else len(source),
-        "hidden_size": target.shape[1],
+        "vocab_size": target_size,
+        "encoder_vocab_size": None if source_size == target_size else source_size,
+        "hidden_size": hidden_size,
         "intermediate_size": widths.pop(),
         "final_norm": final_norm,
         "embedding_norm": embedding_norm,
         "position_offset": position_offset,
-        "share_encoder_decoder_embeddings": torch.equal(source, target),
-        "tie_word_embeddings": torch.equal(target, output),
+        "share_encoder_decoder_embeddings": torch.equal(source.tensor, target.tensor),
+        "tie_word_embeddings": torch.equal(target.tensor, output.tensor),
         "output_bias": output_bias,
     }
     return Parts(encoder, decoder, others, fields)
 
 
-def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> Model:
+def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> tuple[Model, Pieces]:
     """Build a model from its parts, with `fields` of its configuration that weights do not tell.
 
     Raises:
@@ -134,9 +138,9 @@ def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> Model
     config_class: Any = model_class.config_class
     config = config_class(**{"norm_position": norm_position} | fields | parts.fields)
     (encoder_order, *_), (decoder_order, *_) = config.stack_orders
-    state = place_whole(encoder_order, parts.encoder, "model.encoder.layers")
-    state |= place_whole(decoder_order, parts.decoder, "model.decoder.layers")
-    return fill(model_class(config), parts.others | state)
+    stacks = place(encoder_order, parts.encoder, "model.encoder.layers")
+    stacks |= place(decoder_order, parts.decoder, "model.decoder.layers")
+    return fill(model_class(config), parts.others | stacks)
 
 
 def build(
@@ -145,7 +149,7 @@ def build(
     decoder_sublayer_order: str | None,
     position_offset: int = 2,
     **fields: Any,
-) -> ReorderedSeq2SeqForConditionalGeneration:
+) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
     """Build a Transformer or a Macaron. Raises what its two halves raise."""
     family: type[ReorderedSeq2SeqForConditionalGeneration] = SandwichSeq2SeqForConditionalGeneration
     default_order = interleaved
@@ -198,7 +202,7 @@ def from_fairseq_seq2seq(
     encoder_sublayer_order: str | None = None,
     decoder_sublayer_order: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> ReorderedSeq2SeqForConditionalGeneration:
+) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
     """Convert fairseq's Transformer or its Macaron (0.6 to 0.12), pre-norm or post-norm, in its own or another order.
 
     `options` are fairseq's, flat as its command line's; without them the activation is ReLU, embeddings are scaled,
@@ -221,7 +225,7 @@ def from_bart(
     source: BartForConditionalGeneration | MarianMTModel,
     encoder_sublayer_order: str | None = None,
     decoder_sublayer_order: str | None = None,
-) -> ReorderedSeq2SeqForConditionalGeneration:
+) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
     """Convert transformers' BART or Marian; in the interleaved order, the default, the outputs are equal.
 
     Marian's sinusoids have other frequencies than fairseq's, so they become learned positions. Padding is not counted
@@ -231,15 +235,15 @@ def from_bart(
         ValueError: encoder and decoder have other heads or widths, or an order does not fit.
     """
     old = source.config
-    weights = {name.removeprefix("model."): tensor for name, tensor in source.state_dict().items()}
+    state = State(source.state_dict(), lambda name: name.removeprefix("model."))
     # encoder and decoder hold what they share
-    weights.pop("shared.weight", None)
-    weights["decoder.output_projection.weight"] = weights.pop("lm_head.weight")
-    bias = weights.pop("final_logits_bias")[0]
-    if bias.any():
-        weights["decoder.output_projection.bias"] = bias
-    model = build(
-        State(weights),
+    state.unite("shared.weight", "encoder.embed_tokens.weight")
+    state["decoder.output_projection.weight"] = state.pop("lm_head.weight")
+    bias = state.pop("final_logits_bias")
+    if bias.tensor.any():
+        state["decoder.output_projection.bias"] = bias.reshape(-1)
+    model, pieces = build(
+        state,
         encoder_sublayer_order,
         decoder_sublayer_order,
         # BART's tables begin with two rows that it never reads
@@ -257,4 +261,4 @@ def from_bart(
         decoder_start_token_id=old.decoder_start_token_id,
     )
     model.generation_config = copy.deepcopy(source.generation_config)
-    return model
+    return model, pieces

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from sublayers.training.convert.weights import BUFFERS, Weights
+from sublayers.training.convert.weights import BUFFERS, Pieces
 
 # of the size of the outputs
 TOLERANCE = 1e-4
@@ -16,7 +16,7 @@ TOLERANCE = 1e-4
 LACKED = "of sublayers that the order lacks"
 
 
-class Account(NamedTuple):
+class ConversionReport(NamedTuple):
     """Where every tensor of a source went, and where every parameter of the model comes from.
 
     Attributes:
@@ -48,36 +48,31 @@ class Account(NamedTuple):
         return " and ".join(f"{what} {', '.join(names)}" for what, names in named.items() if names)
 
 
-def account(
-    weights: Mapping[str, torch.Tensor], copied: Weights, model: PreTrainedModel, missing: Collection[str] = ()
-) -> Account:
-    """Account for a conversion.
+def report_on(
+    weights: Mapping[str, torch.Tensor], model: PreTrainedModel, pieces: Pieces, missing: Collection[str] = ()
+) -> ConversionReport:
+    """Report on a conversion.
 
     Args:
         weights: The source's tensors.
-        copied: What `fill` copied of them, by parameter.
         model: What came out.
+        pieces: What its parameters were taken from.
         missing: Names among `weights` that the source's files lack, and that are random therefore.
 
     Raises:
-        ValueError: a parameter that is not, number by number, what it was copied from, or that was made from nothing.
+        ValueError: a parameter that is not, number by number, what it was taken from.
     """
     own = model.state_dict()
     taken_over: dict[str, dict[str, str]] = {}
-    for parameter, piece in copied.items():
-        if not _same(own[parameter], piece):
+    for parameter, piece in pieces.items():
+        if not _same(own[parameter], piece.tensor):
             raise ValueError(f"{parameter} is not what it was copied from; please report this")
-        found = {name: how for name, tensor in weights.items() if (how := _view(piece, tensor))}
-        # rows cannot be turned round without a copy
-        found = found or {name: "rows in reverse order" for name, t in weights.items() if _same(piece, t.flip(0))}
-        if not found:
-            raise ValueError(f"{parameter} was made from no tensor of the source; please report this")
-        for name in found.keys() - missing:
-            taken_over.setdefault(name, {})[parameter] = found[name]
+        for name in piece.names:
+            if name not in missing:
+                taken_over.setdefault(name, {})[parameter] = piece.how
     left_out = {name: _why(name, weights, taken_over) for name in weights if name not in {*taken_over, *missing}}
-    # tied parameters have one memory
-    known = {own[parameter].data_ptr() for parameters in taken_over.values() for parameter in parameters}
-    return Account(taken_over, left_out, [name for name, tensor in own.items() if tensor.data_ptr() not in known])
+    known = {parameter for parameters in taken_over.values() for parameter in parameters}
+    return ConversionReport(taken_over, left_out, [name for name in own if name not in known])
 
 
 def _distinct(start: str, names: Iterable[str]) -> list[str]:
@@ -88,22 +83,6 @@ def _distinct(start: str, names: Iterable[str]) -> list[str]:
 def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Compare number by number; a checkpoint of a training that diverged holds some that are none."""
     return first.shape == second.shape and torch.allclose(first, second.to(first.dtype), 0, 0, equal_nan=True)
-
-
-def _view(piece: torch.Tensor, tensor: torch.Tensor) -> str | None:
-    """Say which view of a tensor a piece is; None for a piece of another tensor."""
-    if not tensor.data_ptr() <= piece.data_ptr() < tensor.data_ptr() + tensor.nbytes:
-        return None
-    offset = (piece.data_ptr() - tensor.data_ptr()) // tensor.element_size()
-    for view, suffix in ((piece, ""), (piece.transpose(0, -1), ", transposed")):
-        if view.dim() == tensor.dim() and view.stride() == tensor.stride():
-            if view.shape == tensor.shape:
-                return f"whole{suffix}"
-            if view.shape[1:] == tensor.shape[1:]:
-                start = offset // tensor.stride(0)
-                return f"rows {start} to {start + len(view) - 1}{suffix}"
-            return f"columns {offset} to {offset + view.shape[1] - 1}{suffix}"
-    return "whole, in another shape"
 
 
 def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[str]) -> str:

@@ -1,11 +1,10 @@
 """What conversions of all kinds of checkpoints share."""
 
 import argparse
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -18,24 +17,75 @@ Weights = dict[str, torch.Tensor]
 Model = TypeVar("Model", bound=PreTrainedModel)
 # the ends of the names of fairseq's buffers, which hold no information
 BUFFERS = ("version", "_float_tensor")
-COPIED: ContextVar[Weights | None] = ContextVar("COPIED", default=None)
 
 
-class Coverage(NamedTuple):
-    """What a conversion could not match: indices of new sublayers, and how many of each kind were left over."""
+@dataclass(frozen=True)
+class Piece:
+    """A tensor for one of our parameters, the names that the source has for what it comes from, and how it was taken.
 
-    new: list[int]
-    unused: dict[str, int]
+    What is tied has several names there.
+    """
+
+    tensor: torch.Tensor
+    names: tuple[str, ...]
+    how: str = "whole"
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the tensor's."""
+        return self.tensor.shape
+
+    def cut(self, start: int, stop: int, dim: int = 0) -> "Piece":
+        """Take some of the rows or, along another dimension than the first, of the columns."""
+        how = f"{'columns' if dim % self.tensor.ndim else 'rows'} {start} to {stop - 1}"
+        return Piece(self.tensor.transpose(0, dim)[start:stop].transpose(0, dim), self.names, how)
+
+    def chunk(self, number: int, dim: int = 0) -> "list[Piece]":
+        """Cut it into so many of one size.
+
+        Raises:
+            ValueError: they are not.
+        """
+        size, rest = divmod(self.shape[dim], number)
+        if rest:
+            raise ValueError(
+                f"{self.names[0]} of shape {(*self.shape,)} does not hold {number} parts of one size; is it of another "
+                "kind or version?"
+            )
+        return [self.cut(size * i, size * (i + 1), dim) for i in range(number)]
+
+    def reverse(self) -> "Piece":
+        """Turn the order of the rows round."""
+        return Piece(self.tensor.flip(0), self.names, "rows in reverse order")
+
+    def reshape(self, *shape: int) -> "Piece":
+        """Give it another shape."""
+        tensor = self.tensor.reshape(shape)
+        return self if tensor.shape == self.tensor.shape else Piece(tensor, self.names, "whole, in another shape")
+
+    def transpose(self) -> "Piece":
+        """Transpose a matrix, and nothing else."""
+        return self if self.tensor.ndim < 2 else replace(self, tensor=self.tensor.T, how=f"{self.how}, transposed")
 
 
-class State(dict[str, torch.Tensor]):
-    """Weights by their old names, from which a conversion takes one after the other."""
+# by the names of our parameters
+Pieces = dict[str, Piece]
 
-    def __init__(self, weights: Mapping[str, torch.Tensor]):
-        super().__init__((name, tensor) for name, tensor in weights.items() if not name.endswith(BUFFERS))
 
-    def take_tensor(self, name: str) -> torch.Tensor:
-        """Take a single tensor.
+class State(dict[str, Piece]):
+    """Weights of a source, from which a conversion takes one after the other, by their names or as they are renamed."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], rename: Callable[[str], str] = str):
+        kept = {name: tensor for name, tensor in weights.items() if not name.endswith(BUFFERS)}
+        super().__init__((rename(name), Piece(tensor, (name,))) for name, tensor in kept.items())
+
+    def unite(self, double: str, name: str) -> None:
+        """Keep one of two names that a source may have for the same tensor."""
+        if double in self:
+            self[name] = replace(self[name], names=self[name].names + self.pop(double).names)
+
+    def take_piece(self, name: str) -> Piece:
+        """Take a single weight.
 
         Raises:
             ValueError: there is none.
@@ -44,7 +94,7 @@ class State(dict[str, torch.Tensor]):
             raise ValueError(f"the checkpoint has no {name}; is it of another kind or version?")
         return self.pop(name)
 
-    def take(self, old: str, new: str) -> Weights:
+    def take(self, old: str, new: str) -> Pieces:
         """Take the weight and bias of a linear map or norm under its new name.
 
         Raises:
@@ -55,9 +105,9 @@ class State(dict[str, torch.Tensor]):
             raise ValueError(f"the checkpoint has no {sorted(missing)}; is it of another kind or version?")
         return {new_name: self.pop(old_name) for old_name, new_name in names.items()}
 
-    def take_all(self, names: dict[str, str]) -> Weights:
+    def take_all(self, names: dict[str, str]) -> Pieces:
         """Take several of them, given as old and new names."""
-        return {name: tensor for old, new in names.items() for name, tensor in self.take(old, new).items()}
+        return {name: piece for old, new in names.items() for name, piece in self.take(old, new).items()}
 
     def refuse_rest(self, kind: str) -> None:
         """Check that nothing is left.
@@ -69,74 +119,50 @@ class State(dict[str, torch.Tensor]):
             raise ValueError(f"no place for {sorted(self)} in {kind}")
 
 
-def place(order: str, sublayers: dict[str, list[Weights]], stack: str = "model.layers") -> tuple[Weights, Coverage]:
-    """Give the i-th sublayer of each kind in an order the i-th weights of that kind, under its name in the stack."""
-    remaining = {letter: iter(weights) for letter, weights in sublayers.items()}
-    state: Weights = {}
-    new = []
-    for i, letter in enumerate(expand(order)):
-        if weights := next(remaining.get(letter, iter(())), None):
-            state |= {f"{stack}.{i}.{name}": tensor for name, tensor in weights.items()}
-        else:
-            new.append(i)
-    return state, Coverage(new, {letter: len(list(rest)) for letter, rest in remaining.items()})
-
-
-def place_whole(order: str, sublayers: dict[str, list[Weights]], stack: str = "model.layers") -> Weights:
-    """Place the sublayers of an order that has all those of its source, and no other.
+def place(order: str, sublayers: dict[str, list[Pieces]], stack: str = "model.layers", partly: bool = False) -> Pieces:
+    """Give the i-th sublayer of each kind in an order the i-th weights of that kind, under its name in the stack.
 
     Raises:
-        ValueError: the order has more or fewer sublayers of a kind than there are weights.
+        ValueError: the order has more or fewer sublayers of a kind than there are weights, unless it takes them
+            `partly`.
     """
-    state, coverage = place(order, sublayers, stack)
-    if coverage.new or any(coverage.unused.values()):
+    letters = expand(order)
+    if not partly and any(letters.count(kind) != len(sublayers.get(kind, ())) for kind in {*letters, *sublayers}):
         found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items())
         raise ValueError(f"the order {order!r} does not fit a checkpoint with {found}")
-    return state
+    remaining = {letter: iter(weights) for letter, weights in sublayers.items()}
+    return {
+        f"{stack}.{i}.{name}": piece
+        for i, letter in enumerate(letters)
+        for name, piece in next(remaining.get(letter, iter(())), {}).items()
+    }
 
 
-@contextmanager
-def record_copies() -> Iterator[Weights]:
-    """Collect what `fill` copies in this context: tensors of the source or views of them, by parameter."""
-    copied: Weights = {}
-    token = COPIED.set(copied)
-    try:
-        yield copied
-    finally:
-        COPIED.reset(token)
-
-
-def fill(model: Model, state: Weights) -> Model:
+def fill(model: Model, pieces: Pieces) -> tuple[Model, Pieces]:
     """Give a model its weights; parameters that are not named keep those that they have.
+
+    Returns:
+        What every conversion does: the model, and what its parameters were taken from.
 
     Raises:
         ValueError: weights that the model has no place for.
     """
     if model.base_model is model:
         # a body by itself has no prefix
-        state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
+        pieces = {name.removeprefix("model."): piece for name, piece in pieces.items()}
     own = model.state_dict()
-    for name, tensor in state.items():
-        if name not in own or own[name].shape != tensor.shape:
-            raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not fit into {type(model).__name__}")
-    model.load_state_dict(state, strict=False)
-    if (copied := COPIED.get()) is not None:
-        copied.update(state)
-    return model.eval()
+    for name, piece in pieces.items():
+        if name not in own or own[name].shape != piece.shape:
+            raise ValueError(f"{name} of shape {tuple(piece.shape)} does not fit into {type(model).__name__}")
+    model.load_state_dict({name: piece.tensor for name, piece in pieces.items()}, strict=False)
+    return model.eval(), pieces
 
 
-def assemble(model: Model, sublayers: dict[str, list[Weights]], others: Weights) -> tuple[Model, Coverage]:
-    """Place the sublayers that a model with one stack shares with its source, and all `others`.
-
-    Raises what `fill` raises.
-    """
-    state, coverage = place(model.config.sublayer_order, sublayers)
-    return fill(model, others | state), coverage
-
-
-def assemble_whole(model: Model, sublayers: dict[str, list[Weights]], others: Weights) -> Model:
-    """Assemble a model with one stack, all of whose sublayers its source has. Raises what its two halves raise."""
-    return fill(model, others | place_whole(model.config.sublayer_order, sublayers))
+def assemble(
+    model: Model, sublayers: dict[str, list[Pieces]], others: Pieces, partly: bool = False
+) -> tuple[Model, Pieces]:
+    """Place the sublayers of a model with one stack, and all `others`. Raises what its two halves raise."""
+    return fill(model, others | place(model.config.sublayer_order, sublayers, partly=partly))
 
 
 # what fairseq keeps beside the weights: its options and, up to 0.8, its clocks and counters, here without their code

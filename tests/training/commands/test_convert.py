@@ -25,8 +25,7 @@ from transformers import (
 
 from sublayers.modeling import modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm
 from sublayers.training.cli import main
-from sublayers.training.commands import convert
-from sublayers.training.convert import bert as convert_bert
+from sublayers.training.convert import bert as convert_bert, sources
 
 SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
 BERT = BertConfig(**SIZES, num_hidden_layers=2, max_position_embeddings=64, pad_token_id=1)
@@ -284,24 +283,24 @@ def test_what_the_authors_saved_is_accounted_for(name, tmp_path, run):
 
 def test_a_source_that_computes_something_else_is_not_kept(tmp_path, refuse, monkeypatch):
     save(tmp_path / "source")
-    from_bert = convert.from_bert
+    from_bert = sources.from_bert
 
     def with_another_activation(source):
-        model, coverage = from_bert(source)
+        model, pieces = from_bert(source)
         # this model itself is right, but not what its folder says
         model.config.hidden_act = "relu"
-        return model, coverage
+        return model, pieces
 
     def with_another_bias(source):
-        model, coverage = from_bert(source)
+        model, pieces = from_bert(source)
         model.lm_head.bias.data[7] += 1e-3
-        return model, coverage
+        return model, pieces
 
-    monkeypatch.setattr(convert, "from_bert", with_another_activation)
+    monkeypatch.setattr(sources, "from_bert", with_another_activation)
     refuse("source", r"logits differs from the source's by \S+ of its size; nothing is kept", "--verify")
-    monkeypatch.setattr(convert, "from_bert", with_another_bias)
+    monkeypatch.setattr(sources, "from_bert", with_another_bias)
     refuse("source", r"lm_head.bias is not what it was copied from")
-    monkeypatch.setattr(convert, "from_bert", from_bert)
+    monkeypatch.setattr(sources, "from_bert", from_bert)
     swapped = {"attention.self.query": "mixer.k_proj", "attention.self.key": "mixer.q_proj"}
     monkeypatch.setattr(convert_bert, "ATTENTION", convert_bert.ATTENTION | swapped)
     refuse("source", r"logits differs from the source's by", "--verify")
@@ -310,7 +309,7 @@ def test_a_source_that_computes_something_else_is_not_kept(tmp_path, refuse, mon
 @pytest.mark.parametrize(("auto_class", "config"), SOURCES[2:], ids=lambda value: getattr(value, "model_type", None))
 def test_a_model_that_reads_its_padding_is_not_kept(auto_class, config, tmp_path, refuse, monkeypatch):
     source = save(tmp_path / "source", auto_class, config)
-    model_class = type(convert.from_transformers(source, {}))
+    model_class = type(sources.from_transformers(source, {})[0])
     forward = model_class.forward
     monkeypatch.setattr(model_class, "forward", lambda self, attention_mask=None, **inputs: forward(self, **inputs))
     refuse("source", "differs from the source's by", "--verify")

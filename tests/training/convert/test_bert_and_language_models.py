@@ -33,7 +33,7 @@ from transformers import (
 from sublayers.training.commands.convert import main
 from sublayers.training.convert.bert import from_macaron_bert
 from sublayers.training.convert.language_models import from_fairseq_lm
-from sublayers.training.convert.weights import place_whole
+from sublayers.training.convert.weights import place
 from sublayers.training.data.tokenizers import train_tokenizer
 
 
@@ -210,7 +210,7 @@ def test_a_macaron_file_becomes_a_folder_in_its_own_order(suffix, tmp_path):
     main(flags)
     model = AutoModelForPreTraining.from_pretrained(tmp_path / "ours")
     assert (model.config.model_type, model.config.sublayer_order) == ("macaron_bert", "(fsf)2")
-    expected = from_macaron_bert(state, 4)(tokens(2, 9))
+    expected = from_macaron_bert(state, 4)[0](tokens(2, 9))
     assert torch.equal(model(tokens(2, 9)).prediction_logits, expected.prediction_logits)
     assert torch.equal(model.model.layers[3].mixer.fc1.weight, state["encoder.layers.1.macaron_fc1.weight"])
 
@@ -233,7 +233,7 @@ def test_what_does_not_fit_is_one_sentence(gpt2, tmp_path):
     with pytest.raises(ValueError, match="the order 'sf2' does not fit a checkpoint with 2 s, 2 f"):
         from_fairseq_lm(state, 2, sublayer_order="sff")
     with pytest.raises(ValueError, match="the order 'sd' does not fit a checkpoint with 1 s"):
-        place_whole("sd", {"s": [{"norm.weight": torch.ones(1)}]})
+        place("sd", {"s": [{"norm.weight": torch.ones(1)}]})
     with pytest.raises(ValueError, match=r"no place for \['decoder.project_in_dim.weight'\]"):
         from_fairseq_lm(state | {"decoder.project_in_dim.weight": torch.ones(1)}, 2)
     del state["decoder.layers.1.fc1.bias"]

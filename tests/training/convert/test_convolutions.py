@@ -60,7 +60,7 @@ def test_scores_as_fairseq_does():
     path = REFERENCE / "iot" / "baseline_dynamicconv"
     weights, io = load_file(f"{path}.weights.safetensors"), load_file(f"{path}.io.safetensors")
     meta = json.loads(path.with_suffix(".json").read_text())
-    model = from_fairseq_lightconv(weights, 4, options=meta["args"])
+    model, _ = from_fairseq_lightconv(weights, 4, options=meta["args"])
     assert model.config.orders == {"encoder_sublayer_order": "(df)2", "decoder_sublayer_order": "(dcf)2"}
     assert (model.config.kernel_sizes, model.config.norm_position) == ([3, 7], "post")
     mask, real = io["src_tokens_leftpad"] != 1, io["target"] != 1
@@ -95,7 +95,7 @@ def test_a_file_of_fairseqs_names_scores_as_the_model_it_came_from(encoder, deco
 
 def test_other_orders_take_the_same_sublayers():
     model = source("(df)2", "(dcf)2", kernel_sizes=[3, 5])
-    other = from_fairseq_lightconv(fairseq_names(model), 4, "d2f2", "(dc)2f2")
+    other, _ = from_fairseq_lightconv(fairseq_names(model), 4, "d2f2", "(dc)2f2")
     layers = other.model.decoder.layers
     assert torch.equal(layers[2].mixer.weight_proj.weight, model.model.decoder.layers[3].mixer.weight_proj.weight)
     assert torch.equal(layers[5].mixer.fc1.bias, model.model.decoder.layers[5].mixer.fc1.bias)
@@ -106,7 +106,7 @@ def test_other_orders_take_the_same_sublayers():
 def test_reads_options():
     state = fairseq_names(source("df", "dcf", kernel_sizes=[3]))
     options = {"dropout": 0.3, "attention_dropout": 0.1, "weight_dropout": 0.2, "relu_dropout": 0.05}
-    config = from_fairseq_lightconv(state, 4, options=options | {"max_source_positions": 2000}).config
+    config = from_fairseq_lightconv(state, 4, options=options | {"max_source_positions": 2000})[0].config
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.05)
     assert (config.max_position_embeddings, config.kernel_sizes) == (2000, [3])
 

@@ -16,6 +16,7 @@ from transformers import (
 
 from sublayers.training.commands.convert import main
 from sublayers.training.convert.language_models import from_fairseq_lm
+from sublayers.training.convert.seq2seq import upgrade
 
 ROWS = torch.where(torch.arange(9) < torch.tensor([[9], [5], [7]]), tokens(3, 9), 1)
 # the release numbers the first sentence 1
@@ -206,3 +207,21 @@ def test_convolutions_score_as_before_with_and_without_gates(rows, kernels, pre_
     logits = model(ROWS, attention_mask=(ROWS != 1).long(), decoder_input_ids=targets).logits
     for row, ids in enumerate(ROWS):
         assert_close(logits[row], translation_scores(NaiveFairseq(weights, options), ids[ids != 1], targets[row]))
+
+
+def test_layers_that_lie_in_the_same_memory_are_told_apart(tmp_path):
+    weights = fairseq_stack("decoder")
+    for name in [name for name in weights if ".layers.1." in name]:
+        weights[name] = weights[name.replace(".layers.1.", ".layers.0.")]
+    torch.save({"model": weights}, tmp_path / "checkpoint.pt")
+    files = [str(tmp_path / name) for name in ("checkpoint.pt", "ours", "report.json")]
+    main([*files[:2], "--num-attention-heads=4", "--report", files[2]])
+    taken_over = json.loads((tmp_path / "report.json").read_text())["taken_over"]
+    for layer in range(2):
+        name = f"model.layers.{2 * layer + 1}.mixer.fc1.weight"
+        assert taken_over[f"decoder.layers.{layer}.fc1.weight"] == {name: "whole"}
+
+
+def test_a_joint_projection_holds_three_of_one_size():
+    with pytest.raises(ValueError, match=r"in_proj_weight of shape \(49, 16\) does not hold 3 parts of one size"):
+        upgrade({"decoder.layers.0.self_attn.in_proj_weight": torch.ones(49, 16)})

@@ -26,7 +26,7 @@ def convert_reference(name):
     io = load_file(REFERENCE / "iot" / f"{name}.io.safetensors")
     options = json.loads((REFERENCE / "iot" / f"{name}.json").read_text())["args"]
     weights = load_file(REFERENCE / "iot" / f"{name}.weights.safetensors")
-    return from_fairseq_iot(weights, options["encoder_attention_heads"], options=options), io
+    return from_fairseq_iot(weights, options["encoder_attention_heads"], options=options)[0], io
 
 
 def batch(io):
@@ -227,13 +227,13 @@ def options(codes, **more):
 @torch.no_grad()
 def test_decoder_orders_that_no_option_tells_are_the_papers(choice):
     state = make_checkpoint(len(choice))
-    model = from_fairseq_iot(state, 4, options={"encoder_max_order": 1})
+    model, _ = from_fairseq_iot(state, 4, options={"encoder_max_order": 1})
     assert model.config.encoder_orders == ["sf"]
     assert model.config.decoder_orders == [ORDERS[int(number) - 1] for number in choice]
     assert torch.equal(model.model.encoder.decoder_order_predictor.weight, state.pop("encoder.embed_order"))
     inputs = {"input_ids": tokens(3, 9), "decoder_input_ids": tokens(3, 7)}
     for n, order in enumerate(model.config.decoder_orders):
-        plain = from_fairseq_seq2seq(state, 4, decoder_sublayer_order=f"({order})2")
+        plain, _ = from_fairseq_seq2seq(state, 4, decoder_sublayer_order=f"({order})2")
         assert_close(model(**inputs, forced_decoder_order=n).logits, plain(**inputs).logits)
 
 
@@ -261,7 +261,7 @@ def test_a_checkpoint_file_becomes_a_folder_that_trains_as_released(tmp_path, ca
 
 
 def test_one_order_needs_no_predictor():
-    model = from_fairseq_iot(make_checkpoint(1), 4, options=options([5]))
+    model, _ = from_fairseq_iot(make_checkpoint(1), 4, options=options([5]))
     assert model.config.decoder_orders == ["fcs"]
     assert not [name for name in model.state_dict() if "predictor" in name]
 

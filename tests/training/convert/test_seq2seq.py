@@ -96,7 +96,7 @@ MACARON = pytest.mark.parametrize(
 @MACARON
 def test_macaron_and_its_baseline_score_as_the_authors_code_does(name, family, orders, padded):
     weights, io, meta = load_reference(f"macaron/mt_{name}_preln")
-    model = from_fairseq_seq2seq(weights, 4, options=meta["args"])
+    model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
     assert model.config.model_type == family
     assert " ".join(model.config.orders.values()) == orders
     source, real = f"src_tokens_{padded}pad", io["target"] != 1
@@ -115,7 +115,7 @@ def test_macaron_and_its_baseline_score_as_the_authors_code_does(name, family, o
 @MACARON
 def test_finds_the_same_beams_as_fairseq(name, family, orders, padded):
     weights, io, meta = load_reference(f"macaron/mt_{name}_preln")
-    model = from_fairseq_seq2seq(weights, 4, options=meta["args"])
+    model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
     source = io[f"src_tokens_{padded}pad"]
 
     def allowed(row, ids):
@@ -146,7 +146,7 @@ def test_sandwiches_take_the_layers_of_the_baseline_in_turn(name):
     weights, io, meta = load_reference("sandwich/mt_preln")
     side = {"e": "encoder", "d": "decoder"}.get(name[0])
     orders = {f"{side}_sublayer_order": meta["patterns"][name]} if side else {}
-    model = from_fairseq_seq2seq(weights, 4, options=meta["args"], **orders)
+    model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"], **orders)
     source = "src_tokens_rightpad"
     logits, states = run_reference(model, io, source)
     assert_close(logits, io[f"{name}.logits"][io["target"] != 1])
@@ -161,7 +161,7 @@ def test_all_orders_of_a_post_norm_layer_score_as_iot_does(encoder, decoder):
     # what chooses an order is no part of the Transformer
     del weights["encoder.embed_order"]
     unit = ["scf", "fsc", "cfs", "csf", "sfc", "fcs"][decoder]
-    model = from_fairseq_seq2seq(weights, 4, f"({['sf', 'fs'][encoder]})2", f"({unit})2")
+    model, _ = from_fairseq_seq2seq(weights, 4, f"({['sf', 'fs'][encoder]})2", f"({unit})2")
     logits, _ = run_reference(model, io)
     assert_close(logits, io[f"logits.enc{encoder}.dec{decoder}"][io["target"] != 1])
 
@@ -169,10 +169,10 @@ def test_all_orders_of_a_post_norm_layer_score_as_iot_does(encoder, decoder):
 @pytest.mark.parametrize("overrides", [{}, {"scale_embedding": True}, {"tie_word_embeddings": False}])
 def test_bart_scores_and_searches_as_before(overrides):
     source = bart(**overrides)
-    assert_same_scores(from_bart(source), source)
-    assert not from_bart(source).config.output_bias
+    assert_same_scores(from_bart(source)[0], source)
+    assert not from_bart(source)[0].config.output_bias
     source.final_logits_bias.normal_()
-    model = from_bart(source)
+    model, _ = from_bart(source)
     assert model.config.orders == {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "(scf)3"}
     assert_same_scores(model, source)
     assert_same_beams(model, source)
@@ -263,7 +263,7 @@ def fairseq_options(config, **more):
 )
 def test_fairseq_layouts_score_as_transformers_does(source, version):
     options = fairseq_options(source.config)
-    model = from_fairseq_seq2seq(fairseq_names(source, version), 4, options=options)
+    model, _ = from_fairseq_seq2seq(fairseq_names(source, version), 4, options=options)
     assert model.config.norm_position == ("pre" if "mbart" in source.config.model_type else "post")
     assert_same_scores(model, source)
 
@@ -272,14 +272,14 @@ def test_fairseq_layouts_score_as_transformers_does(source, version):
 def test_source_and_target_may_have_vocabularies_of_their_own(version):
     source = marian(share_encoder_decoder_embeddings=False, vocab_size=67, decoder_vocab_size=61)
     options = fairseq_options(source.config, activation_fn="swish")
-    model = from_fairseq_seq2seq(fairseq_names(source, version, offset=0), 4, options=options)
+    model, _ = from_fairseq_seq2seq(fairseq_names(source, version, offset=0), 4, options=options)
     config = model.config
     assert (config.encoder_vocab_size, config.vocab_size, config.tie_word_embeddings) == (67, 61, True)
     assert not config.share_encoder_decoder_embeddings
     assert_same_scores(model, source)
     # other embeddings of one size are other embeddings, too
     source = marian(share_encoder_decoder_embeddings=False)
-    model = from_fairseq_seq2seq(fairseq_names(source, version, offset=0), 4, options=options)
+    model, _ = from_fairseq_seq2seq(fairseq_names(source, version, offset=0), 4, options=options)
     assert (model.config.encoder_vocab_size, model.config.share_encoder_decoder_embeddings) == (None, False)
     assert_same_scores(model, source)
 
@@ -294,7 +294,7 @@ def test_without_learned_positions_they_are_fairseqs_sinusoids():
     for side in ("encoder", "decoder"):
         del state[f"{side}.embed_positions.weight"]
         state[f"{side}.embed_positions._float_tensor"] = torch.ones(1)
-    model = from_fairseq_seq2seq(state, 4)
+    model, _ = from_fairseq_seq2seq(state, 4)
     assert model.config.max_position_embeddings == 1024
     assert_same_scores(model, source)
 
@@ -307,7 +307,7 @@ def test_macaron_halves_stand_where_they_run():
             for name, shape in (("macaron_fc1", (24, 16)), ("macaron_fc2", (16, 24)), (norm, (16,))):
                 state[f"{side}.layers.{i}.{name}.weight"] = torch.randn(shape)
                 state[f"{side}.layers.{i}.{name}.bias"] = torch.randn(shape[0])
-    model = from_fairseq_seq2seq(state, 4, options={"act_fn": "gelu"})
+    model, _ = from_fairseq_seq2seq(state, 4, options={"act_fn": "gelu"})
     assert (model.config.model_type, model.config.feed_forward_scale) == ("macaron_seq2seq", 0.5)
     assert (model.config.pre_attention_act, model.config.hidden_act) == ("relu", "gelu")
     assert [*model.config.orders.values()] == ["(fsf)2", "(fscf)3"]
