@@ -6,6 +6,9 @@ from typing import ClassVar, Literal
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 from sublayers.configuration.sublayer_order import expand
 
+# the folder beside a model's files that has the tokenizer of a target side with a vocabulary of its own
+TARGET_TOKENIZER = "target_tokenizer"
+
 
 @strict
 class ReorderedSeq2SeqConfig(SublayersConfig):

@@ -73,7 +73,7 @@ def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
     Raises:
         ValueError: a tokenizer that cannot be loaded without code of its own.
     """
-    from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
+    from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 
     folder = Path(folder)
     if model.name_or_path and not (folder / "tokenizer_config.json").exists():

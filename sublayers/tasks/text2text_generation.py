@@ -13,8 +13,8 @@ from torch import Tensor, tensor
 from transformers import AutoTokenizer, BatchEncoding, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import Pipeline, load_assistant_model
 
-# the folder beside a model's files that has the tokenizer of a target side with a vocabulary of its own
-TARGET_TOKENIZER = "target_tokenizer"
+from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
+
 # a task may name the languages
 TRANSLATION_TASK = re.compile(r"translation_(.+)_to_(.+)")
 

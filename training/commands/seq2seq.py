@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from sublayers import IOTSeq2SeqConfig
+from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.hub.loading import load
-from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
 from sublayers.training.commands.seq2seq_arguments import (
     DECIDED,
     ENCODER_DECODERS,

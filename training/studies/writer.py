@@ -12,10 +12,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BatchEncoding, Pr
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
 from sublayers.auto_models import families
-from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
+from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER, ReorderedSeq2SeqConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.loading import load
-from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
 
 
 def paths_of(config: PreTrainedConfig) -> list[tuple[int, int]]:

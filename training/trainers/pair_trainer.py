@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, SequentialSampler
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
-from sublayers.tasks.text2text_generation import TARGET_TOKENIZER
+from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.training.data.token_batches import TokenBatchSampler
 from sublayers.training.trainers.resumable_trainer import EpochCallback, ResumableTrainer
 
