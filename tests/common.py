@@ -161,14 +161,15 @@ class FamilyContract:
             assert all(p.abs().max() < 10 for p in model.parameters())
 
     def test_slices_of_a_stack_are_lists_of_its_sublayers(self):
-        for stack in self.model().modules():
-            if isinstance(stack, SublayerStack):
-                for chosen in (slice(2), slice(1, None), slice(None, None, -2)):
-                    assert type(stack[chosen]) is nn.ModuleList
-                    assert [*stack[chosen]] == [*stack][chosen]
-                stack[:2].requires_grad_(False)
-                frozen = [not any(p.requires_grad for p in layer.parameters()) for layer in stack]
-                assert frozen == [i < 2 for i in range(len(stack))]
+        stacks = [module for module in self.model().modules() if isinstance(module, SublayerStack)]
+        assert stacks
+        for stack in stacks:
+            for chosen in (slice(2), slice(1, None), slice(None, None, -2)):
+                assert type(stack[chosen]) is nn.ModuleList
+                assert [*stack[chosen]] == [*stack][chosen]
+            stack[:2].requires_grad_(False)
+            frozen = [not any(p.requires_grad for p in layer.parameters()) for layer in stack]
+            assert frozen == [i < 2 for i in range(len(stack))]
 
     def test_buffers_are_filled_before_weights_are(self):
         config = self.config(position_embedding_type="sinusoidal")

@@ -128,6 +128,20 @@ def test_the_package_waits_with_all_imports_until_somebody_needs_them():
     assert not {"transformers.trainer", "transformers.pipelines", "datasets", "matplotlib"} & loaded
 
 
+def test_the_command_line_waits_for_torch_until_a_command_needs_it():
+    for argv in (["--help"], ["study"], ["order", "s6f6"]):
+        loaded = loaded_after(f"from sublayers.training import cli\ncli.main({argv})")
+        assert "sublayers.training.cli" in loaded
+        assert not {"torch", "transformers"} & loaded
+
+
+# every other command reads flags that only the Trainer, the models, or the data's libraries know
+@pytest.mark.parametrize("command", ["tokenizer", "export", "push", "study bert", "study seq2seq", "demo"])
+def test_help_does_not_wait_for_the_models(command):
+    code = f"from sublayers.training import cli\ntry: cli.main({[*command.split(), '--help']})\nexcept SystemExit: pass"
+    assert not {"transformers.modeling_utils", "sublayers.modeling.stack"} & loaded_after(code)
+
+
 @pytest.mark.parametrize(
     "code",
     [

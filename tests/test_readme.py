@@ -74,7 +74,9 @@ def test_commands_are_understood(words, monkeypatch, tmp_path):
 
 
 def test_linked_files_exist():
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+    targets = re.findall(r"\]\((?!http)([^)#]+)", README)
+    assert targets
+    for target in targets:
         assert (ROOT / target).exists(), target
 
 

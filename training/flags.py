@@ -5,6 +5,7 @@ import difflib
 import json
 from collections.abc import Collection
 from dataclasses import MISSING, field, fields, make_dataclass
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -16,6 +17,9 @@ RECIPES = Path(__file__).with_name("recipes")
 def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tuple[Any, ...]:
     """Read flags into one instance per dataclass.
 
+    `--help` shows the flags that our own dataclasses name, `--help-all` also those that they inherit from the Trainer's
+    and those of a model's configuration.
+
     Raises:
         ValueError: an unknown flag, with the nearest known one, or a value of the wrong type.
     """
@@ -26,7 +30,23 @@ def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tupl
             # argparse would print all of the hundred flags before the one sentence that matters
             raise ValueError(message)
 
-    parser = Parser(dataclass_types, usage=usage, allow_abbrev=False)
+    class Formatter(argparse.ArgumentDefaultsHelpFormatter):
+        def _format_action_invocation(self, action: argparse.Action) -> str:
+            # a flag has dashes and underscores; one spelling is enough
+            choices = " {" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
+            return action.option_strings[0] + choices
+
+    parser = Parser(dataclass_types, usage=usage, allow_abbrev=False, formatter_class=Formatter)
+    # make_dataclass may say that its classes are from this module
+    bases = {base for given in dataclass_types for base in given.__mro__ if base.__module__ != __name__}
+    own = {name for base in bases if base.__module__.startswith("sublayers.") for name in get_annotations(base)}
+    others = [action for action in parser._actions if action.dest not in {"help", *own}]
+    if others:
+        help_text = "show the flags of transformers' Trainer and of a new model, too"
+        parser.add_argument("--help-all", "--help_all", action="help", help=help_text)
+    if not {"--help-all", "--help_all"} & {*argv}:
+        for action in others:
+            action.help = argparse.SUPPRESS
     _, unknown = parser.parse_known_args(argv)
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")

@@ -52,7 +52,7 @@ def card_of(folder, run=None, **arguments):
 def assert_sound(text):
     assert metadata_errors(text) == ([], [])
     assert "More Information Needed" not in text
-    assert not re.search(r"\{[{%]|[:|=] None|\\bnan\\b", text.split("```bibtex")[0])
+    assert not re.search(r"\{[{%]|[:|=] None|\bnan\b", text.split("```bibtex")[0])
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({row.count("|") for row in table.splitlines()}) == 1, table
 

@@ -111,7 +111,9 @@ def test_a_folder_has_nothing_but_its_family(folders):
 
 
 def test_weights_are_safetensors_and_the_code_has_its_licence(folders):
-    for folder in folders.iterdir():
+    saved = [*folders.iterdir()]
+    assert len(saved) == len(HEADS)
+    for folder in saved:
         assert {path.suffix for path in folder.iterdir() if path.is_file()} == {
             ".py",
             ".safetensors",

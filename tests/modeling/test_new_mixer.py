@@ -86,7 +86,7 @@ def test_commands_draw_and_count_a_new_letter(capsys):
 def test_a_letter_without_a_row_or_a_builder_is_not_taken_for_another(mean, monkeypatch):
     monkeypatch.delitem(BUILDERS, "m")
     config = small(SandwichLMConfig, sublayer_order="mf")
-    with pytest.raises(KeyError, match="m"):
+    with pytest.raises(KeyError, match=r"^'m'$"):
         SandwichLMForCausalLM(config)
     monkeypatch.delitem(ALPHABET, "m")
     with pytest.raises(ValueError, match="'m' is not a sublayer"):

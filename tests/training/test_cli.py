@@ -24,12 +24,27 @@ def test_runs_as_a_module_and_refuses_an_unknown_command():
     assert all("torchao" in line or "torch/" in line for line in others)
 
 
-@pytest.mark.parametrize("command", ["tokenizer", "pretrain"])
-def test_every_command_has_help(command, capsys):
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help_of_a_screen_or_two(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as stopped:
-        cli.main([command, "--help"])
+        cli.main([*command.split(), "--help"])
     assert stopped.value.code == 0
-    assert "--train_file" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"usage: sublayers {command}" in shown
+    assert len(shown.splitlines()) < 110
+
+
+@pytest.mark.parametrize("command", ["pretrain", "seq2seq"])
+def test_help_shows_a_commands_own_flags_and_help_all_those_of_trainer_and_model_too(command, capsys):
+    own, others = ("--train_file", "--learning_rate", "--vocab_size"), ("--adam_beta1", "--bf16", "--hidden_size")
+    for option, hidden in (("--help", True), ("--help-all", False)):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([command, option])
+        assert stopped.value.code == 0
+        shown = capsys.readouterr().out
+        assert all(flag in shown for flag in own)
+        assert all((flag not in shown) == hidden for flag in others)
 
 
 def test_bad_input_is_one_sentence_and_status_2(capsys, tmp_path):

@@ -8,9 +8,6 @@ from tempfile import TemporaryDirectory
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from sublayers.hub.upload import files_of, held_files, hub_errors, is_held, upload
-from sublayers.training.trainers.export import export
-
 
 def main(argv: list[str] | None = None) -> None:
     """Export a folder, upload the result in one commit, and print where it is.
@@ -32,6 +29,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--commit-message", "--commit_message", metavar="TEXT", default="Upload model")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
     arguments = parser.parse_args(argv)
+    # take seconds, which --help need not
+    from sublayers.hub.upload import files_of, held_files, is_held, upload
+    from sublayers.training.trainers.export import export
+
     repository = arguments.repository
     _check_repository(repository, arguments.private)
     held = held_files(repository, arguments.revision)
@@ -57,6 +58,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _check_repository(name: str, private: bool) -> None:
+    from sublayers.hub.upload import hub_errors
+
     if name.count("/") != 1:
         raise ValueError(f"{name!r} does not say whose the repository is; write USER/NAME")
     public = False

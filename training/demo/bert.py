@@ -1,4 +1,4 @@
-"""The demo's second half: pre-train two small BERTs, and let them judge whether documentation belongs to a function."""
+"""The demo's second part: pre-train small BERTs, and let them judge whether documentation belongs to a function."""
 
 import json
 import subprocess
@@ -41,8 +41,8 @@ for documentation, code, label in json.loads(pairs):
 """
 
 
-def show_berts(folder: Path, steps: int, console: Console) -> None:
-    """Pre-train and fine-tune both models in an empty folder, print what they reach, and ask one of them."""
+def show_berts(names: list[str], folder: Path, steps: int, console: Console) -> None:
+    """Pre-train and fine-tune models in an empty folder, print what they reach, and ask par_bert."""
     folder.mkdir(parents=True)
     pairs = documentation_pairs()
     for split, rows in pairs.items():
@@ -52,14 +52,14 @@ def show_berts(folder: Path, steps: int, console: Console) -> None:
     labels = pairs["validation"]["label"]
     majority = max(labels.count(0), labels.count(1)) / len(labels)
     same_tokenizer: list[str] = []
-    for name, flags in MODELS.items():
+    for name in names:
         console.rule(f"pre-training: {name}")
         pretrained, tuned = folder / f"{name}-pretrained", folder / name
         own = [f"--model_type={name}", f"--max_steps={steps}", f"--output_dir={pretrained}", *same_tokenizer]
-        words = cli.run(["pretrain", *PRETRAINING.split(), *flags.split(), *own])["eval_masked_accuracy"]
+        words = cli.run(["pretrain", *PRETRAINING.split(), *MODELS[name].split(), *own])["eval_masked_accuracy"]
         same_tokenizer = [f"--tokenizer_name_or_path={pretrained}"]
         console.rule(f"does this documentation belong to this function? {name}")
-        own = [f"--model_name_or_path={pretrained}", f"--max_steps={3 * steps}", f"--output_dir={tuned}"]
+        own = [f"--model_name_or_path={pretrained}", f"--max_steps={2 * steps}", f"--output_dir={tuned}"]
         found = cli.run(["glue", *FINE_TUNING.split(), *files, *own])["mrpc"]
         accuracy = found["best"]["runs"][0]["validation"]["accuracy"]
         model = AutoModelForSequenceClassification.from_pretrained(tuned / "mrpc")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from matplotlib.figure import Figure
 from rich.console import Console
-from transformers import AutoModelForPreTraining
 
 from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.configuration.sublayer_order import interleaved
@@ -116,6 +115,9 @@ def intermediate_size(order: str, hidden_size: int) -> int:
 
 def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments) -> dict[str, Any]:
     """Pre-train one model and fine-tune it on every task, as far as that was not finished before."""
+    # takes seconds, which --help need not
+    from transformers import AutoModelForPreTraining
+
     model_type, order = MODELS[name]
     inner = intermediate_size(order, args.hidden_size)
     pretrained = folder / "pretrained"

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from rich.console import Console
-from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.training import cli
@@ -125,6 +124,9 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
     runs = sorted(path.parent for path in folder.glob(f"{name}-*/loss_curve.json"))
     if not runs:
         return {}
+    # takes seconds, which --help need not
+    from transformers import AutoModelForSeq2SeqLM
+
     model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
     encoder, decoder = map(" ".join, model.config.stack_orders)
     return {

@@ -17,8 +17,8 @@ from sublayers import (
 )
 from sublayers.hub.model_card import GENERATED
 from sublayers.training import cli
-from sublayers.training.commands.export import export
 from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.trainers.export import export
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_record_of_the_run_and_a_text_of_ones_own_go_along(trained, tmp_path
 def test_nothing_is_overwritten(trained, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(FileExistsError, match="full"):
+    with pytest.raises(FileExistsError, match="full is not empty"):
         export(trained, tmp_path / "full")
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_model_of_ours_is_refused(trained, tmp_path):
     BertModel(
         BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     ).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ValueError, match="bert"):
+    with pytest.raises(ValueError, match="bert holds BertModel of type 'bert', no model of this package"):
         export(tmp_path / "bert", tmp_path / "exported")
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         export(tmp_path, tmp_path / "exported")

@@ -74,7 +74,9 @@ def headings(path):
 
 @pytest.mark.parametrize("path", FAMILY_CARDS, ids=lambda path: path.stem)
 def test_links_lead_somewhere(path):
-    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+    links = re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    assert links
+    for link in links:
         if not link.startswith("https://"):
             file, _, anchor = link.partition("#")
             assert (path.parent / file).exists(), link

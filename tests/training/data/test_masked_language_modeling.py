@@ -132,7 +132,9 @@ def test_pairs_are_the_next_or_random_sentences_of_another_document(block_size):
 def test_pairs_consist_of_whole_sentences_and_fill_the_block():
     text = corpus([3] * 48, [4] * 50)
     starts = set(text.sentences.tolist())
-    for pair in drawn(SentencePairs(text, TOKENIZER, 24)):
+    pairs = drawn(SentencePairs(text, TOKENIZER, 24))
+    assert pairs
+    for pair in pairs:
         a, b = segments(pair)
         assert {a[0], a[-1] + 1, b[0]} <= starts
         # only a sentence that does not fit is cut

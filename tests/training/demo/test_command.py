@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublayers.training.data import corpus, functions as documentation
-from sublayers.training.demo import command as demo, seq2seq as demo_seq2seq
+from sublayers.training.demo import bert as demo_bert, command as demo, lm as demo_lm, seq2seq as demo_seq2seq
 
 
 def test_bigram_perplexity_equals_a_naive_count():
@@ -24,22 +24,22 @@ def test_bigram_perplexity_equals_a_naive_count():
         else:
             probability = frequency
         nats -= math.log(probability)
-    assert demo.bigram_perplexity(train, validation, 7) == pytest.approx(math.exp(nats / 79))
+    assert demo_lm.bigram_perplexity(train, validation, 7) == pytest.approx(math.exp(nats / 79))
 
 
 def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch, capfd):
     library = corpus.standard_library()
     small = {split: rows.select(range(min(20, len(rows)))) for split, rows in library.items()}
     monkeypatch.setattr(corpus, "standard_library", lambda: small)
-    monkeypatch.setattr(demo, "standard_library", lambda: small)
+    monkeypatch.setattr(demo_lm, "standard_library", lambda: small)
     monkeypatch.setattr(documentation, "standard_library", lambda: small)
-    monkeypatch.setattr(demo, "EVALUATION_FILES", 2)
-    monkeypatch.setattr(demo, "FLAGS", demo.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
+    monkeypatch.setattr(demo_lm, "EVALUATION_FILES", 2)
+    monkeypatch.setattr(demo_lm, "FLAGS", demo_lm.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
     monkeypatch.setattr(demo_seq2seq, "FLAGS", f"{demo_seq2seq.FLAGS} --max_predict_samples 3 --max_tokens 200")
     monkeypatch.setenv("COLUMNS", "120")
-    demo.main(["--max-steps", "2", "--output-dir", str(tmp_path / "demo")])
+    demo.main(["--all", "--max-steps", "2", "--output-dir", str(tmp_path / "demo")])
     out = capfd.readouterr().out
-    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
+    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo_lm.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
         assert expected in out
     # each answer with what is right
     assert "(fscf)2" in out
@@ -53,3 +53,15 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
         }
     for name in ("par_bert", "macaron_bert"):
         assert (tmp_path / "demo" / "bert" / name / "mrpc" / "model.safetensors").exists()
+
+
+def test_shows_language_models_and_one_bert_unless_all_are_wanted(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(demo_lm, "show_language_models", lambda *_: shown.append("language models"))
+    monkeypatch.setattr(demo_bert, "show_berts", lambda names, *_: shown.extend(names))
+    monkeypatch.setattr(demo_seq2seq, "show_encoder_decoders", lambda *_: shown.append("encoder-decoders"))
+    demo.main(["--output-dir", str(tmp_path / "few")])
+    assert shown == ["language models", "par_bert"]
+    shown.clear()
+    demo.main(["--all", "--output-dir", str(tmp_path / "all")])
+    assert shown == ["language models", "par_bert", "macaron_bert", "encoder-decoders"]

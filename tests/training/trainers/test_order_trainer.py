@@ -164,7 +164,9 @@ def test_without_prediction_there_are_terms_but_no_shares(tmp_path):
     model = make_model(predict_order=False)
     trainer = make_trainer(OrderTrainer, model, tmp_path, ragged_rows(), max_steps=2)
     trainer.train()
-    for entry in logged(trainer):
+    entries = logged(trainer)
+    assert entries
+    for entry in entries:
         assert entry["cross_entropy"] == pytest.approx(entry["loss"], abs=1e-3)
         assert entry["diversity"] == entry["sharpness"] == 0
         assert not [name for name in entry if name.startswith(("encoder_", "decoder_"))]
