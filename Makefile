@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ECOSYSTEM := .venv-ecosystem
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
@@ -19,19 +20,30 @@ $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 install: $(VENV)/.installed  ## make the environment in .venv
 
 .PHONY: demo
-demo: $(VENV)/.installed  ## train two small language models and two small BERTs, compare them, try them
+demo: $(VENV)/.installed  ## train two small language models and a small BERT, compare them, try them
 	$(BIN)/sublayers demo
 
-$(VENV)/.ecosystem: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test,ecosystem]'
+# the environment, and which tests
+define check
+	$(1)/bin/ruff check .
+	$(1)/bin/ruff format --check .
+	$(1)/bin/mypy
+	$(1)/bin/pytest --numprocesses 2 $(2)
+endef
+
+.PHONY: quick
+quick: $(VENV)/.installed  ## lint, check the types, run the tests that find most mistakes
+	$(call check,$(VENV),-m 'not slow')
+
+# transformers imports what it finds of other people's tools, which slows every command down: users' is without them
+$(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ECOSYSTEM)
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test,ecosystem]'
 	@touch $@
 
 .PHONY: test
-test: $(VENV)/.ecosystem  ## lint, check the types, run all tests
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2
+test: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests
+	$(call check,$(ECOSYSTEM))
 
 # of what both files name, the first is taken
 $(OLDEST)/.installed: setup.cfg pyproject.toml constraints.txt constraints-oldest.txt
@@ -45,5 +57,5 @@ test-oldest: $(OLDEST)/.installed  ## run all tests with the oldest transformers
 	$(OLDEST)/bin/pytest --numprocesses 2
 
 .PHONY: clean
-clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove the environments and the caches
+	rm -rf $(VENV) $(ECOSYSTEM) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
