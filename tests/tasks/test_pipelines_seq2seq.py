@@ -25,6 +25,7 @@ from transformers import (
 from transformers.pipelines.base import get_default_model_and_revision
 from transformers.pipelines.pt_utils import KeyDataset
 
+import sublayers.pipelines  # noqa: F401
 from sublayers import IOTSeq2SeqConfig, MacaronSeq2SeqConfig, MacaronSeq2SeqForConditionalGeneration
 from sublayers.tasks.text2text_generation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 
