@@ -3,7 +3,7 @@
 import json
 import random
 
-from sublayers.training.metrics.glue import GLUE_TASKS
+from sublayers.training.data.glue import GLUE_TASKS
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "song"]
 # a row of mrpc

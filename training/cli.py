@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any, NoReturn
 
-from sublayers.training.flags import nearest
+from sublayers.training.flags import nearest, parse_flags
 from sublayers.training.folders import is_of_a_file
 
 # importing a command's module is slow (torch), so it waits until the command is chosen
@@ -25,6 +25,8 @@ COMMANDS = {
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
     "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
+# what these can be asked for stands in a module of its own, which does not import the models
+SLOW = ("pretrain", "seq2seq", "glue", "squad", "study orders")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -57,7 +59,11 @@ def main(argv: list[str] | None = None) -> None:
 def run(argv: list[str]) -> Any:
     """Run a sub-command for another one, and return what it returns. Raises what it raises."""
     name, rest = find(argv)
-    return importlib.import_module(f"sublayers.training.{COMMANDS[name][0]}").main(rest)
+    module = f"sublayers.training.{COMMANDS[name][0]}"
+    if name in SLOW and {"-h", "--help"} & {*rest}:
+        arguments = importlib.import_module(f"{module}_arguments")
+        parse_flags(["--help"], arguments.FLAGS, arguments.USAGE)
+    return importlib.import_module(module).main(rest)
 
 
 def find(argv: list[str]) -> tuple[str, list[str]]:

@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
 from inspect import get_annotations
 from pathlib import Path
@@ -14,7 +14,7 @@ import yaml
 RECIPES = Path(__file__).with_name("recipes")
 
 
-def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tuple[Any, ...]:
+def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> tuple[Any, ...]:
     """Read flags into one instance per dataclass.
 
     `--help` shows the flags that our own dataclasses name, `--help-all` also those that they inherit from the Trainer's
@@ -36,7 +36,7 @@ def parse_flags(argv: list[str], dataclass_types: list[Any], usage: str) -> tupl
             choices = " {" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
             return action.option_strings[0] + choices
 
-    parser = Parser(dataclass_types, usage=usage, allow_abbrev=False, formatter_class=Formatter)
+    parser = Parser([*dataclass_types], usage=usage, allow_abbrev=False, formatter_class=Formatter)
     # make_dataclass may say that its classes are from this module
     bases = {base for given in dataclass_types for base in given.__mro__ if base.__module__ != __name__}
     own = {name for base in bases if base.__module__.startswith("sublayers.") for name in get_annotations(base)}

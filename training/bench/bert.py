@@ -134,7 +134,7 @@ def linear_maps(model: nn.Module, call: Call) -> tuple[Call, float]:
     return (training_step, 3 * gigaflops) if model.training else (forward, gigaflops)
 
 
-def compare_berts(args: argparse.Namespace) -> Comparison:
+def comparison(args: argparse.Namespace) -> Comparison:
     """Compare PAR BERT in each order with BERT and DistilBERT, task by task and shape by shape."""
     names = [BERT, DISTILBERT, *(f"{OURS} {order}" for order in args.orders)]
 

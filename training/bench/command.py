@@ -1,15 +1,16 @@
 """`sublayers bench`: speed and memory beside other implementations of the same sizes, in one process."""
 
 import argparse
+import importlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.training.bench import bert as bench_bert, iot as bench_iot, lm as bench_lm, seq2seq as bench_seq2seq
 from sublayers.training.bench.timing import measure, report
 from sublayers.training.flags import positive
 from sublayers.training.trainers.machine import machine
@@ -51,20 +52,19 @@ SIZES = {
         "repeats": (5, "rounds, after one to warm up"),
     },
 }
-COMPARISONS = {
-    "lm": (bench_lm.compare_language_models, bench_lm.default_orders, "interleaved and half sandwiched"),
-    "bert": (bench_bert.compare_berts, bench_bert.default_orders, "BERT's, PAR BERT's and three with attention first"),
-    "iot": (
-        bench_iot.compare_choices,
-        bench_iot.default_orders,
-        "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
-    ),
-    "seq2seq": (
-        bench_seq2seq.compare_encoder_decoders,
-        bench_seq2seq.default_orders,
-        "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
-    ),
+# what is measured unless --orders says otherwise
+DEFAULT_ORDERS = {
+    "lm": "interleaved and half sandwiched",
+    "bert": "BERT's, PAR BERT's and three with attention first",
+    "iot": "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
+    "seq2seq": "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
 }
+BERT_TASKS = ("classification", "question answering", "fine-tuning step", "MLM training step")
+
+
+def family_module(family: str) -> Any:
+    """Import what knows the orders and models of a family, which takes seconds that --help need not."""
+    return importlib.import_module(f"sublayers.training.bench.{family}")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -75,7 +75,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="sublayers bench", description=__doc__)
     families = parser.add_subparsers(dest="family", required=True)
-    for family, (_, default_orders, what_they_are) in COMPARISONS.items():
+    for family, what_they_are in DEFAULT_ORDERS.items():
         own = families.add_parser(family)
         own.add_argument("--orders", nargs="+", help=f"default: {what_they_are}")
         for name, (default, purpose) in SIZES[family].items():
@@ -86,12 +86,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         own.add_argument("--threads", type=positive, help="default: torch's choice")
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
-        own.set_defaults(default_orders=default_orders)
-    lm, bert, iot, seq2seq = (families.choices[name] for name in COMPARISONS)
+    lm, bert, iot, seq2seq = (families.choices[name] for name in DEFAULT_ORDERS)
     lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     shapes = ["1x128", "1x384", "8x128", "mixed"]
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
-    bert.add_argument("--tasks", nargs="+", choices=bench_bert.HEADS, default=list(bench_bert.HEADS))
+    bert.add_argument("--tasks", nargs="+", choices=BERT_TASKS, default=list(BERT_TASKS))
     shapes = ["8x32", "mixed"]
     seq2seq.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     shapes = ["64x20"]
@@ -100,9 +99,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     # orders of a stack between commas, but for those in parentheses; stacks between colons
     args.orders = [
         ":".join(",".join(map(compact, re.split(r",(?![^(]*\))", stack))) for stack in order.split(":"))
-        for order in args.orders or args.default_orders(args)
+        for order in args.orders or family_module(args.family).default_orders(args)
     ]
-    del args.default_orders
     return args
 
 
@@ -120,7 +118,7 @@ def main(argv: list[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
-    comparison = COMPARISONS[args.family][0](args)
+    comparison = family_module(args.family).comparison(args)
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
     settings = {name: value for name, value in vars(args).items() if name not in ("json", "threads")}

@@ -67,7 +67,7 @@ def spread_orders(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor | in
     }
 
 
-def compare_choices(args: argparse.Namespace) -> Comparison:
+def comparison(args: argparse.Namespace) -> Comparison:
     """Compare models that choose orders with the Transformer, task by task and shape by shape."""
     models = build(args)
 

@@ -125,7 +125,7 @@ def x_transformers_calls(model: Any, ids: Tensor, prompts: dict[str, Tensor], ne
     }
 
 
-def compare_language_models(args: argparse.Namespace) -> Comparison:
+def comparison(args: argparse.Namespace) -> Comparison:
     """Compare SandwichLM in each order with GPT-2 and, where it is installed, x-transformers."""
     models = language_models(args)
     ids = torch.randint(args.vocab_size, (args.batch_size, args.length), device=args.device)

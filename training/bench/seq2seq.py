@@ -163,7 +163,7 @@ def gigaflops(call: Call) -> float:
     return counter.get_total_flops() / 1e9
 
 
-def compare_encoder_decoders(args: argparse.Namespace) -> Comparison:
+def comparison(args: argparse.Namespace) -> Comparison:
     """Compare our encoder-decoders with BART, Marian and x-transformers, task by task and shape by shape."""
     models = encoder_decoders(args)
 

@@ -5,13 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from sublayers.hub.loading import refuse_ways_out
-from sublayers.hub.model_card import RUN
-from sublayers.training.convert.sources import ORDERS, convert, take_tokenizer
-from sublayers.training.convert.verify import compare
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
-from sublayers.training.trainers.publish import without_tokens
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -43,6 +38,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
+    # take seconds, which --help need not
+    from sublayers.hub.loading import refuse_ways_out
+    from sublayers.hub.model_card import RUN
+    from sublayers.training.convert.sources import ORDERS, convert, take_tokenizer
+    from sublayers.training.convert.verify import compare
+    from sublayers.training.trainers.publish import without_tokens
+
     source, destination = arguments.source, arguments.destination
     names = ORDERS[False] + ORDERS[True]
     orders = {name: order for name, order in vars(arguments).items() if name in names and order}

@@ -3,11 +3,11 @@
 import difflib
 import json
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import median, median_low
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,41 +25,13 @@ from transformers import (
 
 from sublayers.hub.loading import load
 from sublayers.tasks.question_answering import longest_input
-from sublayers.training.data.glue import HUB_NAME, GlueDataArguments, Splits, load_task
+from sublayers.training.commands.glue_arguments import FLAGS, USAGE, GlueArguments, GlueTrainingArguments
+from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits, load_task
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import claim, refuse_to_overwrite
-from sublayers.training.metrics.glue import GLUE_TASKS, GlueMetric, write_submission
-from sublayers.training.trainers.arguments import FineTuningArguments, default
+from sublayers.training.metrics.glue import GlueMetric, write_submission
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-
-
-@dataclass
-class GlueArguments:
-    """Flags for what is fine-tuned how often."""
-
-    _argument_group_name: ClassVar[str] = "task, model and grid"
-
-    task_name: str = field(metadata={"help": f"{', '.join(GLUE_TASKS)}; or all of them that there are data for"})
-    model_name_or_path: str = field(metadata={"help": "model to fine-tune"})
-    max_length: int = field(default=128, metadata={"help": "tokens of a text or pair; the longer text is cut first"})
-    seeds: list[int] = field(default_factory=list, metadata={"help": "one run each; default: --seed"})
-    learning_rates: list[float] = field(default_factory=list, metadata={"help": "grid; default: --learning_rate"})
-    batch_sizes: list[int] = field(
-        default_factory=list, metadata={"help": "grid; default: --per_device_train_batch_size"}
-    )
-
-
-@dataclass
-class GlueTrainingArguments(FineTuningArguments):
-    """Arguments of one run; `do_eval` or `do_predict` alone leave training out."""
-
-    output_dir: str = default("output_dir", "runs/glue")
-    per_device_train_batch_size: int = default("per_device_train_batch_size", 32)
-
-    def __post_init__(self):
-        self.do_train = self.do_train or not (self.do_eval or self.do_predict)
-        super().__post_init__()
 
 
 def main(argv: list[str]) -> dict[str, dict[str, Any]]:
@@ -120,11 +92,7 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
     Raises:
         ValueError: unknown flags, an unknown task, files for several, or a grid that repeats itself.
     """
-    run, data_args, args = parse_flags(
-        expand_settings_file(argv, "glue"),
-        [GlueArguments, GlueDataArguments, GlueTrainingArguments],
-        "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]",
-    )
+    run, data_args, args = parse_flags(expand_settings_file(argv, "glue"), FLAGS, USAGE)
     if run.task_name not in (*GLUE_TASKS, "all"):
         nearest = difflib.get_close_matches(run.task_name, GLUE_TASKS, n=1)
         meant = f", did you mean {nearest[0]!r}?" if nearest else ""

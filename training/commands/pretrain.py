@@ -2,23 +2,23 @@
 
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from transformers import AutoTokenizer, set_seed
-
-from sublayers.hub.loading import load
-from sublayers.training.commands.pretrain_arguments import (
-    OBJECTIVES,
-    PRETRAINED,
-    PretrainingArguments,
-    RunArguments,
-    check_head,
-    check_objective,
-    choose_family,
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+    set_seed,
 )
+
+from sublayers.auto_models import AUTO_CLASSES, families
+from sublayers.hub.loading import load
+from sublayers.training.commands.pretrain_arguments import FLAGS, USAGE, PretrainingArguments, RunArguments
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.data.tokenizers import sample, train_tokenizer
-from sublayers.training.flags import config_flags, expand_settings_file, given_flags, parse_flags
+from sublayers.training.data.language_modeling import check_windows
+from sublayers.training.data.tokenizers import TokenizerModel, sample, train_tokenizer
+from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.trainers.language_modeling import causal_trainer_arguments, masked_trainer_arguments
 from sublayers.training.trainers.loss_curve import save_loss_curve
@@ -45,6 +45,22 @@ LANGUAGE_MODEL_SCORES = (
     "next_sentence_loss",
     "next_sentence_accuracy",
 )
+
+
+class Objective(NamedTuple):
+    """What differs by objective: the class of the models, and the defaults for a new one."""
+
+    auto_class: Any
+    model_type: str
+    tokenizer_model: TokenizerModel
+
+
+OBJECTIVES = {
+    "clm": Objective(AutoModelForCausalLM, "sandwich_lm", "bpe"),
+    "mlm": Objective(AutoModelForMaskedLM, "par_bert", "wordpiece"),
+    "mlm+nsp": Objective(AutoModelForPreTraining, "par_bert", "wordpiece"),
+}
+PRETRAINED = families(*(objective.auto_class for objective in OBJECTIVES.values()))
 
 
 def main(argv: list[str]) -> dict[str, float]:
@@ -134,17 +150,70 @@ def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArgument
     """
     argv = expand_settings_file(argv, "pretrain")
     model_type, defaults = choose_family(argv)
-    run, config, corpus, args = parse_flags(
-        defaults + argv,
-        [RunArguments, config_flags(PRETRAINED[model_type], RunArguments), CorpusArguments, PretrainingArguments],
-        "sublayers pretrain [RECIPE | SETTINGS.yaml] [--name value ...]",
-    )
+    model_flags = config_flags(PRETRAINED[model_type], RunArguments)
+    run, corpus, args, config = parse_flags(defaults + argv, [*FLAGS, model_flags], USAGE)
     check_objective(run, corpus.streaming)
     if corpus.streaming and args.do_train and args.max_steps < 1:
         raise ValueError("a stream has no length; give --max_steps with --streaming")
     if not args.do_train and not run.model_name_or_path:
         raise ValueError("there is no model to evaluate; give --model_name_or_path")
     return run, given_flags(config), corpus, args
+
+
+def choose_family(argv: list[str]) -> tuple[str, list[str]]:
+    """Find the family of the model, which decides what flags there are, and the flags that follow from the objective.
+
+    Args:
+        argv: flags; without `--model_type` or `--objective` each follows from the other.
+
+    Raises:
+        ValueError: an unknown family or objective, or a family without a head for the objective.
+    """
+    given = deciding_flags(argv, model_type=PRETRAINED, objective=OBJECTIVES)
+    model_type = given.get("model_type")
+    objective = given.get("objective") or (_objectives(model_type) if model_type else [*OBJECTIVES])[0]
+    _, default_type, tokenizer_model = OBJECTIVES[objective]
+    model_type = model_type or default_type
+    check_head(model_type, objective)
+    decided = {"model_type": model_type, "objective": objective, "tokenizer_model": tokenizer_model}
+    return model_type, [f"--{name}={value}" for name, value in decided.items()]
+
+
+def check_head(model_type: str, objective: str) -> None:
+    """Check that a family has a head for an objective.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if objective not in (known := _objectives(model_type)):
+        raise ValueError(f"{model_type} has no head for --objective {objective}; choose from {', '.join(known)}")
+
+
+def check_objective(run: RunArguments, streaming: bool) -> None:
+    """Check that the flags go with the objective.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if run.objective == "clm":
+        check_windows(run.block_size, run.context_window)
+        if run.whole_word_mask:
+            raise ValueError("--objective clm masks nothing; leave --whole_word_mask out or choose mlm or mlm+nsp")
+        return
+    if run.block_size < 5:
+        raise ValueError(f"block_size={run.block_size} has no room for two segments and [CLS], [SEP]; give 5 or more")
+    for name, value in {"context_window": run.context_window, "streaming": streaming}.items():
+        if value:
+            raise ValueError(f"--{name} is for --objective clm; leave it out for {run.objective}")
+    if run.tokenizer_model != "wordpiece":
+        raise ValueError(
+            f"--tokenizer_model {run.tokenizer_model} has no [MASK] for --objective {run.objective}; choose wordpiece"
+        )
+
+
+def _objectives(model_type: str) -> list[str]:
+    heads = AUTO_CLASSES[PRETRAINED[model_type]]
+    return [name for name, objective in OBJECTIVES.items() if objective.auto_class in heads]
 
 
 def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dict[str, Any]] | None:

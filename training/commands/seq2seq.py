@@ -18,11 +18,12 @@ from transformers import (
 )
 
 from sublayers import IOTSeq2SeqConfig
+from sublayers.auto_models import families
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.hub.loading import load
 from sublayers.training.commands.seq2seq_arguments import (
-    DECIDED,
-    ENCODER_DECODERS,
+    FLAGS,
+    USAGE,
     Seq2SeqArguments,
     Seq2SeqTrainerArguments,
     check_arguments,
@@ -48,6 +49,9 @@ from sublayers.training.trainers.start import (
 
 # printed at the end, as far as the task has them
 TEXT_SCORES = ("loss", "bleu", "tokenized_bleu", "sentence_bleu", "valid_code", "rouge1", "rouge2", "rougeL")
+ENCODER_DECODERS = families(AutoModelForSeq2SeqLM)
+# fields of a configuration that follow from the tokenizers, or from a flag of the Trainer
+DECIDED = ("encoder_vocab_size", "label_smoothing")
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -172,11 +176,7 @@ def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDat
     argv = expand_settings_file(argv, "seq2seq")
     model_type = deciding_flags(argv, model_type=ENCODER_DECODERS).get("model_type", Seq2SeqArguments.model_type)
     model_flags = config_flags(ENCODER_DECODERS[model_type], Seq2SeqArguments, DECIDED)
-    run, config, data, args = parse_flags(
-        argv,
-        [Seq2SeqArguments, model_flags, Seq2SeqDataArguments, Seq2SeqTrainerArguments],
-        "sublayers seq2seq [RECIPE | SETTINGS.yaml] [--name value ...]",
-    )
+    run, data, args, config = parse_flags(argv, [*FLAGS, model_flags], USAGE)
     flags = given_flags(config)
     check_arguments(run, flags, data, args)
     return run, flags, data, args

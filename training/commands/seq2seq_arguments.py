@@ -1,19 +1,15 @@
-"""What `sublayers seq2seq` can be asked for: the tasks, the families that have a head for them, and the flags."""
+"""What `sublayers seq2seq` can be asked for, known before the models, which take seconds to import."""
 
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any, ClassVar, Literal
 
 import transformers
-from transformers import AutoModelForSeq2SeqLM
 
-from sublayers.auto_models import families
 from sublayers.training.data.pairs import Seq2SeqDataArguments
 from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
-ENCODER_DECODERS = families(AutoModelForSeq2SeqLM)
-# fields of a configuration that follow from the tokenizers, or from a flag of the Trainer
-DECIDED = ("encoder_vocab_size", "label_smoothing")
+USAGE = "sublayers seq2seq [RECIPE | SETTINGS.yaml] [--name value ...]"
 
 
 @dataclass
@@ -28,9 +24,7 @@ class Seq2SeqArguments(ModelArguments):
     language: Literal["python", "java"] = field(
         default="python", metadata={"help": "what the targets of --task code are written in"}
     )
-    model_type: str = field(
-        default="macaron_seq2seq", metadata={"help": f"family of a new model: {', '.join(ENCODER_DECODERS)}"}
-    )
+    model_type: str = field(default="macaron_seq2seq", metadata={"help": "family of a new model, such as iot_seq2seq"})
     target_tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "tokenizer of the targets, if it is another"}
     )
@@ -93,6 +87,9 @@ class Seq2SeqTrainerArguments(FromScratchArguments, transformers.Seq2SeqTraining
         """Whether the evaluations of a run need generated texts, which take long."""
         best = self.metric_for_best_model
         return self.predict_with_generate and best is not None and best.removeprefix("eval_") != "loss"
+
+
+FLAGS = (Seq2SeqArguments, Seq2SeqDataArguments, Seq2SeqTrainerArguments)
 
 
 def check_arguments(

@@ -2,12 +2,11 @@
 
 import json
 import sys
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -24,6 +23,7 @@ from transformers import (
 
 from sublayers.hub.loading import load
 from sublayers.tasks.question_answering import best_answers, longest_input
+from sublayers.training.commands.squad_arguments import FLAGS, USAGE, SquadArguments, SquadTrainingArguments
 from sublayers.training.data.squad import (
     PLACE,
     SquadDataArguments,
@@ -35,45 +35,11 @@ from sublayers.training.data.squad import (
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.metrics.squad import squad_metrics
-from sublayers.training.trainers.arguments import FineTuningArguments, default
 from sublayers.training.trainers.publish import describe_data, finish, summary
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
 
 SQUAD_SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
-
-
-@dataclass
-class SquadArguments:
-    """Flags for the model and the choice of answers."""
-
-    _argument_group_name: ClassVar[str] = "model and answers"
-
-    model_name_or_path: str | None = field(default=None, metadata={"help": "model to fine-tune or evaluate"})
-    predictions_file: str | None = field(
-        default=None, metadata={"help": "score these predictions ({id: answer}) for --validation_file, without a model"}
-    )
-    n_best_size: int = field(default=20, metadata={"help": "best answers to keep of each question"})
-    max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
-    null_score_diff_threshold: float = field(
-        default=0.0, metadata={"help": "no answer, if its score exceeds the best answer's by more; with --version_2"}
-    )
-
-
-@dataclass
-class SquadTrainingArguments(FineTuningArguments):
-    """Arguments with BERT's defaults for SQuAD; train and evaluate by default."""
-
-    output_dir: str = default("output_dir", "runs/squad")
-    num_train_epochs: float = default("num_train_epochs", 2.0)
-    per_device_train_batch_size: int = default("per_device_train_batch_size", 16)
-    logging_steps: float = default("logging_steps", 0.01)
-    metric_for_best_model: str | None = default("metric_for_best_model", "f1")
-
-    def __post_init__(self):
-        if not (self.do_train or self.do_eval):
-            self.do_train = self.do_eval = True
-        super().__post_init__()
 
 
 class SquadTrainer(ResumableTrainer):
@@ -190,11 +156,7 @@ def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTra
     Raises:
         ValueError: unknown flags, numbers that are too small, or no model.
     """
-    run, data, args = parse_flags(
-        expand_settings_file(argv, "squad"),
-        [SquadArguments, SquadDataArguments, SquadTrainingArguments],
-        "sublayers squad [SETTINGS.yaml] --model_name_or_path MODEL [--name value ...]",
-    )
+    run, data, args = parse_flags(expand_settings_file(argv, "squad"), FLAGS, USAGE)
     for flags, name, least in (
         (run, "n_best_size", 1),
         (run, "max_answer_length", 1),

@@ -7,9 +7,69 @@ from typing import Any, ClassVar, TypeAlias
 from datasets import Dataset, Value, load_dataset
 
 from sublayers.training.data.files import BUILDERS, check_file, ending, read_rows, reading
-from sublayers.training.metrics.glue import GLUE_TASKS, MAX_SIMILARITY
 
 Splits: TypeAlias = dict[str, Dataset]
+
+MAX_SIMILARITY = 5
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task, with the columns and label ids of the data set on the Hub.
+
+    Args:
+        columns: what holds the one text or the two.
+        labels: names in the order of their ids; a single one names a score from 0 to 5.
+        metrics: names as in `evaluate`; the first decides between runs.
+        names: whether a submission holds names of labels rather than ids.
+        files: file of a submission, without its ending, for each ending of a split's name.
+    """
+
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    files: dict[str, str]
+    names: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether a label is a score rather than a class."""
+        return len(self.labels) == 1
+
+    @property
+    def validation(self) -> list[str]:
+        """Names of the validation splits; the first decides between runs."""
+        return [f"validation{part}" for part in self.files]
+
+    def accepts(self, label: Any) -> bool:
+        """Whether a label of the data is one of this task."""
+        if self.scored:
+            return isinstance(label, int | float) and 0 <= label <= MAX_SIMILARITY
+        return label in range(len(self.labels))
+
+
+SENTENCES = ("sentence1", "sentence2")
+ACCURACY = ("accuracy",)
+# as in BERT (Devlin et al., 2019, section 4.1), F1 decides on paraphrases and Spearman's correlation on similarity
+PARAPHRASE = ("f1", "accuracy")
+ENTAILMENT = ("entailment", "not_entailment")
+GLUE_TASKS = {
+    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"": "CoLA"}),
+    "sst2": Task(("sentence",), ("negative", "positive"), ACCURACY, {"": "SST-2"}),
+    "mrpc": Task(SENTENCES, ("not_equivalent", "equivalent"), PARAPHRASE, {"": "MRPC"}),
+    "stsb": Task(SENTENCES, ("similarity",), ("spearmanr", "pearson"), {"": "STS-B"}),
+    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), PARAPHRASE, {"": "QQP"}),
+    "mnli": Task(
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        ACCURACY,
+        {"_matched": "MNLI-m", "_mismatched": "MNLI-mm"},
+        names=True,
+    ),
+    "qnli": Task(("question", "sentence"), ENTAILMENT, ACCURACY, {"": "QNLI"}, names=True),
+    "rte": Task(SENTENCES, ENTAILMENT, ACCURACY, {"": "RTE"}, names=True),
+    "wnli": Task(SENTENCES, ENTAILMENT[::-1], ACCURACY, {"": "WNLI"}),
+}
 
 HUB_NAME = "nyu-mll/glue"
 # "None" and "NA" are words here

@@ -2,19 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
+from sublayers.training.data.pairs import SIDES, load_pairs
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.studies.ensemble import Seq2SeqEnsemble
+from sublayers.training.studies.orders_arguments import FLAGS, USAGE, StudyOrdersArguments
 from sublayers.training.studies.orders_report import read_losses, report
 from sublayers.training.studies.writer import Writer, load_writer
 from sublayers.training.trainers.resume import complete_checkpoints
@@ -28,28 +29,6 @@ FREQUENT = 20
 Pairs = dict[str, list[str]]
 # metrics of predictions and references
 Score = Callable[[list[str], list[str]], dict[str, Any]]
-
-
-@dataclass
-class StudyOrdersArguments:
-    """Flags for the models, how they write, and what is studied besides."""
-
-    _argument_group_name: ClassVar[str] = "models, task and generation"
-
-    model_name_or_path: list[str] = field(metadata={"help": "folders that sublayers seq2seq left"})
-    task: Literal["translation", "summarization", "code"] = field(metadata={"help": "decides on the metrics"})
-    language: Literal["python", "java"] = field(default="python", metadata={"help": "of the targets of --task code"})
-    split: Literal["validation", "test"] = field(default="validation", metadata={"help": "which pairs are written"})
-    output_dir: str = field(default="runs/study-orders", metadata={"help": "new or empty folder"})
-    orders: list[str] | None = field(
-        default=None, metadata={"help": "decoder orders that a model is forced into that has but one, such as fsc csf"}
-    )
-    ensemble: bool = field(default=False, metadata={"help": "let the first model, the first two, ... write together"})
-    checkpoints: bool = field(default=False, metadata={"help": "score every checkpoint in the models' folders, too"})
-    batch_size: int = field(default=32, metadata={"help": "sources that are decoded at once"})
-    num_beams: int | None = field(default=None, metadata={"help": "default: the model's"})
-    length_penalty: float | None = field(default=None, metadata={"help": "default: the model's"})
-    max_length: int | None = field(default=None, metadata={"help": "most tokens of a text; default: the model's"})
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -70,11 +49,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         ValueError: bad flags or data, or models that cannot be studied so.
     """
-    args, data = parse_flags(
-        expand_settings_file(argv, "study"),
-        [StudyOrdersArguments, Seq2SeqDataArguments],
-        "sublayers study orders [SETTINGS.yaml] --model_name_or_path RUN [RUN ...] --task TASK [--name value ...]",
-    )
+    args, data = parse_flags(expand_settings_file(argv, "study"), FLAGS, USAGE)
     folder, names, metric = Path(args.output_dir), args.model_name_or_path, SCORES[args.task]
     refuse_to_overwrite(folder)
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):

@@ -73,3 +73,7 @@ def test_the_default_orders_are_those_of_the_papers_and_attention_first():
 def test_refuses_shapes_that_are_none(shape):
     with pytest.raises(ValueError, match=f"'{shape}' is no shape; give rows and tokens such as 8x128, or mixed"):
         bench.main([*TINY, "--shapes", shape])
+
+
+def test_the_command_knows_what_can_be_measured():
+    assert (*bench_bert.HEADS,) == bench.BERT_TASKS

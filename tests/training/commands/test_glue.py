@@ -11,8 +11,8 @@ from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Mode
 
 from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
+from sublayers.training.data.glue import GLUE_TASKS
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.metrics.glue import GLUE_TASKS
 
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
 

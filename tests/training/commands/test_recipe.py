@@ -8,9 +8,9 @@ from hub_metadata import front_matter, metadata_errors
 
 from sublayers import AUTO_CLASSES
 from sublayers.training.cli import COMMANDS
-from sublayers.training.commands import recipe
+from sublayers.training.commands import recipe, recipe_card as cards
 from sublayers.training.commands.pretrain import parse as parse_pretrain
-from sublayers.training.commands.recipe import recipe_card
+from sublayers.training.commands.recipe_card import recipe_card
 from sublayers.training.commands.seq2seq import parse as parse_seq2seq
 from sublayers.training.flags import recipes
 
@@ -196,7 +196,7 @@ def test_cards_are_printed_or_written_into_a_new_folder(tmp_path, monkeypatch, c
     assert capsys.readouterr().out.rstrip() == card("iot_n2").rstrip()
     recipe.main([])
     assert capsys.readouterr().out.split() == RECIPES
-    monkeypatch.setattr(recipe, "recipe_card", lambda name: f"card of {name}")
+    monkeypatch.setattr(cards, "recipe_card", lambda name: f"card of {name}")
     recipe.main(["--output_dir", str(tmp_path / "cards")])
     assert sorted(path.stem for path in (tmp_path / "cards").iterdir()) == sorted(RECIPES)
     with pytest.raises(FileExistsError, match="is not empty; choose another folder"):

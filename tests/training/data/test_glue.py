@@ -8,8 +8,7 @@ import pytest
 from glue_rows import GOOD, make_rows, write
 
 from sublayers.training.data import glue as glue_data
-from sublayers.training.data.glue import GlueDataArguments, load_task
-from sublayers.training.metrics.glue import GLUE_TASKS
+from sublayers.training.data.glue import GLUE_TASKS, GlueDataArguments, load_task
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 

@@ -6,7 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from sublayers.training.metrics.glue import GLUE_TASKS, GlueMetric, write_submission
+from sublayers.training.data.glue import GLUE_TASKS
+from sublayers.training.metrics.glue import GlueMetric, write_submission
 
 
 def naive(name, references, predictions):
