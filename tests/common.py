@@ -265,6 +265,7 @@ class ModelContract(FamilyContract):
             assert len(runs) == 2, "the backward pass did not run the sublayer again"
             assert_same(gradients(model), expected)
 
+    @pytest.mark.slow
     def test_compiles_in_one_graph(self):
         for head in self.classes:
             model = self.model(head)
@@ -276,6 +277,7 @@ class ModelContract(FamilyContract):
             assert model.base_model.embed_tokens.weight.grad.isfinite().all()
             torch.compiler.reset()
 
+    @pytest.mark.slow
     def test_exports_with_any_batch_and_length(self):
         for head in self.classes:
             model = self.model(head, "fsf", use_cache=False)

@@ -190,6 +190,7 @@ class BertContract(ModelContract):
         assert_same_outputs(model(**batch), expected, batch["attention_mask"])
 
     @every_head
+    @pytest.mark.slow
     def test_gradient_accumulation_is_exact(self, head, tmp_path):
         model = self.model(head)
         rows = examples(head, LENGTHS)
@@ -223,6 +224,7 @@ class BertContract(ModelContract):
         ],
         ids=["regression", "regressions", "multi-label", "one-logit"],
     )
+    @pytest.mark.slow
     def test_a_classifier_accumulates_every_kind_of_label_exactly(self, problem_type, labels, naive, tmp_path):
         num_labels = labels[0].numel()
         model = self.model(AutoModelForSequenceClassification, num_labels=num_labels, problem_type=problem_type)
@@ -262,6 +264,7 @@ class BertContract(ModelContract):
             assert_same(gradients(model), expected)
 
     @every_head
+    @pytest.mark.slow
     def test_compiles_in_one_graph(self, head):
         model = self.model(head, "fsf").train()
         batch = batch_of(examples(head))

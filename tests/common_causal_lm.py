@@ -99,6 +99,7 @@ class CausalLMContract(ModelContract):
             assert torch.equal(self.generate(model, prompt, **options), expected)
             assert torch.equal(self.generate(model, prompt, cache_implementation="static", **options), expected)
 
+    @pytest.mark.slow
     def test_assisted_decoding_equals_plain_decoding(self):
         assistant = self.language_model("sf")
         for order in ORDERS:
@@ -117,6 +118,7 @@ class CausalLMContract(ModelContract):
             error = (rest - full[:, 6:]).norm() / full[:, 6:].norm()
             assert 0 < error < 0.1, f"{order}: {error}"
 
+    @pytest.mark.slow
     def test_continuous_batching_equals_plain_decoding(self):
         prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
         options = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=PAD)
@@ -163,6 +165,7 @@ class CausalLMContract(ModelContract):
                 torch.testing.assert_close(everything.logits, expected, atol=1e-5, rtol=1e-5)
                 assert all(state.shape[:2] == (3, 9) for state in everything.hidden_states)
 
+    @pytest.mark.slow
     def test_a_compiled_model_keeps_logits_by_a_mask(self):
         model, keep = self.language_model("sff"), torch.arange(18).view(2, 9) % 4 == 1
         compiled = torch.compile(model, backend="aot_eager")
@@ -231,6 +234,7 @@ class CausalLMContract(ModelContract):
         torch.testing.assert_close(model(**batch).loss, sum(losses) / len(losses))
         torch.testing.assert_close(model(**batch, num_items_in_batch=100).loss, sum(losses) / 100)
 
+    @pytest.mark.slow
     def test_gradient_accumulation_is_exact(self, tmp_path):
         model = self.language_model()
         rows = self.ragged_rows()
@@ -257,6 +261,7 @@ class CausalLMContract(ModelContract):
         ],
         ids=["single-label", "regression", "multi-label"],
     )
+    @pytest.mark.slow
     def test_classifier_reads_the_last_token_and_accumulates_exactly(self, num_labels, labels, tmp_path):
         model = self.model(AutoModelForSequenceClassification, num_labels=num_labels)
         rows = []

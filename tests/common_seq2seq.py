@@ -294,6 +294,7 @@ class Seq2SeqContract(FamilyContract):
                 assert len(runs) == 2 * once, "the backward pass did not run the sublayers again"
                 assert_same(gradients(model), expected)
 
+    @pytest.mark.slow
     def test_compiles_in_one_graph(self):
         model = self.translator("s", "scf", label_smoothing=0.1)
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -308,6 +309,7 @@ class Seq2SeqContract(FamilyContract):
         assert_same(gradients(model), expected, atol=1e-5, rtol=1e-4)
         torch.compiler.reset()
 
+    @pytest.mark.slow
     def test_exports_with_any_batch_and_length(self):
         model = self.translator(*self.exported, use_cache=False)
         rows, length = torch.export.Dim("rows"), torch.export.Dim("length", max=64)

@@ -181,6 +181,7 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
                 assert torch.equal(model.generate(**batch, **options, **static), expected)
 
     @pytest.mark.parametrize("more_cross_than_self", [False, pytest.param(True, marks=crops_empty_layers)])
+    @pytest.mark.slow
     def test_assisted_decoding_equals_plain_decoding(self, more_cross_than_self):
         assistant = self.translator("sf", "scf")
         for orders in ALL_PAIRS:

@@ -156,6 +156,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
             assert rows["keys"] == [real] * orders[1].count("c")
 
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.slow
     def test_gradient_accumulation_is_exact(self, smoothing, tmp_path):
         model, rows = self.translator(label_smoothing=smoothing), full_rows()
         losses = naive_losses(model, rows, smoothing)
@@ -176,6 +177,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
         smoothed = train_gradients(model, rows, tmp_path, data_collator=collator(model), **options)
         assert_same(smoothed, gradients(model), atol=1e-5, rtol=1e-4)
 
+    @pytest.mark.slow
     def test_the_seq2seq_trainer_trains_evaluates_and_predicts(self, tmp_path):
         model, rows = self.model(AutoModelForSeq2SeqLM).train(), ragged_rows()
         losses = []
@@ -205,6 +207,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
         arguments.predict_with_generate = False
         assert trainer.predict(rows).predictions.shape == (8, 8, VOCAB)
 
+    @pytest.mark.slow
     def test_training_goes_on_where_it_stopped(self, tmp_path, caplog):
         trained = []
         for resumed in (False, True):

@@ -118,6 +118,7 @@ def loaded_after(code: str) -> set[str]:
     return {*done.stdout.split()}
 
 
+@pytest.mark.slow
 def test_the_package_waits_with_all_imports_until_somebody_needs_them():
     assert not {"torch", "transformers"} & loaded_after("import sublayers\nsublayers.sandwich(6, 2)")
     loaded = loaded_after("import sublayers\nsublayers.PARBertModel")
@@ -129,6 +130,7 @@ def test_the_package_waits_with_all_imports_until_somebody_needs_them():
     assert not {"transformers.trainer", "transformers.pipelines", "datasets", "matplotlib"} & loaded
 
 
+@pytest.mark.slow
 def test_the_command_line_waits_for_torch_until_a_command_needs_it():
     for argv in (["--help"], ["study"], ["order", "s6f6"]):
         loaded = loaded_after(f"from sublayers.training import cli\ncli.main({argv})")
@@ -137,6 +139,7 @@ def test_the_command_line_waits_for_torch_until_a_command_needs_it():
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.slow
 def test_help_does_not_wait_for_the_models(command):
     code = f"from sublayers.training import cli\ntry: cli.main({[*command.split(), '--help']})\nexcept SystemExit: pass"
     assert not {"transformers.modeling_utils", "sublayers.modeling.stack"} & loaded_after(code)
@@ -152,6 +155,7 @@ def test_help_does_not_wait_for_the_models(command):
         "from sublayers.configuration.configuration_par_bert import PARBertConfig; c = PARBertConfig()",
     ],
 )
+@pytest.mark.slow
 def test_auto_classes_know_the_models_of_whoever_imports_the_package(code):
     code += "; from transformers import AutoModel, MODEL_MAPPING; print(MODEL_MAPPING[type(c)])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

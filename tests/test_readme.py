@@ -18,6 +18,8 @@ from sublayers.training import cli
 from sublayers.training.commands import push
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 # these speak to a server

@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 
 from sublayers.training.commands.pretrain import main as pretrain
 
+pytestmark = pytest.mark.slow
+
 
 def test_two_launched_processes_have_the_loss_curve_of_one(tmp_path, monkeypatch):
     cache = str(tmp_path / "cache")

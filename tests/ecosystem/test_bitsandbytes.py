@@ -6,6 +6,8 @@ from transformers import BitsAndBytesConfig
 
 from sublayers.modeling import linear
 
+pytestmark = pytest.mark.slow
+
 bitsandbytes = pytest.importorskip("bitsandbytes")
 
 # measured errors: 0.02 to 0.06 in 8 bit, 0.22 to 0.39 in 4 bit

@@ -9,6 +9,8 @@ from families import ENCODER_DECODERS, SIZES, build
 
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 lm_eval = pytest.importorskip("lm_eval")
 QUESTIONS = [
     {"question": "one and one is", "choices": ["two", "seven", "nine"], "answer": 0},

@@ -6,6 +6,8 @@ from transformers import Trainer, TrainingArguments
 
 from sublayers.modeling import linear
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch):

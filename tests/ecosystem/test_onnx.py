@@ -6,9 +6,9 @@ from transformers import AutoModelForSequenceClassification
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-
 # what torch's exporter says of itself and of names that it could not keep apart
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:# The axis name:UserWarning")
+QUIET = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning", "ignore:# The axis name:UserWarning")
+pytestmark = [pytest.mark.slow, QUIET]
 
 
 def run_in_onnxruntime(model, folder):

@@ -5,6 +5,8 @@ from families import FAMILIES, build, every_family, inputs, logits
 from torch import nn
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+pytestmark = pytest.mark.slow
+
 peft = pytest.importorskip("peft")
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 

@@ -4,6 +4,8 @@ from families import build
 
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 sentence_transformers = pytest.importorskip("sentence_transformers")
 TEXTS = ["a short text", "another one, and a longer text, and then a short one", "one"]
 

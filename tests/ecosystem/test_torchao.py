@@ -7,6 +7,8 @@ from transformers import TorchAoConfig
 
 from sublayers.modeling import linear
 
+pytestmark = pytest.mark.slow
+
 quantization = pytest.importorskip("torchao.quantization")
 
 

@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from sublayers import SandwichLMForCausalLM
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 trl = pytest.importorskip("trl")
 TEXTS = ["a short text", "another one, somewhat longer", "b", "a third text of them", "c d e", "the last of them"]
 

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 import sublayers  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 # version 0.1, before training had rooms
 COMMIT = "3e737f0331b4ccdf8f5da9f4c59edab88fc2455a"

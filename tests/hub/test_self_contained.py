@@ -27,6 +27,8 @@ from sublayers import (
 )
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 def stranger(home: Path, *arguments, **environment) -> str:
     """Run tests/stranger.py with an empty cache; what it printed."""

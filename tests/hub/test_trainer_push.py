@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["hub_server"]
 TEXTS = ["red green blue", "yellow black", "white red", "blue blue green"]
 

@@ -27,6 +27,8 @@ from sublayers.modeling.convolution import Convolution, find_tokens
 from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.stack import SublayerStack
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [
     ("df", "dcf"),
     ("lsf", "lcsfd"),

@@ -8,6 +8,8 @@ from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
 from sublayers.modeling import linear
 
+pytestmark = pytest.mark.slow
+
 labelled_words = pytest.mark.parametrize(
     ("config_class", "auto_class"),
     [(config, head) for config, head in HEADS if head in (AutoModelForMaskedLM, AutoModelForPreTraining)],

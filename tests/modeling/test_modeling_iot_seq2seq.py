@@ -30,6 +30,8 @@ from sublayers import (
     expand,
 )
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [("sf", "scf"), ("ff", "ccsf"), ("sff", "scsf"), ("sf", "sscf")]
 
 

@@ -12,6 +12,8 @@ from sublayers import (
 )
 from sublayers.training.convert.bert import from_macaron_bert
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = REFERENCE / "macaron" / "bert_macaron_pretrain"
 
 

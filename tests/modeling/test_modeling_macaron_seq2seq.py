@@ -13,6 +13,8 @@ from sublayers import (
     macaron,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class TestMacaronSeq2Seq(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
     config_class = MacaronSeq2SeqConfig

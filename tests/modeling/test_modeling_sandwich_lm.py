@@ -61,6 +61,7 @@ class TestSandwichLM(CausalLMContract):
             )
 
 
+@pytest.mark.slow
 class TestAdaptiveSandwichLM(CausalLMContract):
     config_class = SandwichLMConfig
     classes = TestSandwichLM.classes

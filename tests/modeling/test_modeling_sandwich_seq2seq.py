@@ -1,5 +1,6 @@
 import re
 
+import pytest
 import torch
 from common import VOCAB, assert_same, gradients, randomize, tokens
 from common_seq2seq_generation import BEAMS, Seq2SeqGenerationContract
@@ -12,6 +13,8 @@ from sublayers import (
     SandwichSeq2SeqModel,
     sandwich,
 )
+
+pytestmark = pytest.mark.slow
 
 
 class TestSandwichSeq2Seq(Seq2SeqGenerationContract, Seq2SeqTrainingContract):

@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from common import randomize
 
 from sublayers import (
@@ -18,6 +19,8 @@ from sublayers import (
     SandwichSeq2SeqConfig,
     SandwichSeq2SeqForConditionalGeneration,
 )
+
+pytestmark = pytest.mark.slow
 
 SIZES = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
 SIZES |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)

@@ -22,6 +22,7 @@ def arguments(**overrides):
     return Namespace(**SIZES, shapes=["2x6"], device="cpu", dtype="float32", orders=["(sf)2", "s2f2"], **overrides)
 
 
+@pytest.mark.slow
 def test_compares_every_task_at_every_shape_with_both_peers(tmp_path, capsys):
     path = tmp_path / "bench.json"
     bench.main([*TINY, "--orders", "(sf)2", "s f3", "--shapes", "2x6", "mixed", f"--json={path}"])

@@ -20,6 +20,8 @@ from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers.export import export
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trained(tmp_path):

@@ -16,6 +16,8 @@ from sublayers.hub.loading import load, refuse_ways_out
 from sublayers.training.cli import main
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["hub_server"]
 SECRET = "hunter2"
 WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"

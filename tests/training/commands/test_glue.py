@@ -14,6 +14,8 @@ from sublayers.training.commands.glue import main as glue
 from sublayers.training.data.glue import GLUE_TASKS
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
 
 

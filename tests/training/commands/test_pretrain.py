@@ -21,6 +21,8 @@ from sublayers.training import cli
 from sublayers.training.commands.pretrain import main as pretrain, parse
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "sublayer_order": "s(sf)f",
     "hidden_size": 16,

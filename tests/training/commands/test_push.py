@@ -19,6 +19,8 @@ from sublayers.training import cli
 from sublayers.training.commands.push import main
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["hub_server"]
 IDS = [[5, 6, 7, 8, 9]]
 LOAD_WITHOUT_THE_PACKAGE = """

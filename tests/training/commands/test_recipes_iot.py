@@ -5,6 +5,8 @@ from transformers import AutoModelForSeq2SeqLM
 from sublayers import IOTSeq2SeqConfig
 from sublayers.training.commands.seq2seq import parse
 
+pytestmark = pytest.mark.slow
+
 # the paper's choices (A.3) by the numbers of Table 11
 TABLE_11 = {1: "scf", 2: "fsc", 3: "cfs", 4: "csf", 5: "sfc", 6: "fcs"}
 TRANSLATION = {"task": "translation", "num_beams": 5, "length_penalty": None, "separate_vocabularies": False}

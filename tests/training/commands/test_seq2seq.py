@@ -20,6 +20,8 @@ from sublayers.training import cli
 from sublayers.training.commands.seq2seq import main as seq2seq, parse
 from sublayers.training.data.pairs import train_pair_tokenizers
 
+pytestmark = pytest.mark.slow
+
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 TINY = {
     "encoder_sublayer_order": "fsf",

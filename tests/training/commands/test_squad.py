@@ -19,6 +19,8 @@ from sublayers.training.commands.squad import SquadArguments, choose_answers, ma
 from sublayers.training.data.squad import SquadDataArguments, answer_windows
 from sublayers.training.data.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["Ann", "Bob", "Cleo", "Dan", "Eve", "Flo", "Gus", "Hal"]
 CITIES = ["Rome", "Paris", "Oslo", "Lima", "Bonn", "Cairo", "Delhi", "Quito"]
 FLAGS = ["--max_seq_length", "24", "--doc_stride", "6", "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"]

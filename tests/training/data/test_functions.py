@@ -101,6 +101,7 @@ def test_code_is_paired_with_its_documentation_and_split_by_file():
     assert {split: rows[:] for split, rows in again.items()} == {split: rows[:] for split, rows in pairs.items()}
 
 
+@pytest.mark.slow
 def test_pairs_of_the_standard_library():
     pairs = documentation.docstring_to_code()
     found = {split: list(zip(rows["source"], rows["target"], strict=True)) for split, rows in pairs.items()}

@@ -261,6 +261,7 @@ def test_a_tokenizer_that_turns_texts_to_lower_case(tmp_path):
     assert not any(token.startswith("ĠH") for token in loaded.get_vocab())
 
 
+@pytest.mark.slow
 def test_another_process_trains_the_same_tokenizer():
     program = f"""
 from datasets import Dataset

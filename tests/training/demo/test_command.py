@@ -8,6 +8,8 @@ import pytest
 from sublayers.training.data import corpus, functions as documentation
 from sublayers.training.demo import bert as demo_bert, command as demo, lm as demo_lm, seq2seq as demo_seq2seq
 
+pytestmark = pytest.mark.slow
+
 
 def test_bigram_perplexity_equals_a_naive_count():
     draw = np.random.default_rng(0)

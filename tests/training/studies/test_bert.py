@@ -8,6 +8,8 @@ from sublayers import MacaronBertConfig, MacaronBertForPreTraining, PARBertConfi
 from sublayers.training.commands import glue, pretrain, squad
 from sublayers.training.studies import bert as study
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = {"pretrain": pretrain, "glue": glue, "squad": squad}
 CONFIGS = {
     "par_bert": (PARBertConfig, PARBertForPreTraining),

@@ -9,6 +9,8 @@ from sublayers import (
 )
 from sublayers.training.studies.ensemble import Seq2SeqEnsemble
 
+pytestmark = pytest.mark.slow
+
 PAD, EOS, STEPS, BEAMS = 1, 2, 5, 3
 SIZES = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "dropout": 0.0}
 ENDLESS = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "eos_token_id": None, "do_sample": False}

@@ -16,6 +16,8 @@ from sublayers import (
 from sublayers.training.studies.ensemble import Seq2SeqEnsemble
 from sublayers.training.studies.orders import main as study_orders, study_subset
 
+pytestmark = pytest.mark.slow
+
 SPECIAL = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 WORDS = [f"w{i}" for i in range(24)]
 VOCAB = [*SPECIAL.values(), *WORDS]

@@ -6,6 +6,8 @@ from transformers import AutoModelForSeq2SeqLM
 from sublayers.training.studies import seq2seq as study_seq2seq
 from sublayers.training.studies.seq2seq import studied
 
+pytestmark = pytest.mark.slow
+
 FLAGS = """
     --task translation --source de --target en --hidden_size 16 --num_attention_heads 2 --vocab_size 280
     --max_source_length 60 --max_target_length 60 --max_tokens 120 --max_steps 2 --eval_steps 1 --save_strategy no

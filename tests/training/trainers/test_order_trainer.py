@@ -23,6 +23,8 @@ from sublayers.modeling import modeling_iot_seq2seq
 from sublayers.training.commands.seq2seq import main as seq2seq
 from sublayers.training.trainers.order_trainer import OrderTrainer
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": VOCAB, "dropout": 0.0}
 ORDERS = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc", "cfs"]}
 BLOCKS = {"num_encoder_blocks": 1, "num_decoder_blocks": 1}

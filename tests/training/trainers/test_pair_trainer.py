@@ -16,6 +16,8 @@ from sublayers.training.commands.seq2seq_arguments import Seq2SeqTrainerArgument
 from sublayers.training.data.pairs import tokenize_pairs, train_pair_tokenizers
 from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer
 
+pytestmark = pytest.mark.slow
+
 
 def tiny_trainer(trainer_class, folder, max_tokens, **arguments):
     """A trainer on pairs that differ in their first tokens, its pairs and its model."""

@@ -18,6 +18,8 @@ from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers.arguments import TrainerArguments
 from sublayers.training.trainers.resume import NEEDED_TO_RESUME, find_checkpoint, find_fault
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"line {n} of a tiny corpus" for n in range(60)]
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "dropout": 0.1}
 RUN = ["--use_cpu", "--disable_tqdm", "true", "--max_steps", "7", "--per_device_train_batch_size", "6"]
