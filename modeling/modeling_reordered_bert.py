@@ -215,7 +215,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
             else:
                 next_sentence_loss = losses.mean()
             loss = next_sentence_loss if loss is None else loss + next_sentence_loss
-        every, few = (None, logits) if labelled is not None and self.training else (place(logits, labelled), None)
+        every, few = divide_scores(logits, labelled, self.training)
         return PreTrainingOutput(
             loss=loss,
             prediction_logits=every,
@@ -269,7 +269,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
             **kwargs,
         )
         logits = self.lm_head(self.lm_transform(hidden_states))
-        every, few = (None, logits) if labelled is not None and self.training else (place(logits, labelled), None)
+        every, few = divide_scores(logits, labelled, self.training)
         return LabelledLMOutput(
             loss=None if labels is None else masked_lm_loss(logits, labels, labelled, num_items_in_batch),
             logits=every,
@@ -369,13 +369,21 @@ def masked_lm_loss(
     return mean_cross_entropy(logits.flatten(0, -2), targets.flatten(), num_items_in_batch)
 
 
-def place(logits: torch.Tensor, labelled: torch.Tensor | None) -> torch.Tensor:
-    """Put logits (labelled, vocabulary) where they belong, NaN elsewhere: (batch, length, vocabulary)."""
+def divide_scores(
+    logits: torch.Tensor, labelled: torch.Tensor | None, training: bool
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Say what comes back as `logits` and as `labelled_logits`: outside of training the former, where they belong.
+
+    Logits (labelled, vocabulary), or those of all words without `labelled`, become (batch, length, vocabulary) with NaN
+    elsewhere.
+    """
     if labelled is None:
-        return logits
+        return logits, None
+    if training:
+        return None, logits
     placed = logits.new_full((*labelled.shape, logits.shape[-1]), float("nan"))
     placed[labelled] = logits
-    return placed
+    return placed, None
 
 
 def classifier_dropout(config: ReorderedBertConfig) -> nn.Dropout:
