@@ -5,6 +5,8 @@ Baevski and Auli (2019), "Adaptive Input Representations for Neural Language Mod
 `adaptive_cutoffs` divides them into bands.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers.utils.import_utils import is_tracing
@@ -49,6 +51,12 @@ class AdaptiveEmbedding(nn.ModuleList):
     def __init__(self, config):
         super().__init__(AdaptiveBand(size, width, config.hidden_size) for size, width in config.adaptive_bands)
         self.cutoffs = config.adaptive_cutoffs
+
+    @property
+    def num_embeddings(self) -> int:
+        """Size of the vocabulary, which grows and shrinks with the last band."""
+        last: Any = self[-1]
+        return self.cutoffs[-1] + len(last.table)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Look the words up; each band is asked for all of them, which costs little and needs no data-dependent shape.

@@ -66,7 +66,7 @@ def check_shape(name: str, tensor: torch.Tensor | None, *shape: int) -> None:
         raise ValueError(f"{name} must have the shape of the tokens, {shape}, got {(*tensor.shape,)}")
 
 
-def given(
+def check_tokens(
     input_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
     attention_mask: torch.Tensor | None = None,

@@ -2,7 +2,7 @@
 
 import torch
 
-from sublayers.modeling.embeddings import given
+from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.plan import Plan
 
 
@@ -23,19 +23,19 @@ def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -
     return torch.where(positions < 0, positions + length, positions)
 
 
-def read_body(model, logits_to_keep: int | torch.Tensor, **inputs):
+def run_and_read(model, logits_to_keep: int | torch.Tensor, **inputs):
     """Run `model.model` and return its hidden states at `logits_to_keep`, and all its outputs.
 
     The states are (batch, kept, hidden), or (kept in all, hidden) for a 2-D boolean mask. Positions that are not kept
     skip the sublayers that only they would read, unless the caller asks for all hidden states or attention weights.
     """
-    tokens = given(inputs["input_ids"], inputs["inputs_embeds"])
+    tokens = check_tokens(inputs["input_ids"], inputs["inputs_embeds"])
     read = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
-    plan = Plan(tokens, inputs["attention_mask"], read, model.records(**inputs))
-    return run_plan(model, plan, **inputs)
+    plan = Plan(tokens, inputs["attention_mask"], read, model.is_recorded(**inputs))
+    return run_planned(model, plan, **inputs)
 
 
-def run_plan(model, plan: Plan, **inputs):
+def run_planned(model, plan: Plan, **inputs):
     """Run `model.model` as planned, and return the hidden states that are read, and all its outputs."""
     outputs = model.model(plan=plan, return_dict=True, **inputs)
     return plan.select(outputs.last_hidden_state), outputs

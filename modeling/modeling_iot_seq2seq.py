@@ -19,7 +19,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
-from sublayers.modeling.embeddings import check_shape, given
+from sublayers.modeling.embeddings import check_shape, check_tokens
 from sublayers.modeling.losses import IGNORED, weighted_cross_entropy
 from sublayers.modeling.modeling_reordered_seq2seq import (
     LabelledSeq2SeqLMOutput,
@@ -135,7 +135,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
             ValueError: a forced order that there is not, or what every encoder refuses.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds, attention_mask)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "input_ids")
         batch, device = tokens.shape[0], tokens.device
@@ -185,7 +185,7 @@ class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
             ValueError: a cache that was filled when all rows had one order, or what every decoder refuses.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
         check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
         batch, sources = tokens.shape[0], encoder_hidden_states.shape[0]
         of_sources = {
@@ -392,7 +392,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         if targets["decoder_input_ids"] is None and targets["decoder_inputs_embeds"] is None:
             targets["decoder_input_ids"] = self.prepare_decoder_input_ids_from_labels(labels)
         ids, embeds, mask = (targets[f"decoder_{name}"] for name in ("input_ids", "inputs_embeds", "attention_mask"))
-        tokens = given(ids, embeds, mask, prefix="decoder_")
+        tokens = check_tokens(ids, embeds, mask, prefix="decoder_")
         check_shape("labels", labels, *tokens.shape[:2])
         labelled = labels != IGNORED
         states, encoded = self.run_paths(source, targets, labelled, **kwargs)

@@ -24,12 +24,12 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
-from sublayers.modeling.embeddings import check_shape, given, look_up, number_positions, position_embeddings
-from sublayers.modeling.heads import first_tokens, read_body, run_plan
+from sublayers.modeling.body import Body
+from sublayers.modeling.embeddings import check_shape, check_tokens, look_up, number_positions
+from sublayers.modeling.heads import first_tokens, run_and_read, run_planned
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan, select_positions
-from sublayers.modeling.stack import SublayerStack, final_norm
 
 
 class ReorderedBertPreTrainedModel(SublayersPreTrainedModel):
@@ -50,26 +50,23 @@ class Pooler(nn.Module):
         return self.dense(hidden_states).tanh()
 
 
-class ReorderedBertModel(ReorderedBertPreTrainedModel):
+class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
     """Token ids to hidden states that know both sides: (batch, length) -> (batch, length, hidden)."""
 
     def __init__(self, config: ReorderedBertConfig, add_pooling_layer: bool = True):
-        super().__init__(config)
-        segments, hidden_size = config.type_vocab_size, config.hidden_size
-        untrained = 0 if config.untrained_first_segment else None
-        self.embed_tokens = nn.Embedding(config.vocab_size, hidden_size)
-        self.embed_positions = position_embeddings(config)
-        self.embed_token_types = nn.Embedding(segments, hidden_size, padding_idx=untrained)
-        self.embed_scale = hidden_size**0.5 if config.scale_embedding else 1.0
-        self.embed_norm = nn.LayerNorm(hidden_size, config.layer_norm_eps) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, [config.sublayer_order], is_causal=False)
-        self.norm = final_norm(config)
+        hidden_size, untrained = config.hidden_size, 0 if config.untrained_first_segment else None
+        super().__init__(
+            config,
+            [config.sublayer_order],
+            is_causal=False,
+            embed_tokens=nn.Embedding(config.vocab_size, hidden_size),
+            embed_token_types=nn.Embedding(config.type_vocab_size, hidden_size, padding_idx=untrained),
+            embed_norm=nn.LayerNorm(hidden_size, config.layer_norm_eps) if config.embedding_norm else None,
+        )
         self.pooler: nn.Module | None = None
         if add_pooling_layer:
             # what heads call the pooled state is the raw one where there is no pooler
             self.pooler = Pooler(config) if config.head_type == "bert" else nn.Identity()
-        self.gradient_checkpointing = False
         self.post_init()
 
     @merge_with_config_defaults
@@ -91,26 +88,21 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel):
                 longer than `max_position_embeddings`.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds, attention_mask)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
-            remedy = "is this the model's own tokenizer?"
-            inputs_embeds = look_up(self.embed_tokens, tokens, "input_ids", config.vocab_size, remedy)
+            inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(config, inputs_embeds, attention_mask)
-        limit = config.max_position_embeddings
         if position_ids is None:
+            limit = config.max_position_embeddings
             position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
-        remedy = "shorten the input or raise max_position_embeddings"
-        table_ids = position_ids + config.position_offset
-        positions = look_up(self.embed_positions, table_ids, "position_ids", limit, remedy)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         remedy = "a text has as many segments as type_vocab_size says"
         segments = look_up(self.embed_token_types, token_type_ids, "token_type_ids", config.type_vocab_size, remedy)
 
-        hidden_states = self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions + segments))
         hidden_states = self.layers(
-            hidden_states,
-            plan or Plan(tokens, attention_mask, is_recorded=self.records(**kwargs)),
+            self.embed(inputs_embeds, position_ids, segments),
+            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
             attention_mask=mask,
             position_ids=position_ids,
             **kwargs,
@@ -183,15 +175,15 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
         labelled words in all accumulated batches, each pair counts as often as it has such words: the sum over
         batches is then the same however the rows are divided, which only the number of pairs would allow for a mean.
         """
-        tokens = given(input_ids, inputs_embeds, attention_mask)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         (labelled, words), first = find_labelled(labels, tokens, attention_mask), first_tokens(tokens, attention_mask)
         read = None
         if labelled is not None:
             is_first = torch.zeros_like(labelled).scatter(1, first.expand(len(labelled), 1), True)
             read = labelled | is_first
-        hidden_states, outputs = run_plan(
+        hidden_states, outputs = run_planned(
             self,
-            Plan(tokens, words, read, self.records(**kwargs)),
+            Plan(tokens, words, read, self.is_recorded(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -256,11 +248,11 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
         Other positions are not computed then (compiled graphs, whose shapes are fixed, compute all): their logits are
         NaN. In training there are no `logits` then, only `labelled_logits` (labelled, vocabulary).
         """
-        tokens = given(input_ids, inputs_embeds, attention_mask)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         labelled, words = find_labelled(labels, tokens, attention_mask)
-        hidden_states, outputs = run_plan(
+        hidden_states, outputs = run_planned(
             self,
-            Plan(tokens, words, labelled, self.records(**kwargs)),
+            Plan(tokens, words, labelled, self.is_recorded(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -335,8 +327,8 @@ class ReorderedBertForNextSentencePrediction(ReorderedBertPreTrainedModel):
 def read_pooled(model: ReorderedBertPreTrainedModel, **inputs):
     """Run `model.model` for the first token of each row and pool it: (batch, hidden), and the body's outputs."""
     mask = inputs["attention_mask"]
-    first = first_tokens(given(inputs["input_ids"], inputs["inputs_embeds"], mask), mask)
-    hidden_states, outputs = read_body(model, first, **inputs)
+    first = first_tokens(check_tokens(inputs["input_ids"], inputs["inputs_embeds"], mask), mask)
+    hidden_states, outputs = run_and_read(model, first, **inputs)
     return model.model.pooler(hidden_states[:, 0]), outputs
 
 
@@ -501,7 +493,7 @@ class ReorderedBertForTokenClassification(ReorderedBertPreTrainedModel):
         **kwargs,
     ) -> TokenClassifierOutput:
         """Classify every token; labels (batch, length) are class ids, or -100 for tokens that do not count."""
-        hidden_states, outputs = read_body(
+        hidden_states, outputs = run_and_read(
             self,
             0,
             input_ids=input_ids,
@@ -545,7 +537,7 @@ class ReorderedBertForQuestionAnswering(ReorderedBertPreTrainedModel):
 
         Positions (batch) outside the text, which mark answers that were cut off, count nowhere.
         """
-        hidden_states, outputs = read_body(
+        hidden_states, outputs = run_and_read(
             self,
             0,
             input_ids=input_ids,

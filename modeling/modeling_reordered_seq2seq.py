@@ -23,11 +23,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.modeling.attention import CrossAttention, SelfAttention
-from sublayers.modeling.embeddings import check_shape, given, look_up, number_positions, position_embeddings
+from sublayers.modeling.body import Body
+from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.stack import SublayerStack, final_norm
 
 
 class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
@@ -58,33 +58,17 @@ class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
 
-class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel):
-    """What encoder and decoder share: embeddings, the stack of sublayers and the norm behind it."""
+class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel, Body):
+    """What encoder and decoder share."""
 
     def __init__(self, config: ReorderedSeq2SeqConfig, orders: list[str], vocab_size: int, is_causal: bool):
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(vocab_size, config.hidden_size)
-        self.embed_positions = position_embeddings(config)
-        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
-        norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
-        self.embed_norm = norm if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, orders, is_causal)
-        self.norm = final_norm(config)
-        self.gradient_checkpointing = False
+        words = nn.Embedding(vocab_size, config.hidden_size)
+        norm = None
+        if config.embedding_norm:
+            norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+        super().__init__(config, orders, is_causal, embed_tokens=words, embed_norm=norm)
         self.post_init()
         self._tp_plan = tensor_parallel_plan(orders[0])
-
-    def look_up_tokens(self, input_ids: torch.Tensor, name: str) -> torch.Tensor:
-        """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""
-        remedy = "is this the model's own tokenizer?"
-        return look_up(self.embed_tokens, input_ids, name, self.embed_tokens.num_embeddings, remedy)
-
-    def embed(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, name: str) -> torch.Tensor:
-        """Add positions to tokens: (batch, length, hidden), (batch or 1, length) -> (batch, length, hidden)."""
-        limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
-        positions = look_up(self.embed_positions, position_ids + self.config.position_offset, name, limit, remedy)
-        return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
 
 
 class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
@@ -114,15 +98,15 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a source
                 longer than `max_position_embeddings`.
         """
-        tokens = given(input_ids, inputs_embeds, attention_mask)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
-            inputs_embeds = self.look_up_tokens(tokens, "input_ids")
+            inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
         limit = self.config.max_position_embeddings
         position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
         hidden_states = self.layers(
-            self.embed(inputs_embeds, position_ids, "position_ids"),
-            Plan(tokens, attention_mask, is_recorded=self.records(**kwargs)),
+            self.embed(inputs_embeds, position_ids),
+            Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
             attention_mask=mask,
             **kwargs,
         )
@@ -166,7 +150,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
                 than `max_position_embeddings`, or a batch that is no multiple of the source's.
         """
         config = self.config
-        tokens = given(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
         check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
         batch, length = tokens.shape[:2]
         if inputs_embeds is None:
@@ -198,8 +182,10 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         if source_packing is not None:
             encoder_hidden_states = source_packing.pack(encoder_hidden_states)
         hidden_states = self.layers(
-            self.embed(inputs_embeds, position_ids, "decoder_position_ids"),
-            Plan(tokens, attention_mask if padding_mask is None else padding_mask, is_recorded=self.records(**kwargs)),
+            self.embed(inputs_embeds, position_ids, name="decoder_position_ids"),
+            Plan(
+                tokens, attention_mask if padding_mask is None else padding_mask, is_recorded=self.is_recorded(**kwargs)
+            ),
             encoder_hidden_states=encoder_hidden_states,
             cross_inputs={
                 "attention_mask": cross_mask,
@@ -380,7 +366,9 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            check_shape("labels", labels, *given(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_").shape[:2])
+            check_shape(
+                "labels", labels, *check_tokens(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_").shape[:2]
+            )
             labelled = labels != IGNORED
             if self.training:
                 padding_mask = up_to_last(labelled)

@@ -19,12 +19,12 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax
-from sublayers.modeling.embeddings import given, look_up, number_positions, position_embeddings
-from sublayers.modeling.heads import last_tokens, read_body
+from sublayers.modeling.body import Body
+from sublayers.modeling.embeddings import check_tokens, number_positions
+from sublayers.modeling.heads import last_tokens, run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.stack import SublayerStack, final_norm
 
 
 class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
@@ -64,21 +64,13 @@ class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
             init.normal_(module.words, std=module.words.shape[1] ** -0.5)
 
 
-class SandwichLMModel(SandwichLMPreTrainedModel):
+class SandwichLMModel(SandwichLMPreTrainedModel, Body):
     """Token ids to hidden states: (batch, length) -> (batch, length, hidden)."""
 
     def __init__(self, config: SandwichLMConfig):
-        super().__init__(config)
         adaptive = config.adaptive_cutoffs is not None
-        self.embed_tokens = (
-            AdaptiveEmbedding(config) if adaptive else nn.Embedding(config.vocab_size, config.hidden_size)
-        )
-        self.embed_positions = position_embeddings(config)
-        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, [config.sublayer_order], is_causal=True)
-        self.norm = final_norm(config)
-        self.gradient_checkpointing = False
+        words = AdaptiveEmbedding(config) if adaptive else nn.Embedding(config.vocab_size, config.hidden_size)
+        super().__init__(config, [config.sublayer_order], is_causal=True, embed_tokens=words)
         self.post_init()
 
     @merge_with_config_defaults
@@ -100,10 +92,9 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a sequence
                 longer than `max_position_embeddings`.
         """
-        tokens = given(input_ids, inputs_embeds, attention_mask, past_key_values)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
         if inputs_embeds is None:
-            vocab_size, remedy = self.config.vocab_size, "is this the model's own tokenizer?"
-            inputs_embeds = look_up(self.embed_tokens, tokens, "input_ids", vocab_size, remedy)
+            inputs_embeds = self.look_up_tokens(tokens)
 
         # position_ids that restart mark packed sequences, but only for a mask that is built without a cache
         causal_mask = create_causal_mask(self.config, inputs_embeds, attention_mask, past_key_values, position_ids)
@@ -115,13 +106,9 @@ class SandwichLMModel(SandwichLMPreTrainedModel):
             # without the config, which compilers cannot read an order from, it grows as it is filled
             past_key_values = DynamicCache()
 
-        limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
-        table_ids = position_ids + self.config.position_offset
-        positions = look_up(self.embed_positions, table_ids, "position_ids", limit, remedy)
-        hidden_states = self.dropout(inputs_embeds * self.embed_scale + positions)
         hidden_states = self.layers(
-            hidden_states,
-            plan or Plan(tokens, attention_mask, is_recorded=self.records(**kwargs)),
+            self.embed(inputs_embeds, position_ids),
+            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
             attention_mask=causal_mask,
             past_key_values=past_key_values,
             position_ids=position_ids,
@@ -173,7 +160,7 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
         **kwargs,
     ) -> CausalLMOutputWithPast:
         """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail."""
-        hidden_states, outputs = read_body(
+        hidden_states, outputs = run_and_read(
             self,
             logits_to_keep,
             input_ids=input_ids,
@@ -231,9 +218,11 @@ class SandwichLMForSequenceClassification(SandwichLMPreTrainedModel):
         **kwargs,
     ) -> SequenceClassifierOutputWithPast:
         """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
-        hidden_states, outputs = read_body(
+        hidden_states, outputs = run_and_read(
             self,
-            last_tokens(given(input_ids, inputs_embeds, attention_mask), attention_mask, self.config.pad_token_id),
+            last_tokens(
+                check_tokens(input_ids, inputs_embeds, attention_mask), attention_mask, self.config.pad_token_id
+            ),
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,

@@ -52,7 +52,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
         # the Trainer, when it resumes, takes for missing what is saved under its other name
         self._keys_to_ignore_on_save = set(self.all_tied_weights_keys)
 
-    def records(self, **inputs) -> bool:
+    def is_recorded(self, **inputs) -> bool:
         """Say whether a caller asks for hidden states or attention weights, which need every position as it is."""
         asked = (inputs.get(name, getattr(self.config, name)) for name in ("output_hidden_states", "output_attentions"))
         # 0 is the number of a hidden state

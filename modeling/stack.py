@@ -82,7 +82,7 @@ class SublayerStack(nn.ModuleList):
             layer.mixer.output_map.num_sublayers = len(order)
             self.append(layer)
         self.config = config
-        self.runs = [self.places(expand(other), order) for other in orders]
+        self.indices = [self.locate(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
 
     def __getitem__(self, index):
@@ -90,7 +90,7 @@ class SublayerStack(nn.ModuleList):
         return nn.ModuleList([*self][index]) if isinstance(index, slice) else super().__getitem__(index)
 
     @staticmethod
-    def places(order: str, first: str) -> list[int]:
+    def locate(order: str, first: str) -> list[int]:
         """Say where in the first order the sublayers of another stand: its n-th `s` is the n-th `s` there."""
         found = {letter: iter([i for i, other in enumerate(first) if other == letter]) for letter in set(first)}
         return [next(found[letter]) for letter in order]
@@ -116,7 +116,7 @@ class SublayerStack(nn.ModuleList):
         last_attention = self.last_attention[order]
         if kept is not None and last_attention < 0:
             hidden_states = select_positions(hidden_states, kept)
-        for i, place in enumerate(self.runs[order]):
+        for i, place in enumerate(self.indices[order]):
             layer: Any = self[place]
             leaving = kept if i == last_attention else None
             if i in dropped:

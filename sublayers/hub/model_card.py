@@ -38,7 +38,7 @@ MARKUP = re.compile(
 )
 
 # by the end of the name of a model's class: the Hub's name for its task, and what it is for
-TASKS = {
+HEAD_TASKS = {
     "ForCausalLM": ("text-generation", "a language model that continues texts"),
     "ForMaskedLM": ("fill-mask", "an encoder that fills in masked words"),
     "ForPreTraining": ("fill-mask", "an encoder with BERT's two heads of pre-training, to be fine-tuned"),
@@ -166,7 +166,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
     heads = {head.__name__: auto_class.__name__ for auto_class, head in AUTO_CLASSES.get(type(config), {}).items()}
     if architecture not in heads:
         return
-    task, purpose = next(known for ending, known in TASKS.items() if architecture.endswith(ending))
+    task, purpose = next(known for ending, known in HEAD_TASKS.items() if architecture.endswith(ending))
     task = run.get("task", task)
     scores = _scores(run)
     drawn = stacks(config)

@@ -10,6 +10,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, hf_hub_download, snapshot
 from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.file_download import http_get
 
+pytestmark = pytest.mark.slow
 pytest_plugins = ["hub_server"]
 WEIGHTS = bytes(range(256)) * 100
 

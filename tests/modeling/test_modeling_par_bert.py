@@ -27,6 +27,7 @@ from transformers import (
 from sublayers import AUTO_CLASSES, PARBertConfig, PARBertModel, par
 from sublayers.training.convert.bert import from_bert
 
+pytestmark = pytest.mark.slow
 BERTS = {
     AutoModel: BertModel,
     AutoModelForPreTraining: BertForPreTraining,

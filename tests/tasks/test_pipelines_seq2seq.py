@@ -29,6 +29,7 @@ import sublayers.pipelines  # noqa: F401
 from sublayers import IOTSeq2SeqConfig, MacaronSeq2SeqConfig, MacaronSeq2SeqForConditionalGeneration
 from sublayers.tasks.text2text_generation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 
+pytestmark = pytest.mark.slow
 TEXTS = ["Bob came.", "Ann wrote the letter in Paris, and Bob read it in Rome.", "An unbelievably long winter came."]
 POSITIONS = 48
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": POSITIONS}
@@ -96,7 +97,6 @@ def generated(model, tokenizer, text, decoder=None, **settings):
     return texts, rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_bart, make_marian, make_t5, make_macaron, make_iot])
 @pytest.mark.parametrize(
     ("task", "key"),

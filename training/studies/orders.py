@@ -21,7 +21,7 @@ from sublayers.training.studies.writer import Writer, load_writer
 from sublayers.training.trainers.resume import complete_checkpoints
 
 # the metric of each task that tables and pictures show
-SCORES = {"translation": "bleu", "summarization": "rougeL", "code": "sentence_bleu"}
+TASK_METRICS = {"translation": "bleu", "summarization": "rougeL", "code": "sentence_bleu"}
 # how many tokens are the frequent ones of Table 18
 FREQUENT = 20
 
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         ValueError: bad flags or data, or models that cannot be studied so.
     """
     args, data = parse_flags(expand_settings_file(argv, "study"), FLAGS, USAGE)
-    folder, names, metric = Path(args.output_dir), args.model_name_or_path, SCORES[args.task]
+    folder, names, metric = Path(args.output_dir), args.model_name_or_path, TASK_METRICS[args.task]
     refuse_to_overwrite(folder)
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
         raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
@@ -129,7 +129,7 @@ def study_model(
             for n, path in enumerate(writer.paths, 1)
         ]
 
-    pairs, metric, texts = splits[args.split], SCORES[args.task], write_all(args.split)
+    pairs, metric, texts = splits[args.split], TASK_METRICS[args.task], write_all(args.split)
     encoders, decoders = writer.model.config.stack_orders
     orders: list[dict[str, Any]] = [
         {

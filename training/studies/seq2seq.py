@@ -16,7 +16,7 @@ from sublayers.training.flags import expand_settings_file, positive
 from sublayers.training.studies.tables import mean_and_deviation, write_results, write_table
 
 # figures of a run that are compared
-SCORES = ("eval_loss", "eval_bleu", "test_bleu")
+SHOWN_SCORES = ("eval_loss", "eval_bleu", "test_bleu")
 
 
 class Studied(NamedTuple):
@@ -145,7 +145,9 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
 
 def report(found: dict[str, dict[str, Any]], folder: Path) -> None:
     """Write the scores as `results.json`, as the table `results.md` and as a picture of the validation losses."""
-    scores = [name for name in SCORES if all(name in run for model in found.values() for run in model["runs"].values())]
+    scores = [
+        name for name in SHOWN_SCORES if all(name in run for model in found.values() for run in model["runs"].values())
+    ]
     head = ["model", "encoder", "decoder", "parameters", *scores, "training, minutes"]
     rows = []
     figure = Figure(figsize=(7, 4.5), layout="constrained")

@@ -1,0 +1,65 @@
+"""What the bodies of all families share."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from sublayers.modeling.embeddings import look_up, position_embeddings
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.stack import SublayerStack, final_norm
+
+
+class Body(SublayersPreTrainedModel):
+    """Embeddings, a stack of sublayers and the norm behind it.
+
+    Args:
+        config: of the family.
+        orders: what the stack runs, see there.
+        is_causal: whether a token sees only those before it.
+        embed_tokens: ids (batch, length) -> (batch, length, hidden), with a number of embeddings.
+        embed_token_types: segments (batch, length) -> (batch, length, hidden), in families that have them.
+        embed_norm: what follows the sum of all embeddings.
+    """
+
+    def __init__(
+        self,
+        config,
+        orders: list[str],
+        is_causal: bool,
+        embed_tokens: nn.Module,
+        embed_token_types: nn.Module | None = None,
+        embed_norm: nn.Module | None = None,
+    ):
+        super().__init__(config)
+        self.embed_tokens = embed_tokens
+        self.embed_positions = position_embeddings(config)
+        if embed_token_types is not None:
+            self.embed_token_types = embed_token_types
+        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        self.embed_norm = embed_norm or nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = SublayerStack(config, orders, is_causal)
+        self.norm = final_norm(config)
+        self.gradient_checkpointing = False
+
+    def look_up_tokens(self, input_ids: torch.Tensor, name: str = "input_ids") -> torch.Tensor:
+        """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""
+        table: Any = self.embed_tokens
+        return look_up(table, input_ids, name, table.num_embeddings, "is this the model's own tokenizer?")
+
+    def embed(
+        self,
+        inputs_embeds: torch.Tensor,
+        position_ids: torch.Tensor,
+        token_types: torch.Tensor | None = None,
+        name: str = "position_ids",
+    ) -> torch.Tensor:
+        """Add positions (batch or 1, length) and embedded segments to tokens: (batch, length, hidden) -> the same.
+
+        Raises what `look_up` raises.
+        """
+        limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
+        positions = look_up(self.embed_positions, position_ids + self.config.position_offset, name, limit, remedy)
+        states = inputs_embeds * self.embed_scale + positions
+        return self.dropout(self.embed_norm(states if token_types is None else states + token_types))
