@@ -1,7 +1,6 @@
 """Configuration of the sandwich language model."""
 
-from itertools import pairwise
-
+from sublayers.configuration.adaptive_bands import check_cutoffs, divide
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 
 
@@ -40,15 +39,7 @@ class SandwichLMConfig(SublayersConfig):
         Raises:
             ValueError: the vocabulary ends before the last band begins.
         """
-        cutoffs = self.adaptive_cutoffs or []
-        # not a check of the configuration: the vocabulary may be set later, when its tokenizer is known
-        if cutoffs and cutoffs[-1] >= self.vocab_size:
-            raise ValueError(
-                f"adaptive_cutoffs={cutoffs} leave no word of vocab_size={self.vocab_size} for the last band; "
-                "give smaller ones"
-            )
-        ends = pairwise([0, *cutoffs, self.vocab_size])
-        return [(end - start, self.hidden_size // self.adaptive_factor**i) for i, (start, end) in enumerate(ends)]
+        return divide(self.adaptive_cutoffs, self.vocab_size, self.hidden_size, self.adaptive_factor)
 
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:
@@ -61,14 +52,4 @@ class SandwichLMConfig(SublayersConfig):
     def validate_architecture(self):
         """Check also the cutoffs, and the widths of their bands."""
         super().validate_architecture()
-        if (cutoffs := self.adaptive_cutoffs) is None:
-            return
-        if not cutoffs or any(start >= end for start, end in pairwise([0, *cutoffs])):
-            raise ValueError(
-                f"adaptive_cutoffs={cutoffs} must increase from above 0; leave them out for a single table"
-            )
-        if self.hidden_size % self.adaptive_factor ** len(cutoffs):
-            raise ValueError(
-                f"hidden_size={self.hidden_size} cannot be divided by adaptive_factor={self.adaptive_factor} for each "
-                f"of adaptive_cutoffs={cutoffs}; give a smaller factor or fewer cutoffs"
-            )
+        check_cutoffs(self.adaptive_cutoffs, "hidden_size", self.hidden_size, self.adaptive_factor)

@@ -19,7 +19,7 @@ from sublayers.configuration.sublayer_order import ALPHABET, cache_slots, compac
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
 COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor")
-SHARES = ("dropout", "layerdrop", "_smoothing", "_probability")
+SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
 

@@ -5,6 +5,7 @@ Baevski and Auli (2019), "Adaptive Input Representations for Neural Language Mod
 `adaptive_cutoffs` divides them into bands.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 
 def number_bands(ids: torch.Tensor, cutoffs: list[int]) -> torch.Tensor:
     """Say in which band each id is, negative ones in the first."""
-    return torch.stack([ids >= cutoff for cutoff in cutoffs]).sum(0)
+    return sum((ids >= cutoff for cutoff in cutoffs), torch.zeros_like(ids))
 
 
 class AdaptiveBand(nn.Module):
@@ -56,7 +57,7 @@ class AdaptiveEmbedding(nn.ModuleList):
     def num_embeddings(self) -> int:
         """Size of the vocabulary, which grows and shrinks with the last band."""
         last: Any = self[-1]
-        return self.cutoffs[-1] + len(last.table)
+        return sum(self.cutoffs[-1:]) + len(last.table)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Look the words up; each band is asked for all of them, which costs little and needs no data-dependent shape.
@@ -98,13 +99,25 @@ class AdaptiveLogSoftmax(nn.Module):
         states = self.dropout(states)
         if labels is not None:
             return self.loss(states.flatten(0, -2), labels.flatten(), num_items_in_batch)
-        words, bands = self.head(states).log_softmax(-1).split([self.cutoffs[0], len(self.tails)], dim=-1)
-        tails = [tail(states).float().log_softmax(-1) + bands[..., i, None] for i, tail in enumerate(self.tails)]
-        return torch.cat([words, *tails], dim=-1)
+        head = self.head(states).log_softmax(-1)
+        tails = [
+            tail(states).float().log_softmax(-1) + head[..., self.column(band), None]
+            for band, tail in enumerate(self.tails, start=1)
+        ]
+        return torch.cat([head[..., : len(self.words)], *tails], dim=-1)
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Score the first band's words and the other bands: (..., hidden) -> (..., words and bands)."""
         return torch.cat([nn.functional.linear(states, self.words), self.bands(states)], dim=-1).float()
+
+    def resize_last(self, resized: Callable[[nn.Parameter], nn.Parameter]) -> None:
+        """Resize what scores the last band."""
+        last: Any = self.tails[-1]
+        last.table = resized(last.table)
+
+    def column(self, band: Any) -> Any:
+        """Say where in the head's scores that of a band stands, by its number from 1, or many of them in a tensor."""
+        return len(self.words) + band - 1
 
     def loss(
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
@@ -113,7 +126,7 @@ class AdaptiveLogSoftmax(nn.Module):
         if num_items_in_batch is None:
             num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
         bands = number_bands(labels, self.cutoffs)
-        chosen = torch.where(bands > 0, self.cutoffs[0] + bands - 1, labels)
+        chosen = torch.where(bands > 0, self.column(bands), labels)
         loss = mean_cross_entropy(self.head(states), chosen, num_items_in_batch)
         for number, (tail, first) in enumerate(zip(self.tails, self.cutoffs, strict=True), start=1):
             here = bands == number
@@ -124,3 +137,32 @@ class AdaptiveLogSoftmax(nn.Module):
                 scores, inside = tail(states[here]), labels[here] - first
             loss = loss + mean_cross_entropy(scores.float(), inside, num_items_in_batch)
         return loss
+
+
+def resize_bands(
+    model: Any, new_num_tokens: int | None, pad_to_multiple_of: int | None, mean_resizing: bool
+) -> nn.Module:
+    """Give a language model another number of words, for which the last band grows or shrinks.
+
+    Arguments are those of `resize_token_embeddings`.
+
+    Raises:
+        ValueError: the last band would be empty.
+    """
+    cutoffs = model.config.adaptive_cutoffs or [0]
+    multiple = pad_to_multiple_of or 1
+    size = -(-(new_num_tokens or model.config.vocab_size) // multiple) * multiple
+    if size <= cutoffs[-1]:
+        raise ValueError(f"{size} words are not enough for adaptive_cutoffs={cutoffs}; keep more")
+
+    def resized(table: nn.Parameter) -> nn.Parameter:
+        old = nn.Embedding.from_pretrained(table, freeze=not table.requires_grad)
+        return model._get_resized_embeddings(old, size - cutoffs[-1], mean_resizing=mean_resizing).weight
+
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    embedding[-1].table = resized(embedding[-1].table)
+    if head:
+        head.resize_last(resized)
+    model.config.vocab_size = size
+    model.tie_weights()
+    return embedding

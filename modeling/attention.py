@@ -28,6 +28,7 @@ class Attention(nn.Module):
 
     # whether the stack hands over the encoder's states
     reads_source = False
+    has_bias = True
 
     def __init__(self, config, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -36,10 +37,10 @@ class Attention(nn.Module):
         self.is_causal = is_causal
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
+        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
 
     @property
     def output_map(self) -> nn.Module:
@@ -51,7 +52,7 @@ class Attention(nn.Module):
         states = states if packing is None else packing.pad(states)
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def attend(self, query, key, value, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def attend(self, query, key, value, attention_mask=None, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Mix values by the backend that the configuration names: (batch, heads, length, head_dim) each.
 
         Returns:

@@ -3,8 +3,6 @@
 Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their Sublayers".
 """
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers import Cache, DynamicCache, GenerationMixin, initialization as init
@@ -18,7 +16,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax
+from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax, resize_bands
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_tokens, number_positions
 from sublayers.modeling.heads import last_tokens, run_and_read
@@ -33,26 +31,10 @@ class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
     config: SandwichLMConfig
 
     def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True):
-        """Resize the vocabulary as transformers does; where there are bands, the last one grows or shrinks.
-
-        Raises:
-            ValueError: the last band would be empty.
-        """
-        cutoffs = self.config.adaptive_cutoffs
-        if cutoffs is None:
+        """Resize the vocabulary as transformers does or, where there are bands, as `resize_bands` does."""
+        if self.config.adaptive_cutoffs is None:
             return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        multiple = pad_to_multiple_of or 1
-        size = -(-(new_num_tokens or self.config.vocab_size) // multiple) * multiple
-        if size <= cutoffs[-1]:
-            raise ValueError(f"{size} words are not enough for adaptive_cutoffs={cutoffs}; keep more")
-        embedding: Any = self.get_input_embeddings()
-        head = self.get_output_embeddings()
-        for band in (embedding[-1], *(head.tails[-1:] if head else ())):
-            table = nn.Embedding.from_pretrained(band.table, freeze=not band.table.requires_grad)
-            band.table = self._get_resized_embeddings(table, size - cutoffs[-1], mean_resizing=mean_resizing).weight
-        self.config.vocab_size = size
-        self.tie_weights()
-        return embedding
+        return resize_bands(self, new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     def _init_weights(self, module):
         super()._init_weights(module)

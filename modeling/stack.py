@@ -10,7 +10,10 @@ from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
+from sublayers.modeling.memory import RecurrentSublayer
 from sublayers.modeling.plan import Plan, select_positions
+from sublayers.modeling.relative_attention import RelativeAttention
+from sublayers.modeling.span_attention import SpanAttention
 from sublayers.modeling.sublayer import Sublayer
 
 
@@ -31,8 +34,13 @@ def slot(order: str, index: int) -> int:
 
 
 def build_self_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
-    """Make the sublayer `s`."""
-    return Sublayer(config, SelfAttention(config, slot(order, index), is_causal))
+    """Make the sublayer `s`, which knows positions by the embeddings or, of models with memory, on its own."""
+    number = slot(order, index)
+    if config.position_embedding_type == "relative":
+        return RecurrentSublayer(config, RelativeAttention(config, number))
+    if config.position_embedding_type == "key_table":
+        return RecurrentSublayer(config, SpanAttention(config, number))
+    return Sublayer(config, SelfAttention(config, number, is_causal))
 
 
 def build_cross_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:

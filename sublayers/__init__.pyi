@@ -13,6 +13,12 @@ from .configuration.configuration_macaron_seq2seq import (
 from .configuration.configuration_par_bert import (
     PARBertConfig as PARBertConfig,
 )
+from .configuration.configuration_par_transformer_xl import (
+    PARTransformerXLConfig as PARTransformerXLConfig,
+)
+from .configuration.configuration_sandwich_char_lm import (
+    SandwichCharLMConfig as SandwichCharLMConfig,
+)
 from .configuration.configuration_sandwich_lm import (
     SandwichLMConfig as SandwichLMConfig,
 )
@@ -56,6 +62,15 @@ from .modeling.modeling_par_bert import (
     PARBertForSequenceClassification as PARBertForSequenceClassification,
     PARBertForTokenClassification as PARBertForTokenClassification,
     PARBertModel as PARBertModel,
+)
+from .modeling.modeling_par_transformer_xl import (
+    PARTransformerXLForCausalLM as PARTransformerXLForCausalLM,
+    PARTransformerXLForSequenceClassification as PARTransformerXLForSequenceClassification,
+    PARTransformerXLModel as PARTransformerXLModel,
+)
+from .modeling.modeling_sandwich_char_lm import (
+    SandwichCharLMForCausalLM as SandwichCharLMForCausalLM,
+    SandwichCharLMModel as SandwichCharLMModel,
 )
 from .modeling.modeling_sandwich_lm import (
     SandwichLMForCausalLM as SandwichLMForCausalLM,

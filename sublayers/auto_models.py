@@ -20,6 +20,8 @@ from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
+from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
+from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
@@ -45,6 +47,12 @@ from sublayers.modeling.modeling_par_bert import (
     PARBertForTokenClassification,
     PARBertModel,
 )
+from sublayers.modeling.modeling_par_transformer_xl import (
+    PARTransformerXLForCausalLM,
+    PARTransformerXLForSequenceClassification,
+    PARTransformerXLModel,
+)
+from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMForCausalLM, SandwichCharLMModel
 from sublayers.modeling.modeling_sandwich_lm import (
     SandwichLMForCausalLM,
     SandwichLMForSequenceClassification,
@@ -87,6 +95,12 @@ AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
         AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration,
     },
     IOTSeq2SeqConfig: {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration},
+    PARTransformerXLConfig: {
+        AutoModel: PARTransformerXLModel,
+        AutoModelForCausalLM: PARTransformerXLForCausalLM,
+        AutoModelForSequenceClassification: PARTransformerXLForSequenceClassification,
+    },
+    SandwichCharLMConfig: {AutoModel: SandwichCharLMModel, AutoModelForCausalLM: SandwichCharLMForCausalLM},
 }
 
 for config_class, heads in AUTO_CLASSES.items():

@@ -19,6 +19,8 @@ from sublayers import (
     MacaronBertConfig,
     MacaronSeq2SeqConfig,
     PARBertConfig,
+    PARTransformerXLConfig,
+    SandwichCharLMConfig,
     SandwichLMConfig,
     SandwichSeq2SeqConfig,
 )
@@ -37,6 +39,16 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "macaron_seq2seq": (MacaronSeq2SeqConfig, AutoModelForSeq2SeqLM, PAIR),
     "sandwich_seq2seq": (SandwichSeq2SeqConfig, AutoModelForSeq2SeqLM, PAIR),
     "iot_seq2seq": (IOTSeq2SeqConfig, AutoModelForSeq2SeqLM, CHOICE),
+    "par_transformer_xl": (
+        PARTransformerXLConfig,
+        AutoModelForCausalLM,
+        {"sublayer_order": "sfsff", "adaptive_cutoffs": [20, 40], "memory_length": 32},
+    ),
+    "sandwich_char_lm": (
+        SandwichCharLMConfig,
+        AutoModelForCausalLM,
+        {"sublayer_order": "sfsff", "attention_span": 32, "span_ramp_size": 8},
+    ),
 }
 HEADS = [(config_class, auto_class) for config_class, heads in AUTO_CLASSES.items() for auto_class in heads]
 ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]

@@ -1,0 +1,77 @@
+"""Configuration of the PAR Transformer-XL."""
+
+from dataclasses import field
+from typing import Literal
+
+from sublayers.configuration.adaptive_bands import check_cutoffs, divide
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.configuration.configuration_sublayers import strict, tensor_parallel_plan
+
+
+@strict
+class PARTransformerXLConfig(RecurrentLMConfig):
+    """Transformer-XL over self-attention and feed-forward sublayers in any order.
+
+    The defaults are the base model of Mandava, Migacz and Florea (2020), "Pay Attention when Required", table A2:
+    199,840,218 parameters, and 191,950,298 of the interleaved order `(sf)16`. At evaluation the paper sets
+    `memory_length=640`, `clamp_length=400` and `same_length=True`.
+
+    Raises:
+        ValueError: cutoffs that do not increase from above 0, a width that cannot be divided for every band, or what
+            every configuration refuses.
+    """
+
+    model_type = "par_transformer_xl"
+
+    sublayer_order: str = "(sfff)6f8"
+    vocab_size: int = 267735
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    position_embedding_type: Literal["relative"] = "relative"  # type: ignore[assignment]
+    # how many tokens before a segment its attention remembers
+    memory_length: int = 192
+    # distances beyond are seen as this one; None: all are seen as they are
+    clamp_length: int | None = None
+    # whether every token sees memory_length tokens, itself included, or else all of the memory and of its segment
+    same_length: bool = False
+    # of the most frequent words' vectors; None: hidden_size
+    embedding_size: int | None = None
+    # ids, sorted by frequency, at which bands of rarer words begin; None: all words are in one
+    adaptive_cutoffs: list[int] | None = field(default_factory=lambda: [19997, 39997, 199997])
+    # how many times narrower than those of the band before the vectors of a band are, `div_val` in the original
+    adaptive_factor: int = 1
+    projection_initializer_range: float = 0.01
+
+    @property
+    def adaptive_bands(self) -> list[tuple[int, int]]:
+        """The number of words of each band, and the width of their vectors.
+
+        Raises:
+            ValueError: the vocabulary ends before the last band begins.
+        """
+        width = self.embedding_size or self.hidden_size
+        return divide(self.adaptive_cutoffs, self.vocab_size, width, self.adaptive_factor)
+
+    @property
+    def sliding_window(self) -> int:
+        """What transformers' caches call all that a new token sees, itself included."""
+        return self.memory_length + 1
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether matrices stand between words' vectors and the model."""
+        return self.adaptive_factor > 1 or self.embedding_size not in (None, self.hidden_size)
+
+    @RecurrentLMConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
+    def base_model_tp_plan(self) -> dict[str, str]:
+        """The tensor-parallel plan; every process has all of embeddings and attention."""
+        plan = tensor_parallel_plan("f") if "f" in self.sublayer_order else {}
+        return {name: split for name, split in plan.items() if name != "embed_tokens"}
+
+    def validate_architecture(self):
+        """Check also the cutoffs, and the widths of their bands."""
+        super().validate_architecture()
+        width = self.embedding_size or self.hidden_size
+        check_cutoffs(self.adaptive_cutoffs, "embedding_size", width, self.adaptive_factor)

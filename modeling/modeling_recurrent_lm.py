@@ -1,0 +1,265 @@
+"""What the language models with memory share: bodies that read a text segment by segment, and their heads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Cache, GenerationMixin
+from transformers.cache_utils import DynamicSlidingWindowLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutputWithPast,
+)
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.configuration.sublayer_order import cache_slots
+from sublayers.modeling.embeddings import check_tokens, look_up
+from sublayers.modeling.heads import last_tokens, run_and_read
+from sublayers.modeling.losses import IGNORED, check_labels, classification_loss
+from sublayers.modeling.memory import Memory
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.plan import Plan
+from sublayers.modeling.stack import SublayerStack, final_norm
+
+
+@dataclass
+class ModelOutputWithMemory(BaseModelOutputWithPast):
+    """Hidden states, and the memory for the next segment: (batch, remembered, hidden) of each attention sublayer."""
+
+    memory: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass
+class CausalLMOutputWithMemory(CausalLMOutputWithPast):
+    """Scores, and the memory as in `ModelOutputWithMemory`."""
+
+    memory: tuple[torch.Tensor, ...] | None = None
+
+
+class RecurrentLMPreTrainedModel(SublayersPreTrainedModel):
+    """Base of the language models with memory."""
+
+    config: RecurrentLMConfig
+    # they know no distances
+    _supports_flash_attn = False
+
+    def empty_memory(self, batch_size: int) -> tuple[torch.Tensor, ...]:
+        """Make the memory of nothing, with which a text begins: (batch, 0, hidden) of each attention sublayer."""
+        shape = (batch_size, 0, self.config.hidden_size)
+        body: Any = self.base_model
+        return tuple(torch.zeros(shape, device=self.device, dtype=self.dtype) for _ in range(body.num_attentions))
+
+
+class RecurrentLMModel(RecurrentLMPreTrainedModel):
+    """Token ids to hidden states: (batch, length) -> (batch, length, hidden).
+
+    A family makes the embeddings and says what its attention needs to know, by name, of states (batch, length, hidden),
+    how many of the keys are before them and how many there are in all (a static cache has more than it has filled), a
+    mask (batch, past and present length), and position ids (batch, length), which restart where another text begins.
+    """
+
+    embed_tokens: nn.Module
+    attention_inputs: Callable[..., dict[str, Any]]
+
+    def build_stack(self) -> None:
+        """Make what follows the embeddings."""
+        config = self.config
+        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = SublayerStack(config, [config.sublayer_order], is_causal=True)
+        self.norm = final_norm(config)
+        self.gradient_checkpointing = False
+        # compilers cannot read an order
+        self.num_attentions = cache_slots(config.sublayer_order, "self")
+
+    def check_memory(self, memory: Sequence[torch.Tensor], states: torch.Tensor) -> Memory:
+        """Check that a memory fits the order and the batch.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if len(memory) != self.num_attentions:
+            raise ValueError(
+                f"a memory of {len(memory)} attention sublayers does not fit {self.config.sublayer_order!r}, which has "
+                f"{self.num_attentions}; begin with empty_memory(batch_size)"
+            )
+        batch, _, width = states.shape
+        for remembered in memory:
+            if remembered.ndim != 3 or (remembered.shape[0], remembered.shape[2]) != (batch, width):
+                raise ValueError(
+                    f"a memory of shape {(*remembered.shape,)} does not fit a batch of {batch} rows and width {width}; "
+                    "begin with empty_memory(batch_size)"
+                )
+        if len({remembered.shape[1] for remembered in memory}) > 1 and self.has_one_length:
+            raise ValueError(
+                "all attention sublayers must remember as many tokens; begin with empty_memory(batch_size)"
+            )
+        return Memory(memory)
+
+    # whether all attention sublayers remember as many tokens
+    has_one_length = True
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        memory: Sequence[torch.Tensor] | None = None,
+        plan: Plan | None = None,
+        **kwargs,
+    ) -> ModelOutputWithMemory:
+        """Run the stack on a segment; a plan restricts the output to the positions that are read.
+
+        With a memory, that of the segments before, which `empty_memory` begins, comes the next one. Generation has a
+        cache instead.
+
+        Raises:
+            ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, a memory that
+                does not fit, or one beside a cache or a mask.
+        """
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
+        if inputs_embeds is None:
+            table: Any = self.embed_tokens
+            remedy = "is this the model's own tokenizer?"
+            inputs_embeds = look_up(table, tokens, "input_ids", table.num_embeddings, remedy)
+        length, exchanged = inputs_embeds.shape[1], None
+        past_length, num_keys = 0, length
+        if memory is not None:
+            if past_key_values is not None or attention_mask is not None:
+                raise ValueError("a memory stands for a cache, and its segments have no padding; pass it alone")
+            exchanged, use_cache = self.check_memory(memory, inputs_embeds), False
+            past_length = memory[0].shape[1] if memory else 0
+            num_keys += past_length
+        elif use_cache and past_key_values is None and not self.training:
+            past_key_values = self.empty_cache()
+        if past_key_values is not None and past_key_values.layers:
+            num_keys, offset = past_key_values.get_mask_sizes(length, 0)
+            past_length = past_key_values.get_seq_length() - offset
+
+        inputs = self.attention_inputs(inputs_embeds, past_length, num_keys, attention_mask, position_ids)
+        hidden_states = self.layers(
+            self.dropout(inputs_embeds * self.embed_scale),
+            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            past_key_values=past_key_values,
+            memory=exchanged,
+            **inputs,
+            **kwargs,
+        )
+        return ModelOutputWithMemory(
+            last_hidden_state=self.dropout(self.norm(hidden_states)),
+            past_key_values=past_key_values if use_cache else None,
+            memory=None if exchanged is None else tuple(exchanged.next),
+        )
+
+    def empty_cache(self) -> Cache:
+        """Make the cache of generation, which never holds more than attention sees."""
+        return Cache(layers=[DynamicSlidingWindowLayer(self.config.sliding_window) for _ in range(self.num_attentions)])
+
+
+class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, GenerationMixin):
+    """The language model: (batch, length) -> (batch, length, vocabulary).
+
+    A family makes the head, which turns states and, if there are any, the tokens that follow into logits and a loss.
+    """
+
+    model: RecurrentLMModel
+    score: Callable[..., tuple[torch.Tensor | None, torch.Tensor | None]]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        memory: Sequence[torch.Tensor] | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs,
+    ) -> CausalLMOutputWithMemory:
+        """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail.
+
+        Labels are the tokens themselves. With `shift_labels` they are, at each position, the token that follows, which
+        for the last one stands in the next segment. See the body about memory.
+        """
+        states, outputs = run_and_read(
+            self,
+            logits_to_keep,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            memory=memory,
+            **kwargs,
+        )
+        shifted = kwargs.pop("shift_labels", None)
+        if shifted is None and labels is not None:
+            shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+        if shifted is not None:
+            check_labels(shifted, states)
+        logits, loss = self.score(states, shifted, **kwargs)
+        return CausalLMOutputWithMemory(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            memory=outputs.memory,
+        )
+
+
+class RecurrentLMForSequenceClassification(RecurrentLMPreTrainedModel):
+    """Labels read off the last token of each row: (batch, length) -> (batch, labels)."""
+
+    model: RecurrentLMModel
+    score: nn.Module
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> SequenceClassifierOutputWithPast:
+        """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
+        states, outputs = run_and_read(
+            self,
+            last_tokens(tokens, attention_mask, self.config.pad_token_id),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.score(states[:, -1])
+        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
+        return SequenceClassifierOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

@@ -1,0 +1,129 @@
+"""The sandwich character model: attention of learned spans, over any order of sublayers.
+
+Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their Sublayers", section 5.2.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Cache, initialization as init
+from transformers.cache_utils import DynamicSlidingWindowLayer
+
+from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
+from sublayers.modeling.losses import IGNORED
+from sublayers.modeling.modeling_recurrent_lm import (
+    RecurrentLMForCausalLM,
+    RecurrentLMModel,
+    RecurrentLMPreTrainedModel,
+)
+from sublayers.modeling.span_attention import DistanceKeys, SpanAttention
+
+
+class SandwichCharLMPreTrainedModel(RecurrentLMPreTrainedModel):
+    """Base of the sandwich character models."""
+
+    config: SandwichCharLMConfig
+
+    def span_attentions(self) -> list[SpanAttention]:
+        """List the attentions, in their order."""
+        return [module for module in self.modules() if isinstance(module, SpanAttention)]
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        # as the authors do
+        if isinstance(module, nn.Linear):
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            if module.bias is not None:
+                bound = module.in_features**-0.5
+                init.uniform_(module.bias, -bound, bound)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight)
+        elif isinstance(module, DistanceKeys):
+            init.normal_(module.table)
+        elif isinstance(module, SpanAttention) and module.span is not None:
+            init.constant_(module.span, self.config.initial_span_share)
+
+
+class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
+    """The body of the sandwich character models."""
+
+    has_one_length = False
+
+    def __init__(self, config: SandwichCharLMConfig):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.positions = DistanceKeys(config)
+        self.build_stack()
+        self.post_init()
+
+    def attention_inputs(
+        self,
+        states: torch.Tensor,
+        past_length: int,
+        num_keys: int,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+    ) -> dict[str, Any]:
+        """Hand over the keys of distances, and say where there are tokens."""
+        if self.training:
+            self.clamp_spans()
+        length, tokens = states.shape[1], attention_mask
+        if tokens is not None and tokens.ndim == 4:
+            # what the last token sees
+            tokens = tokens[:, 0, -1, past_length : past_length + length]
+            tokens = tokens if tokens.dtype == torch.bool else tokens >= 0
+        elif tokens is not None:
+            tokens = tokens[:, -length:]
+        return {"key_table": self.positions.table, "token_mask": tokens}
+
+    @torch.no_grad()
+    def clamp_spans(self) -> None:
+        """Bring the shares that the last step of an optimiser moved out of 0 to 1 back."""
+        for attention in self.span_attentions():
+            if attention.span is not None:
+                attention.span.clamp_(0, 1)
+
+    def empty_cache(self) -> Cache:
+        """Make the cache of generation, in which each sublayer has what its longest head reads."""
+        return Cache(layers=[DynamicSlidingWindowLayer(s.read_length + 1) for s in self.span_attentions()])
+
+
+class SandwichCharLMForCausalLM(SandwichCharLMPreTrainedModel, RecurrentLMForCausalLM):
+    """The sandwich character model: (batch, length) -> (batch, length, vocabulary)."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: SandwichCharLMConfig):
+        super().__init__(config)
+        self.model = SandwichCharLMModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def span_loss(self) -> torch.Tensor:
+        """Compute what learned spans cost: the mean span of a sublayer's heads in tokens, summed, times `span_loss`."""
+        spans = [attention.span.mean() for attention in self.span_attentions() if attention.span is not None]
+        if not spans:
+            return torch.zeros((), device=self.device)
+        return self.config.span_loss * self.config.attention_span * torch.stack(spans).sum()
+
+    def score(
+        self, states: torch.Tensor, labels: torch.Tensor | None, num_items_in_batch=None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Score all characters; in training, spans cost something, too."""
+        logits = self.lm_head(states)
+        if labels is None:
+            return logits, None
+        loss = self.loss_function(
+            logits=logits,
+            labels=None,
+            shift_labels=labels.contiguous(),
+            vocab_size=self.config.vocab_size,
+            num_items_in_batch=num_items_in_batch,
+        )
+        if self.training and self.config.adaptive_span:
+            share = 1.0 if num_items_in_batch is None else (labels != IGNORED).sum() / num_items_in_batch
+            loss = loss + share * self.span_loss()
+        return logits, loss

@@ -1,0 +1,139 @@
+"""Self-attention that learns how far back it looks, a mixer of the stack.
+
+Sukhbaatar et al. (2019), "Adaptive Attention Span in Transformers".
+"""
+
+import math
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.utils.import_utils import is_tracing
+
+from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.plan import Packing, select_positions
+
+# spans are cut in steps of so many tokens, and as many more are remembered, since a span may grow
+STEP = 64
+# so many queries at a time, so that the scores of a long text fit into memory
+QUERIES = 512
+
+
+def skew(scores: torch.Tensor, empty: float) -> torch.Tensor:
+    """Move row i of the last dimensions i columns to the right: (..., length, span) -> (..., length, span + length)."""
+    length, span = scores.shape[-2:]
+    rows = nn.functional.pad(scores, (0, length + 1), value=empty).flatten(-2)
+    return rows[..., : length * (span + length)].unflatten(-1, (length, span + length))
+
+
+class DistanceKeys(nn.Module):
+    """The keys of all distances, of all sublayers and heads."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(config.attention_span, config.hidden_size // config.num_attention_heads))
+
+
+class SpanAttention(SelfAttention):
+    """Multi-head self-attention to the tokens before, but not to the token itself: (batch, length, hidden) -> the same.
+
+    Before a text stand zeros, which attention weighs as it does tokens.
+    """
+
+    has_bias = False
+
+    def __init__(self, config, layer_idx: int):
+        super().__init__(config, layer_idx, is_causal=True)
+        # the share of the longest span that each head reads
+        self.span = nn.Parameter(torch.empty(config.num_attention_heads)) if config.adaptive_span else None
+
+    @property
+    def read_length(self) -> int:
+        """How many tokens the head that looks back farthest reads, in whole steps."""
+        longest = self.config.attention_span
+        if self.span is None or is_tracing(self.span):
+            return longest
+        reads = math.ceil(self.span.detach().max().clamp(0, 1).item() * longest) + self.config.span_ramp_size
+        return longest - max(0, longest - max(1, reads)) // STEP * STEP
+
+    @property
+    def memory_length(self) -> int:
+        """How many tokens are remembered."""
+        longest = self.config.attention_span
+        return longest if self.span is None else min(longest, self.read_length + STEP)
+
+    def span_mask(self, span: torch.Tensor, length: int) -> torch.Tensor:
+        """Say how much each head reads of the tokens before, the farthest first: (heads, length) from 0 to 1."""
+        distances = torch.arange(length, 0, -1, device=span.device)
+        reach = span.clamp(0, 1)[:, None] * self.config.attention_span
+        return ((1 - distances + reach) / self.config.span_ramp_size + 1).clamp(0, 1)
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: torch.Tensor,
+        key_table: torch.Tensor,
+        token_mask: torch.Tensor | None = None,
+        remembered: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        read_positions: torch.Tensor | None = None,
+        packing: Packing | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from every position to the tokens before, among them what is remembered or cached.
+
+        Args:
+            hidden_states: (batch, length, hidden), or packed tokens (1, tokens, hidden).
+            key_table: keys of all distances, the farthest first, of all sublayers and heads: (span, head_dim).
+            token_mask: where there are tokens, (batch, length).
+            remembered: (batch, remembered, hidden).
+            past_key_values: cache, instead.
+            read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
+            packing: where packed tokens belong.
+            kwargs: what other sublayers need.
+        """
+        query = self.split_heads(self.q_proj(hidden_states), packing)
+        key, value = (self.split_heads(project(hidden_states), packing) for project in (self.k_proj, self.v_proj))
+        if token_mask is not None and packing is None:
+            # what is no token is zero, as before a text
+            key, value = (states * token_mask[:, None, :, None] for states in (key, value))
+        length, past_length, span = query.shape[2], 0, self.read_length
+        if remembered is not None and remembered.shape[1]:
+            remembered = remembered[:, -span:]
+            past_length = remembered.shape[1]
+            key = torch.cat([self.split_heads(self.k_proj(remembered), None), key], dim=2)
+            value = torch.cat([self.split_heads(self.v_proj(remembered), None), value], dim=2)
+        elif past_key_values is not None:
+            _, offset = past_key_values.get_mask_sizes(length, self.layer_idx)
+            past_length = past_key_values.get_seq_length(self.layer_idx) - offset
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        key, value = (
+            nn.functional.pad(states, (0, 0, span, 0))[:, :, past_length : past_length + span + length]
+            for states in (key, value)
+        )
+
+        if length <= QUERIES or is_tracing(query):
+            output, weights = self.read(query, key, value, key_table[-span:])
+        else:
+            mixes, weights = [], None
+            for start in range(0, length, QUERIES):
+                seen = slice(start, start + span + QUERIES)
+                queries = query[:, :, start : start + QUERIES]
+                mixes.append(self.read(queries, key[:, :, seen], value[:, :, seen], key_table[-span:])[0])
+            output = torch.cat(mixes, dim=1)
+        output = output if packing is None else packing.pack(output)
+        return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights
+
+    def read(self, query, key, value, key_table) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from tokens to those within the span before each: (batch, heads, length, head_dim), span + length.
+
+        The paper multiplies what the softmax gives with the mask of spans and makes it sum to one again; adding the
+        mask's logarithm before the softmax is the same.
+        """
+        scores = query @ key_table.T * self.scaling
+        lowest = torch.finfo(scores.dtype).min
+        if self.span is not None:
+            mask = self.span_mask(self.span, len(key_table))
+            scores = scores + torch.where(mask > 0, mask.clamp(min=1e-30).log(), lowest)[:, None].to(scores.dtype)
+        scores = skew(scores.clamp(min=lowest), lowest)
+        name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
+        return self.attend(query, key, value, **{name: scores})

@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from common import ORDERS, VOCAB, assert_same, tokens
+from common_recurrent_lm import RecurrentLMContract
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from sublayers import AUTO_CLASSES, PARTransformerXLConfig, PARTransformerXLForCausalLM, expand, par
+
+
+class TestPARTransformerXL(RecurrentLMContract):
+    config_class = PARTransformerXLConfig
+    classes = AUTO_CLASSES[PARTransformerXLConfig]
+    length_field = "memory_length"
+
+    def config(self, *orders, **overrides):
+        return super().config(*orders, **{"adaptive_cutoffs": [20, 40]} | overrides)
+
+    @pytest.mark.parametrize("norm_position", ["pre", "post"])
+    @pytest.mark.parametrize("options", [{}, {"clamp_length": 3}, {"same_length": True, "memory_length": 5}])
+    def test_equals_a_naive_network_in_every_order(self, norm_position, options):
+        for order in ORDERS:
+            model = self.language_model(order, norm_position=norm_position, adaptive_cutoffs=None, **options)
+            actual = model(tokens(1, 9)).logits[0]
+            torch.testing.assert_close(actual, naive_log_probs(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5)
+
+    def test_resizes_embeddings(self):
+        for head in self.classes:
+            for cutoffs in ([20, 40], None):
+                model = self.model(head, adaptive_cutoffs=cutoffs)
+                before = model.get_input_embeddings()(torch.arange(VOCAB))
+                model.resize_token_embeddings(VOCAB + 7, mean_resizing=False)
+                assert model.config.vocab_size == VOCAB + 7
+                assert torch.equal(model.get_input_embeddings()(torch.arange(VOCAB)), before)
+                assert model(torch.full((1, 3), VOCAB + 6))[0].isfinite().all()
+
+    @pytest.mark.parametrize("tied", [True, False])
+    @pytest.mark.parametrize("sizes", [{}, {"embedding_size": 8}, {"adaptive_factor": 2}])
+    def test_ties_the_output_to_the_embeddings_only_when_told(self, tied, sizes, tmp_path):
+        model = self.model(AutoModelForCausalLM, tie_word_embeddings=tied, **sizes)
+        model.save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "model.safetensors").keys()
+        shared = {"lm_head.words", "lm_head.tails.0.table", "lm_head.tails.1.table"}
+        # the first band's projections are two, as in the original
+        shared |= {"lm_head.tails.0.projection", "lm_head.tails.1.projection"} if sizes else set()
+        assert not shared & saved if tied else shared <= saved
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+        assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
+        assert (loaded.lm_head.words is loaded.model.embed_tokens[0].table) == tied
+        if sizes:
+            owner = loaded.model.embed_tokens if "embedding_size" in sizes else loaded.model.embed_tokens[2]
+            assert (loaded.lm_head.tails[1].projection is owner.projection) == tied
+
+
+def naive_log_probs(model, ids):
+    """The network of one band written out from its weights, position by position."""
+    config, weights = model.config, dict(model.state_dict())
+    size, heads = config.hidden_size, config.num_attention_heads
+
+    def norm(x, name):
+        centred = x - x.mean()
+        return centred / (centred.square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def distance(d):
+        d = d if config.clamp_length is None else min(d, config.clamp_length)
+        rates = [d / 10000 ** (2 * i / size) for i in range(size // 2)]
+        return torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
+
+    states = [weights["model.embed_tokens.0.table"][token] * math.sqrt(size) for token in ids]
+    content, position = weights["model.positions.content_bias"], weights["model.positions.position_bias"]
+    for depth, letter in enumerate(expand(config.sublayer_order)):
+        name = f"model.layers.{depth}"
+        pre = config.norm_position == "pre"
+        inputs = [norm(x, f"{name}.norm") for x in states] if pre else states
+        w = {key.removeprefix(f"{name}.mixer."): x for key, x in weights.items() if key.startswith(f"{name}.mixer.")}
+        if letter == "f":
+            inner = [(w["fc1.weight"] @ x + w["fc1.bias"]).relu() for x in inputs]
+            outputs = [w["fc2.weight"] @ x + w["fc2.bias"] for x in inner]
+        else:
+            q, k, v = ([(w[f"{p}_proj.weight"] @ x).view(heads, -1) for x in inputs] for p in "qkv")
+            r = [(w["r_proj.weight"] @ distance(d)).view(heads, -1) for d in range(len(ids))]
+            outputs = []
+            for i in range(len(ids)):
+                seen = [j for j in range(i + 1) if not config.same_length or i - j < config.memory_length]
+                mixed = []
+                for h in range(heads):
+                    scores = [(q[i][h] + content[h]) @ k[j][h] + (q[i][h] + position[h]) @ r[i - j][h] for j in seen]
+                    probabilities = (torch.stack(scores) / math.sqrt(size // heads)).softmax(0)
+                    mixed.append(sum(p * v[j][h] for j, p in zip(seen, probabilities, strict=True)))
+                outputs.append(w["o_proj.weight"] @ torch.cat(mixed))
+        states = [x + y for x, y in zip(states, outputs, strict=True)]
+        if not pre:
+            states = [norm(x, f"{name}.norm") for x in states]
+    return (torch.stack(states) @ weights["lm_head.words"].T + weights["lm_head.bias"]).log_softmax(-1)
+
+
+@pytest.mark.parametrize(("order", "parameters"), [("(sf)16", 191_950_298), (par(32, 5), 199_840_218)])
+def test_defaults_are_the_base_model_of_the_paper(order, parameters):
+    with torch.device("meta"):
+        model = PARTransformerXLForCausalLM(PARTransformerXLConfig(sublayer_order=order))
+    assert model.num_parameters() == parameters
+    assert PARTransformerXLConfig().sublayer_order == par(32, 5)
+
+
+def test_refuses_bands_that_cannot_be_divided():
+    with pytest.raises(ValueError, match=r"embedding_size=100 cannot be divided by adaptive_factor=4"):
+        PARTransformerXLConfig(embedding_size=100, adaptive_factor=4)
+    with pytest.raises(ValueError, match=r"adaptive_cutoffs=\[20, 10\] must increase"):
+        PARTransformerXLConfig(adaptive_cutoffs=[20, 10])

@@ -1,0 +1,161 @@
+import math
+
+import pytest
+import torch
+from common import ORDERS, assert_same, gradients, tokens
+from common_recurrent_lm import RECURRENT, RecurrentLMContract
+from transformers import AutoModelForCausalLM
+
+from sublayers import AUTO_CLASSES, SandwichCharLMConfig, SandwichCharLMForCausalLM, expand, sandwich
+from sublayers.modeling.span_attention import QUERIES, STEP
+
+
+class TestSandwichCharLM(RecurrentLMContract):
+    config_class = SandwichCharLMConfig
+    classes = AUTO_CLASSES[SandwichCharLMConfig]
+    length_field = "attention_span"
+
+    def config(self, *orders, **overrides):
+        return super().config(*orders, **{"span_ramp_size": 4} | overrides)
+
+    # before a text stand zeros, which count: two texts in a row cannot be told apart
+    test_packed_sequences_do_not_see_each_other = None
+    test_classifier_reads_the_last_token_and_accumulates_exactly = None
+    test_classifier_cannot_guess_where_rows_end = None
+    test_tells_where_rows_end_without_a_mask = None
+
+    def language_model(self, sublayer_order="sfsfsff", **overrides):
+        model = super().language_model(sublayer_order, **overrides)
+        for number, attention in enumerate(model.model.span_attentions()):
+            with torch.no_grad():
+                attention.span.copy_(torch.tensor([0.0, 0.02, 0.1, 0.6]).roll(number))
+        return model
+
+    @pytest.mark.parametrize("adaptive", [True, False])
+    def test_equals_a_naive_network_in_every_order(self, adaptive):
+        for order in ORDERS:
+            for span in (5, 64):
+                model = self.language_model(order, attention_span=span) if adaptive else self.fixed(order, span)
+                actual = model(tokens(1, 9)).logits[0]
+                torch.testing.assert_close(actual, naive_logits(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5)
+
+    def fixed(self, order, span):
+        return self.model(AutoModelForCausalLM, order, attention_span=span, adaptive_span=False)
+
+
+def naive_logits(model, ids):
+    """The network written out from its weights, as the paper has it: masks after the softmax, zeros before the text."""
+    config, weights = model.config, dict(model.state_dict())
+    size, heads, span = config.hidden_size, config.num_attention_heads, config.attention_span
+
+    def norm(x, name):
+        centred = x - x.mean()
+        return centred / (centred.square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    states = [weights["model.embed_tokens.weight"][token] for token in ids]
+    for depth, letter in enumerate(expand(config.sublayer_order)):
+        name = f"model.layers.{depth}"
+        w = {key.removeprefix(f"{name}.mixer."): x for key, x in weights.items() if key.startswith(f"{name}.mixer.")}
+        if letter == "f":
+            inner = [(w["fc1.weight"] @ x + w["fc1.bias"]).relu() for x in states]
+            outputs = [w["fc2.weight"] @ x + w["fc2.bias"] for x in inner]
+        else:
+            q, k, v = ([(w[f"{p}_proj.weight"] @ x).view(heads, -1) for x in states] for p in "qkv")
+            outputs, nothing = [], torch.zeros(heads, size // heads)
+            for i in range(len(ids)):
+                mixed = []
+                for h in range(heads):
+                    scores, masks, values = [], [], []
+                    for distance in range(1, span + 1):
+                        key, value = (k[i - distance], v[i - distance]) if i >= distance else (nothing, nothing)
+                        scores.append(q[i][h] @ (key[h] + weights["model.positions.table"][span - distance]))
+                        reach = w["span"][h] * span if config.adaptive_span else torch.tensor(math.inf)
+                        masks.append(((1 - distance + reach) / config.span_ramp_size + 1).clamp(0, 1))
+                        values.append(value[h])
+                    kept = (torch.stack(scores) / math.sqrt(size // heads)).softmax(0) * torch.stack(masks)
+                    mixed.append(sum(p * x for p, x in zip(kept / kept.sum(), values, strict=True)))
+                outputs.append(w["o_proj.weight"] @ torch.cat(mixed))
+        states = [norm(x + y, f"{name}.norm") for x, y in zip(states, outputs, strict=True)]
+    return torch.stack(states) @ weights["lm_head.weight"].T + weights["lm_head.bias"]
+
+
+def char_lm(spans: list[list[float]], **options) -> SandwichCharLMForCausalLM:
+    model = TestSandwichCharLM().model(AutoModelForCausalLM, "s" * len(spans) + "f", **options)
+    with torch.no_grad():
+        for attention, span in zip(model.model.span_attentions(), spans, strict=True):
+            attention.span.copy_(torch.tensor(span))
+    return model
+
+
+def test_spans_cost_what_the_paper_says_in_training_only():
+    model = char_lm([[0.1, 0.2, 0.3, 0.4], [0.5, 0.5, 0.5, 0.5]], attention_span=100, span_loss=0.01)
+    batch = {"input_ids": tokens(2, 9), "labels": tokens(2, 9)}
+    plain = model(**batch).loss
+    assert model.span_loss().item() == pytest.approx(0.01 * 100 * (0.25 + 0.5))
+    torch.testing.assert_close(model.train()(**batch).loss, plain + 0.75)
+    # half of the labels of an accumulated batch pay half of it
+    torch.testing.assert_close(model(**batch, num_items_in_batch=32).loss, (plain + 0.75) / 2)
+
+
+def test_the_next_step_brings_shares_back_between_0_and_1():
+    model = char_lm([[-0.3, 0.2, 1.7, 0.4]]).train()
+    model(tokens(1, 3))
+    assert model.model.layers[0].mixer.span.tolist() == pytest.approx([0, 0.2, 1, 0.4])
+
+
+def test_spans_learn_and_their_gradients_are_those_of_the_paper():
+    # no mask ends right at a token, where its slope has two values
+    model = char_lm([[0.053, 0.21, 0.33, 0.47]], attention_span=40, span_ramp_size=8)
+    ids = tokens(1, 12)
+    model(ids).logits.square().sum().backward()
+    found = gradients(model)
+    model.zero_grad()
+    attention = model.model.layers[0].mixer
+    weights = dict(model.named_parameters())
+    model.state_dict = lambda *_, **__: weights
+    naive_logits(model, ids[0]).square().sum().backward()
+    assert attention.span.grad.abs().min() > 0
+    assert_same(found, gradients(model), atol=1e-4, rtol=1e-4)
+
+
+def test_a_trained_span_saves_memory_and_time():
+    longest = 1024
+    model = char_lm([[0.01, 0.0, 0.02, 0.0], [0.0, 0.4, 0.1, 0.2]], attention_span=longest)
+    first, second = model.model.span_attentions()
+    # as far as the longest head reads, in whole steps from the longest span down
+    assert (first.read_length, second.read_length) == (STEP, math.ceil((0.4 * longest + 4) / STEP) * STEP)
+    assert (first.memory_length, second.memory_length) == (2 * STEP, second.read_length + STEP)
+    seen = []
+    second.read = lambda *inputs: seen.append(inputs[-1].shape[0]) or type(second).read(second, *inputs)
+    memory = model.empty_memory(1)
+    for start in range(0, 1200, 300):
+        memory = model(tokens(1, 1200)[:, start : start + 300], memory=memory).memory
+    assert [remembered.shape[1] for remembered in memory] == [first.memory_length, second.memory_length]
+    cache = model(tokens(1, 1200), use_cache=True).past_key_values
+    assert [layer.keys.shape[2] for layer in cache.layers] == [first.read_length, second.read_length]
+    assert {*seen} == {second.read_length}
+
+
+def test_long_texts_are_read_in_parts():
+    model = char_lm([[0.0, 0.4, 0.1, 0.2]], attention_span=80)
+    ids = tokens(1, QUERIES + 100)
+    whole = model(ids).logits
+    memory = model(ids[:, :300], memory=model.empty_memory(1)).memory
+    torch.testing.assert_close(model(ids[:, 300:], memory=memory).logits, whole[:, 300:], atol=1e-5, rtol=1e-5)
+
+
+def test_a_memory_that_is_too_short_is_one_of_zeros():
+    for order in RECURRENT:
+        model = TestSandwichCharLM().language_model(order)
+        zeros = [torch.zeros(2, s.memory_length, 16) for s in model.model.span_attentions()]
+        expected = model(tokens(2, 9), memory=zeros)
+        torch.testing.assert_close(model(tokens(2, 9), memory=model.empty_memory(2)).logits, expected.logits)
+
+
+def test_defaults_are_the_model_of_the_paper():
+    config = SandwichCharLMConfig()
+    assert config.sublayer_order == sandwich(24, 5)
+    with torch.device("meta"):
+        model = SandwichCharLMForCausalLM(config)
+    # the paper: 209M
+    assert round(model.num_parameters() / 1e6) == 209
