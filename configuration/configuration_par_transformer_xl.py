@@ -5,7 +5,7 @@ from typing import Literal
 
 from sublayers.configuration.adaptive_bands import check_cutoffs, divide
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.configuration_sublayers import strict, tensor_parallel_plan
+from sublayers.configuration.configuration_sublayers import strict
 
 
 @strict
@@ -63,12 +63,6 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     def is_projected(self) -> bool:
         """Whether matrices stand between words' vectors and the model."""
         return self.adaptive_factor > 1 or self.embedding_size not in (None, self.hidden_size)
-
-    @RecurrentLMConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
-    def base_model_tp_plan(self) -> dict[str, str]:
-        """The tensor-parallel plan; every process has all of embeddings and attention."""
-        plan = tensor_parallel_plan("f") if "f" in self.sublayer_order else {}
-        return {name: split for name, split in plan.items() if name != "embed_tokens"}
 
     def validate_architecture(self):
         """Check also the cutoffs, and the widths of their bands."""

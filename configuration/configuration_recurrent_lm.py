@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.configuration_sublayers import SublayersConfig, strict, tensor_parallel_plan
 
 
 @strict
@@ -18,3 +18,9 @@ class RecurrentLMConfig(SublayersConfig):
     position_embedding_type: Literal["relative", "key_table"] = "relative"  # type: ignore[assignment]
     max_position_embeddings: int | None = None  # type: ignore[assignment]
     norm_position: Literal["pre", "post"] = "post"
+
+    @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
+    def base_model_tp_plan(self) -> dict[str, str]:
+        """The tensor-parallel plan; every process has all of embeddings and attention."""
+        plan = tensor_parallel_plan("f") if "f" in self.sublayer_order else {}
+        return {name: split for name, split in plan.items() if name != "embed_tokens"}

@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 from sublayers.configuration.sublayer_order import ALPHABET, cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
-COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor")
+COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor", "_span")
 SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
@@ -34,7 +34,7 @@ def check_value(name: str, value: Any) -> None:
     if name == "eos_token_id" and value == []:
         raise ValueError("eos_token_id=[] names no token; give one or more, or None")
     # transformers only warns of special tokens that are out of range
-    if isinstance(value, int | float) and not name.endswith("_token_id"):
+    if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("_token_id"):
         low, high = (0, 1) if name.endswith(SHARES) else (int(name.endswith(COUNTS)), math.inf)
         if not low <= value <= high or value == math.inf:
             numbers = f"from {low} to {high}" if name.endswith(SHARES) else f"of {low} or more"

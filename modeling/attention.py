@@ -63,6 +63,9 @@ class Attention(nn.Module):
         output, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
+        if torch.compiler.is_exporting():
+            # what the exported kernel is decomposed into may leave another layout
+            output = output.clone(memory_format=torch.contiguous_format)
         return output.flatten(2), weights
 
 

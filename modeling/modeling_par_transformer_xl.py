@@ -49,7 +49,7 @@ class PARTransformerXLPreTrainedModel(RecurrentLMPreTrainedModel):
             for name, parameter in module.named_parameters(recurse=False):
                 if name == "projection":
                     init.normal_(parameter, std=self.config.projection_initializer_range)
-                elif name == "bias":
+                elif name.endswith("bias"):
                     init.zeros_(parameter)
                 else:
                     init.normal_(parameter, std=spread)

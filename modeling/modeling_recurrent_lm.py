@@ -125,7 +125,7 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
 
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, a memory that
-                does not fit, or one beside a cache or a mask.
+                does not fit, or one beside a cache or a mask, or a cache of a model that remembers nothing.
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
         if inputs_embeds is None:
@@ -140,8 +140,12 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
             exchanged, use_cache = self.check_memory(memory, inputs_embeds), False
             past_length = memory[0].shape[1] if memory else 0
             num_keys += past_length
-        elif use_cache and past_key_values is None and not self.training:
+        elif use_cache and past_key_values is None and not self.training and self.config.sliding_window > 1:
             past_key_values = self.empty_cache()
+        if past_key_values is not None and self.config.sliding_window < 2:
+            raise ValueError(
+                "a cache of memory_length=0 holds nothing; pass use_cache=False to read all of a text anew"
+            )
         if past_key_values is not None and past_key_values.layers:
             num_keys, offset = past_key_values.get_mask_sizes(length, 0)
             past_length = past_key_values.get_seq_length() - offset

@@ -82,7 +82,7 @@ class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
     def clamp_spans(self) -> None:
         """Bring the shares that the last step of an optimiser moved out of 0 to 1 back."""
         for attention in self.span_attentions():
-            if attention.span is not None:
+            if attention.span is not None and attention.span.requires_grad:
                 attention.span.clamp_(0, 1)
 
     def empty_cache(self) -> Cache:

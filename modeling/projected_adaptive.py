@@ -75,15 +75,20 @@ class ProjectedLogSoftmax(AdaptiveLogSoftmax):
         self.words = nn.Parameter(torch.empty(frequent, width))
         self.bias = nn.Parameter(torch.empty(frequent))
         self.projection = projection(config, width, config.is_projected)
-        self.bands = nn.Linear(width, len(rare)) if rare else None  # type: ignore[assignment]
+        # bare, as all of it, for the same reason as in AdaptiveBand
+        self.band_words = nn.Parameter(torch.empty(len(rare), width)) if rare else None
+        self.band_bias = nn.Parameter(torch.empty(len(rare))) if rare else None
         self.tails = nn.ModuleList(ProjectedTail(config, size, width) for size, width in rare)
         self.dropout = nn.Dropout(0.0)
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Score the first band's words and the other bands: (..., hidden) -> (..., words and bands)."""
         states = states if self.projection is None else states @ self.projection
-        scores = nn.functional.linear(states, self.words, self.bias)
-        return (scores if self.bands is None else torch.cat([scores, self.bands(states)], dim=-1)).float()
+        words = nn.functional.linear(states, self.words, self.bias)
+        if self.band_words is None:
+            return words.float()
+        bands = nn.functional.linear(states, self.band_words, self.band_bias)
+        return torch.cat([words, bands], dim=-1).float()
 
     def resize_last(self, resized: Callable[[nn.Parameter], nn.Parameter]) -> None:
         """Resize what scores the last band, and its biases."""

@@ -80,6 +80,11 @@ class RecurrentLMContract(CausalLMContract):
         assert torch.equal(out.logits, model(tokens(2, 9)).logits)
         again = model(tokens(2, 9), memory=out.memory)
         assert torch.equal(again.logits, out.logits)
+        assert torch.equal(
+            self.generate(model, tokens(2, 7), use_cache=False), self.naive_greedy(model, tokens(2, 7), 12)
+        )
+        with pytest.raises(ValueError, match="a cache of memory_length=0 holds nothing; pass use_cache=False"):
+            self.generate(model, tokens(2, 7))
 
     def test_a_head_without_memory_has_none(self):
         assert self.language_model()(tokens(2, 9)).memory is None

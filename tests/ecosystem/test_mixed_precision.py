@@ -62,6 +62,7 @@ def test_half_precision_survives_saving(family, tmp_path):
     assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
     actual, expected = logits(loaded, inputs(model)), logits(model, inputs(model))
     assert torch.equal(actual, logits(half, inputs(model)))
-    assert actual.dtype == torch.bfloat16
+    # what an adaptive softmax gives are log-probabilities in single precision
+    assert actual.dtype == (torch.float32 if family == "par_transformer_xl" else torch.bfloat16)
     # measured: 0.010 (iot_seq2seq) to 0.015 (par_bert)
     assert (actual.float() - expected).norm() / expected.norm() < 0.03

@@ -72,7 +72,7 @@ def test_lora_trains_adapters_alone_which_merge_into_an_ordinary_model(family, t
 
 @every_family
 def test_adapts_every_sublayer_by_the_names_that_the_readme_gives(family):
-    names = ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "r_proj", "fc1", "fc2"]
     model = build(family)
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and ".layers." in name}
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=names))
