@@ -1,8 +1,8 @@
 """What somebody does who has never heard of this package: run in a process that cannot import it, offline.
 
-`python stranger.py load FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors` as
-`outputs.safetensors`, and saves bodies in `again`. `python stranger.py pipeline [FOLDER TASK INPUT]...` prints the
-answers of pipelines to inputs, all in JSON, and saves each pipeline in `again`.
+`python stranger.py ASKED FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors`
+as `outputs.safetensors`, and saves bodies in `again`. Then it prints the answers of pipelines to what is ASKED, a list
+of folders with a task and an input each, all in JSON, and saves each pipeline in `again`.
 """
 
 import json
@@ -39,14 +39,11 @@ def ask(folder, task, given):
     return answer
 
 
-def main(command, *arguments):
+def main(asked, *folders):
     torch.set_num_threads(1)
-    if command == "load":
-        for folder in arguments:
-            load(Path(folder))
-    else:
-        answers = [ask(*arguments[i : i + 2], json.loads(arguments[i + 2])) for i in range(0, len(arguments), 3)]
-        print(json.dumps(answers))
+    for folder in folders:
+        load(Path(folder))
+    print(json.dumps([ask(*question) for question in json.loads(asked)]))
 
 
 main(*sys.argv[1:])

@@ -30,25 +30,12 @@ from sublayers.training.data.tokenizers import train_tokenizer
 pytestmark = pytest.mark.slow
 
 
-def stranger(home: Path, *arguments, **environment) -> str:
-    """Run tests/stranger.py with an empty cache; what it printed."""
-    command = [sys.executable, str(Path(__file__).with_name("stranger.py")), *map(str, arguments)]
-    outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
-    found = subprocess.run(
-        command, cwd=home, env=os.environ | outside | environment, capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    return found.stdout
-
-
 def python_files(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("*.py")}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """A self-contained folder of every head of every family, with inputs and a stranger's outputs."""
-    root = tmp_path_factory.mktemp("heads")
+def save_heads(root: Path):
+    """Save a self-contained folder of every head of every family, with inputs."""
     for config_class, auto_class in HEADS:
         # convolutions and bands of words are code, too
         if "encoder_sublayer_order" in config_class.order_fields:
@@ -62,8 +49,53 @@ def folders(tmp_path_factory):
         if model.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = token_ids(auto_class, 2, 5)
         save_file({name: ids.contiguous() for name, ids in inputs.items()}, folder / "inputs.safetensors")
-    stranger(tmp_path_factory.mktemp("home"), "load", *root.iterdir())
-    return root
+
+
+QUESTION = {"question": "Who wrote it?", "context": "Ada wrote the first program."}
+PIPELINES = [
+    (PARBertConfig, "AutoModelForQuestionAnswering", "question-answering", QUESTION),
+    (PARBertConfig, "AutoModelForSequenceClassification", "text-classification", "the first program"),
+    (PARBertConfig, "AutoModelForMaskedLM", "fill-mask", "the first [MASK]"),
+    (SandwichLMConfig, "AutoModelForCausalLM", "text-generation", "the first"),
+    *(
+        (IOTSeq2SeqConfig, "AutoModelForSeq2SeqLM", task, "the first program")
+        for task in ("translation", "summarization", "text2text-generation")
+    ),
+]
+
+
+def save_pipelines(root: Path):
+    """Save a self-contained folder for every task."""
+    text = "Ada wrote the first program for a machine that was never built."
+    tokenizer = train_tokenizer([text], "wordpiece", VOCAB)
+    for config_class, name, task, _ in PIPELINES:
+        auto_class = getattr(transformers, name)
+        model = randomize(auto_class.from_config(small(config_class, vocab_size=len(tokenizer))))
+        if model.can_generate():
+            model.generation_config.update(max_new_tokens=4, do_sample=False)
+        model.save_pretrained(root / task, self_contained=True)
+        tokenizer.save_pretrained(root / task)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """What tests/hub/stranger.py made of our folders with an empty cache: of the heads, of pipelines, their answers."""
+    heads, pipelines, home = (tmp_path_factory.mktemp(name) for name in ("heads", "pipelines", "home"))
+    save_heads(heads)
+    save_pipelines(pipelines)
+    asked = [[str(pipelines / task), task, given] for *_, task, given in PIPELINES]
+    command = [sys.executable, str(Path(__file__).with_name("stranger.py")), json.dumps(asked), *heads.iterdir()]
+    outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
+    found = subprocess.run(command, cwd=home, env=os.environ | outside, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    answers = json.loads(found.stdout.splitlines()[-1])
+    return heads, pipelines, dict(zip([task for *_, task, _ in PIPELINES], answers, strict=True))
+
+
+@pytest.fixture(scope="module")
+def folders(stranger):
+    """A self-contained folder of every head of every family, with inputs and a stranger's outputs."""
+    return stranger[0]
 
 
 @pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
@@ -150,44 +182,9 @@ def test_code_that_is_not_ours_is_refused(tmp_path):
         config.save_pretrained(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(["Ada wrote the first program for a machine that was never built."], "wordpiece", VOCAB)
-
-
-QUESTION = {"question": "Who wrote it?", "context": "Ada wrote the first program."}
-PIPELINES = [
-    (PARBertConfig, "AutoModelForQuestionAnswering", "question-answering", QUESTION),
-    (PARBertConfig, "AutoModelForSequenceClassification", "text-classification", "the first program"),
-    (PARBertConfig, "AutoModelForMaskedLM", "fill-mask", "the first [MASK]"),
-    (SandwichLMConfig, "AutoModelForCausalLM", "text-generation", "the first"),
-    *(
-        (IOTSeq2SeqConfig, "AutoModelForSeq2SeqLM", task, "the first program")
-        for task in ("translation", "summarization", "text2text-generation")
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory, tokenizer):
-    """What pipelines answer a stranger, and the folders they are from."""
-    root = tmp_path_factory.mktemp("pipelines")
-    arguments = []
-    for config_class, name, task, given in PIPELINES:
-        auto_class = getattr(transformers, name)
-        model = randomize(auto_class.from_config(small(config_class, vocab_size=len(tokenizer))))
-        if model.can_generate():
-            model.generation_config.update(max_new_tokens=4, do_sample=False)
-        model.save_pretrained(root / task, self_contained=True)
-        tokenizer.save_pretrained(root / task)
-        arguments += [root / task, task, json.dumps(given)]
-    found = json.loads(stranger(tmp_path_factory.mktemp("home"), "pipeline", *arguments).splitlines()[-1])
-    return root, dict(zip([task for *_, task, _ in PIPELINES], found, strict=True))
-
-
 @pytest.mark.parametrize(("task", "given"), [case[2:] for case in PIPELINES], ids=lambda part: str(part)[:20])
-def test_pipelines_answer_a_stranger_as_they_answer_us(answers, task, given):
-    root, found = answers
+def test_pipelines_answer_a_stranger_as_they_answer_us(stranger, task, given):
+    _, root, found = stranger
     import sublayers.pipelines  # noqa: F401
 
     run = pipeline(task, model=str(root / task))
