@@ -28,7 +28,7 @@ define check
 	$(1)/bin/ruff check .
 	$(1)/bin/ruff format --check .
 	$(1)/bin/mypy
-	$(1)/bin/pytest --numprocesses 2 $(2)
+	$(1)/bin/pytest --numprocesses 2 --dist worksteal $(2)
 endef
 
 .PHONY: quick
