@@ -260,7 +260,8 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     """Each order in which a stack can run, drawn, with its costs at two lengths."""
     gated = getattr(config, "gated_convolutions", True)
     kernels = (max(getattr(config, "kernel_sizes", [1])), config.num_attention_heads, gated)
-    lengths = sorted({min(length, config.max_position_embeddings) for length in (128, 512)})
+    # distances have no end
+    lengths = sorted({min(length, config.max_position_embeddings or length) for length in (128, 512)})
     drawn = []
     for name, order in _orders(config):
         costs = []

@@ -9,10 +9,13 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoTokenizer,
+    PreTrainedConfig,
     set_seed,
 )
 
 from sublayers.auto_models import AUTO_CLASSES, families
+from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.hub.loading import load
 from sublayers.training.commands.pretrain_arguments import FLAGS, USAGE, PretrainingArguments, RunArguments
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
@@ -20,7 +23,11 @@ from sublayers.training.data.language_modeling import check_windows
 from sublayers.training.data.tokenizers import TokenizerModel, sample, train_tokenizer
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
 from sublayers.training.folders import claim
-from sublayers.training.trainers.language_modeling import causal_trainer_arguments, masked_trainer_arguments
+from sublayers.training.trainers.language_modeling import (
+    causal_trainer_arguments,
+    masked_trainer_arguments,
+    stream_trainer_arguments,
+)
 from sublayers.training.trainers.loss_curve import save_loss_curve
 from sublayers.training.trainers.publish import describe_data, finish
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -33,6 +40,7 @@ from sublayers.training.trainers.start import (
     load_config,
     new_model,
 )
+from sublayers.training.trainers.stream_trainer import StreamTrainer
 
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 # printed at the end, as far as the objective has them
@@ -82,10 +90,13 @@ def main(argv: list[str]) -> dict[str, float]:
         checkpoint = find_checkpoint(args)
         # whatever can be wrong with the flags is said before the first file is written
         family = PRETRAINED[run.model_type]
-        config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=run.block_size)
+        # where memory is, nothing limits a text's length
+        positions = {} if issubclass(family, RecurrentLMConfig) else {"max_position_embeddings": run.block_size}
+        config = load_config(run.model_name_or_path, family, model_flags, **positions)
         if run.model_name_or_path and config.model_type in PRETRAINED:
             check_head(config.model_type, run.objective)
         check_positions(config, run, "block_size")
+        check_memory(config, run, corpus_args.streaming, args)
         if checkpoint:
             check_unchanged(config, model_flags, checkpoint)
         with args.main_process_first(desc="reading and tokenizing the corpus"):
@@ -99,7 +110,14 @@ def main(argv: list[str]) -> dict[str, float]:
             tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
             train = corpus["train"].take(run.max_train_samples) if args.do_train else None
             validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
-            if run.objective == "clm":
+            trainer_class: type[ResumableTrainer] = ResumableTrainer
+            if isinstance(config, RecurrentLMConfig):
+                trainer_class = StreamTrainer
+                rows = args.train_batch_size * args.world_size
+                length = run.evaluation_length or run.block_size
+                windows = stream_trainer_arguments(tokenizer, train, validation, run.block_size, length, rows)
+                windows["evaluation_settings"] = evaluation_settings(config, run)
+            elif run.objective == "clm":
                 windows = causal_trainer_arguments(
                     tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
                 )
@@ -114,7 +132,7 @@ def main(argv: list[str]) -> dict[str, float]:
         else:
             model = new_model(auto_class, config, tokenizer)
         use_cache = model.config.use_cache
-        trainer = ResumableTrainer(
+        trainer = trainer_class(
             model=model,
             args=args,
             processing_class=tokenizer,
@@ -195,6 +213,8 @@ def check_objective(run: RunArguments, streaming: bool) -> None:
     Raises:
         ValueError: they do not.
     """
+    if run.max_tensor_grad_norm is not None and run.optimizer != "adagrad":
+        raise ValueError("--max_tensor_grad_norm is for --optimizer adagrad; choose it or give --max_grad_norm")
     if run.objective == "clm":
         check_windows(run.block_size, run.context_window)
         if run.whole_word_mask:
@@ -211,6 +231,48 @@ def check_objective(run: RunArguments, streaming: bool) -> None:
         )
 
 
+def check_memory(config: PreTrainedConfig, run: RunArguments, streaming: bool, args: PretrainingArguments) -> None:
+    """Check that the flags go with a model that has memory, or has none.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if not isinstance(config, RecurrentLMConfig):
+        for name in ("evaluation_length", "evaluation_memory_length", "evaluation_clamp_length"):
+            if getattr(run, name) is not None:
+                raise ValueError(f"{config.model_type} has no memory to evaluate with; leave --{name} out")
+        return
+    accelerator: Any = args.accelerator_config
+    refused = {
+        "context_window": run.context_window,
+        "streaming": streaming,
+        "label_smoothing_factor": args.label_smoothing_factor,
+        "auto_find_batch_size": args.auto_find_batch_size,
+        "accelerator_config": accelerator.split_batches,
+    }
+    for name, value in refused.items():
+        if value:
+            raise ValueError(
+                f"{config.model_type} reads one stream in rows that never change; leave --{name} out of its flags"
+            )
+    for name in ("block_size", "evaluation_length"):
+        if (length := getattr(run, name)) is not None and length < 1:
+            raise ValueError(f"a segment has at least one token, not {name}={length}; give a larger --{name}")
+    if not isinstance(config, PARTransformerXLConfig):
+        for name in ("evaluation_memory_length", "evaluation_clamp_length"):
+            if getattr(run, name) is not None:
+                raise ValueError(f"{config.model_type} learns how far back it looks; leave --{name} out")
+
+
+def evaluation_settings(config: RecurrentLMConfig, run: RunArguments) -> dict[str, Any]:
+    """Say what differs in evaluation; in Transformer-XL's every token sees as many as every other."""
+    lengths = {"memory_length": run.evaluation_memory_length, "clamp_length": run.evaluation_clamp_length}
+    settings: dict[str, Any] = {name: length for name, length in lengths.items() if length is not None}
+    if isinstance(config, PARTransformerXLConfig) and (settings or run.evaluation_length):
+        settings["same_length"] = True
+    return settings
+
+
 def _objectives(model_type: str) -> list[str]:
     heads = AUTO_CLASSES[PRETRAINED[model_type]]
     return [name for name, objective in OBJECTIVES.items() if objective.auto_class in heads]
@@ -220,6 +282,9 @@ def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dic
     if run.optimizer is None:
         return None
     # takes a second to import
-    from sublayers.training.trainers.optimizers import NVLamb
+    from sublayers.training.trainers.optimizers import ClippingAdagrad, JITLamb, NVLamb
 
-    return NVLamb, {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+    if run.optimizer == "adagrad":
+        return ClippingAdagrad, {"lr": args.learning_rate, "max_tensor_grad_norm": run.max_tensor_grad_norm}
+    lamb = {"lamb": NVLamb, "jitlamb": JITLamb}[run.optimizer]
+    return lamb, {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}

@@ -28,11 +28,26 @@ class RunArguments(ModelArguments):
         },
     )
     whole_word_mask: bool = field(default=False, metadata={"help": "mask whole words"})
-    optimizer: Literal["lamb"] | None = field(default=None, metadata={"help": "takes the place of --optim"})
-    block_size: int = field(default=512, metadata={"help": "tokens in a window, or in a pair of segments"})
+    optimizer: Literal["lamb", "jitlamb", "adagrad"] | None = field(
+        default=None,
+        metadata={"help": "takes the place of --optim; NVIDIA's LAMB for BERT or for Transformer-XL, or Adagrad"},
+    )
+    max_tensor_grad_norm: float | None = field(
+        default=None, metadata={"help": "clip the gradient of each tensor by itself; needs --optimizer adagrad"}
+    )
+    block_size: int = field(
+        default=512, metadata={"help": "tokens in a window, in a segment of a model with memory, or in a pair of them"}
+    )
     context_window: int = field(
         default=0, metadata={"help": "least context of a token in evaluation; Baevski and Auli: 2560 in blocks of 3072"}
     )
+    evaluation_length: int | None = field(
+        default=None, metadata={"help": "tokens in a segment in evaluation with memory; default: --block_size"}
+    )
+    evaluation_memory_length: int | None = field(
+        default=None, metadata={"help": "memory_length in evaluation, where every token then sees as many"}
+    )
+    evaluation_clamp_length: int | None = field(default=None, metadata={"help": "clamp_length in evaluation"})
     max_train_samples: int | None = field(
         default=None, metadata={"help": "use the first documents only (lines of a .txt)"}
     )

@@ -33,8 +33,7 @@ class Windows(Dataset):
 
     def __init__(self, tokens: np.ndarray, block_size: int, context_window: int = 0):
         check_windows(block_size, context_window)
-        if len(tokens) < 2:
-            raise ValueError("the corpus has no tokens to predict; is its text empty for this tokenizer?")
+        check_stream(tokens)
         self.tokens = tokens
         self.block_size = block_size
         self.overlap = max(context_window, 1)
@@ -50,6 +49,16 @@ class Windows(Dataset):
         padding = (0, self.block_size - len(tokens))
         # causal attention never looks right, so that any token will do as padding
         return {"input_ids": F.pad(tokens, padding), "labels": F.pad(labels, padding, value=IGNORED)}
+
+
+def check_stream(tokens: np.ndarray) -> None:
+    """Check that there is a token to predict.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if len(tokens) < 2:
+        raise ValueError("the corpus has no tokens to predict; is its text empty for this tokenizer?")
 
 
 def check_windows(block_size: int, context_window: int) -> None:
@@ -84,6 +93,11 @@ def token_stream(text: Text, tokenizer: PreTrainedTokenizerBase) -> Iterator[np.
     )
     for table in rows.with_format("arrow").iter(batch_size=text.batch_size):
         yield table["input_ids"].combine_chunks().flatten().to_numpy()
+
+
+def all_tokens(text: Text, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """Read the tokens of a corpus as a whole. Raises what `token_stream` raises."""
+    return np.concatenate(list(token_stream(text, tokenizer)))
 
 
 def stream_windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Iterator[dict[str, Tensor]]:

@@ -3,12 +3,11 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from sublayers.training.data.corpus import Text
-from sublayers.training.data.language_modeling import Windows, stream_windows, token_stream
+from sublayers.training.data.language_modeling import Windows, all_tokens, stream_windows
 from sublayers.training.data.masked_language_modeling import (
     SentencePairs,
     TokenWindows,
@@ -16,6 +15,7 @@ from sublayers.training.data.masked_language_modeling import (
     pad_examples,
     tokenize_sentences,
 )
+from sublayers.training.data.segments import training_segments, whole_text
 from sublayers.training.metrics.language_modeling import (
     language_modeling_metrics,
     masked_metrics,
@@ -48,7 +48,7 @@ def causal_trainer_arguments(
     """
 
     def windows(text: Text, context_window: int = 0) -> Windows:
-        return Windows(np.concatenate(list(token_stream(text, tokenizer))), block_size, context_window)
+        return Windows(all_tokens(text, tokenizer), block_size, context_window)
 
     train_windows: Any = None
     if train and streaming:
@@ -62,6 +62,35 @@ def causal_trainer_arguments(
         "data_collator": default_data_collator,
         "compute_metrics": validation and language_modeling_metrics(validation),
         "preprocess_logits_for_metrics": token_losses,
+    }
+
+
+def stream_trainer_arguments(
+    tokenizer: PreTrainedTokenizerBase,
+    train: Text | None,
+    validation: Text | None,
+    block_size: int,
+    evaluation_length: int,
+    rows: int,
+) -> dict[str, Any]:
+    """Make the `StreamTrainer`'s arguments for causal language modelling with memory.
+
+    Args:
+        tokenizer: a tokenizer with an end token.
+        train: text to train on, if any.
+        validation: text to evaluate on, if any.
+        block_size: tokens in a segment.
+        evaluation_length: the same in evaluation.
+        rows: in a batch of all processes.
+
+    Raises:
+        ValueError: a tokenizer or a text that does not do.
+    """
+    return {
+        "train_dataset": train and training_segments(all_tokens(train, tokenizer), block_size, rows),
+        "eval_dataset": validation and whole_text(all_tokens(validation, tokenizer), evaluation_length),
+        "data_collator": default_data_collator,
+        "compute_metrics": validation and language_modeling_metrics(validation),
     }
 
 

@@ -1,9 +1,10 @@
-"""LAMB as NVIDIA trains BERT with it."""
+"""Optimisers that papers use and torch does not have: LAMB as NVIDIA trains with it, Adagrad with clipped tensors."""
 
 import math
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from pytorch_optimizer import Lamb
 
 
@@ -28,3 +29,45 @@ class NVLamb(Lamb):
         super().__init__(params, weight_decouple=False, adam_debias=True, **settings)
         for group in self.param_groups:
             group["adam"] = group["weight_decay"] == 0
+
+
+class JITLamb(Lamb):
+    """LAMB (You et al., 2020) as NVIDIA trains Transformer-XL with it, behind Mandava et al. (2020), table 1.
+
+    There is no bias correction, weight decay is part of the update that the trust ratio scales, and the norm of the
+    weights counts as 10 at most. Unlike in `NVLamb`, parameters without weight decay have a trust ratio, too.
+
+    Args:
+        params: parameters or groups of them.
+        settings: `lr`, `betas`, `eps` and `weight_decay`, unless the groups have their own.
+    """
+
+    def __init__(self, params: Iterable[Any], **settings: Any):
+        # see above about adam_debias
+        super().__init__(params, weight_decouple=False, adam_debias=True, **settings)
+
+
+class ClippingAdagrad(torch.optim.Adagrad):
+    """Adagrad that clips the gradient of each tensor by itself, as Sukhbaatar et al. (2019) train, section 4.
+
+    As in their code, what is clipped is the step: the sum of squares is that of whole gradients.
+
+    Args:
+        params: parameters or groups of them.
+        max_tensor_grad_norm: the largest norm of a tensor's gradient; None: not clipped.
+        settings: those of torch's Adagrad.
+    """
+
+    def __init__(self, params: Iterable[Any], max_tensor_grad_norm: float | None = None, **settings: Any):
+        super().__init__(params, **settings)
+        if max_tensor_grad_norm is not None:
+            self.register_step_pre_hook(lambda *_: self.clip(max_tensor_grad_norm))
+
+    @torch.no_grad()
+    def clip(self, largest: float) -> None:
+        """Clip the gradients, and add to the sums of squares what they lose by it."""
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if parameter.grad is not None:
+                share = (largest / parameter.grad.norm()).clamp(max=1)
+                self.state[parameter]["sum"].add_(parameter.grad.square() * (1 - share**2))
+                parameter.grad.mul_(share)

@@ -1,0 +1,197 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import datasets
+import pytest
+from common import assert_same
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, pipeline
+
+from sublayers.training import cli
+from sublayers.training.commands.pretrain import main as pretrain
+
+pytestmark = pytest.mark.slow
+
+SIZES = {"sublayer_order": "sfsff", "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+SIZES |= {"block_size": 16, "tokenizer_model": "byte", "use_cpu": True, "disable_tqdm": True}
+# a rate of 0 at the end would hide a step too many
+SIZES |= {"lr_scheduler_type": "constant_with_warmup", "learning_rate": 0.01, "logging_steps": 1, "eval_steps": 3}
+FAMILIES = {
+    "par_transformer_xl": {"memory_length": 20, "adaptive_cutoffs": [100, 200]},
+    "sandwich_char_lm": {"attention_span": 100, "initial_span_share": 0.1, "span_ramp_size": 8, "span_loss": 1e-3},
+}
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Make the settings of a tiny run, nineteen segments in each of four rows."""
+    corpus = tmp_path / "corpus.txt"
+    # 1,105 bytes to train on
+    corpus.write_text("".join(f"line {n} of a tiny corpus\n" for n in range(1000, 1046)))
+
+    def write(family, **settings):
+        path = tmp_path / f"{family}.yaml"
+        common = {"model_type": family, "train_file": str(corpus), "per_device_train_batch_size": 4}
+        path.write_text(json.dumps(SIZES | FAMILIES[family] | common | settings))
+        return str(path)
+
+    return write
+
+
+@every_family
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(family, tmp_path, settings):
+    dropout = {"dropout": 0.1, "attention_dropout": 0.1, "max_steps": 15, "save_steps": 1, "save_total_limit": 99}
+    flags = ["pretrain", settings(family, **dropout, gradient_accumulation_steps=2), "--output_dir"]
+    whole = tmp_path / "whole"
+    cli.main([*flags, str(whole)])
+    # within an epoch, at its end, and within the next one
+    for step in (4, 10, 13):
+        state = json.loads((whole / f"checkpoint-{step}" / "trainer_state.json").read_text())
+        assert (state["epoch"] == 1) == (step == 10)
+        out = tmp_path / str(step)
+        shutil.copytree(whole / f"checkpoint-{step}", out / f"checkpoint-{step}")
+        cli.main([*flags, str(out), "--resume_from_checkpoint"])
+        assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+        # nothing of the stream is lost, either
+        curves = [json.loads((folder / "loss_curve.json").read_text()) for folder in (out, whole)]
+        assert curves[0] == curves[1]
+
+
+def test_a_checkpoint_of_another_stream_is_refused(tmp_path, settings, capsys):
+    flags = [
+        "pretrain",
+        settings("par_transformer_xl", max_steps=2, save_steps=1),
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
+    cli.main(flags)
+    capsys.readouterr()
+
+    def refusal(*changed):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([*flags, "--max_steps", "4", "--resume_from_checkpoint", *changed])
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    assert "reads a stream of {'tokens': " in refusal("--per_device_train_batch_size", "2")
+    assert "'segment_length': 16, " in refusal("--block_size", "8")
+    (tmp_path / "out" / "checkpoint-2" / "memory_0.pt").unlink()
+    assert "has no memory_0.pt, what process 0 remembers; continue with as many processes" in refusal()
+
+
+@every_family
+def test_two_launched_processes_train_and_score_as_one(family, tmp_path, settings):
+    dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    # past the end of an epoch
+    flags = [settings(family, **dropout, max_steps=12, gradient_accumulation_steps=2, save_steps=12)]
+    flags += ["--per_device_eval_batch_size", "2", "--per_device_train_batch_size"]
+    pretrain([*flags, "4", "--output_dir", str(tmp_path / "one")])
+    launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+    command = ["-m", "sublayers", "pretrain", *flags, "2", "--output_dir", str(tmp_path / "two")]
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, *launcher, *command], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {path.name for path in (tmp_path / "two" / "checkpoint-12").glob("memory*")} == {
+        "memory_0.pt",
+        "memory_1.pt",
+    }
+
+    names = ("step", "epoch", "learning_rate", "loss", "grad_norm", "eval_loss")
+    curves = []
+    for folder in ("one", "two"):
+        state = json.loads((tmp_path / folder / "checkpoint-12" / "trainer_state.json").read_text())
+        curves.append([{name: entry[name] for name in names if name in entry} for entry in state["log_history"]])
+    one, two = curves
+    assert len(one) == len(two) > 12
+    for expected, actual in zip(one, two, strict=True):
+        assert actual == pytest.approx(expected, rel=1e-4)
+    weights = [load_file(tmp_path / folder / "model.safetensors") for folder in ("two", "one")]
+    assert_same(*weights, atol=1e-4, rtol=1e-3)
+
+
+def test_evaluation_has_lengths_of_its_own(tmp_path, settings):
+    settings = settings("par_transformer_xl", max_steps=3)
+    out = tmp_path / "out"
+    pretrain([settings, "--output_dir", str(out)])
+    evaluation = [settings, "--do_eval", "--model_name_or_path", str(out)]
+
+    def evaluate(name, *flags):
+        return pretrain([*evaluation, "--output_dir", str(tmp_path / name), *flags])["eval_loss"]
+
+    longer = ["--evaluation_length", "7", "--evaluation_memory_length", "40", "--evaluation_clamp_length", "9"]
+    scores = [evaluate("plain")]
+    for number in range(0, len(longer), 2):
+        scores.append(evaluate(str(number), *longer[number : number + 2]))
+    scores.append(evaluate("all", *longer))
+    assert len({*scores}) == 5
+    rows = evaluate("rows", *longer, "--per_device_eval_batch_size", "3")
+    assert rows == pytest.approx(scores[-1], rel=1e-6)
+    # the same as flags of the model
+    same = ["--memory_length", "40", "--clamp_length", "9", "--same_length", "--block_size", "7"]
+    assert evaluate("same", *same) == pytest.approx(scores[-1], rel=1e-6)
+    config = AutoModelForCausalLM.from_pretrained(out).config
+    assert (config.memory_length, config.clamp_length, config.same_length) == (20, None, False)
+    assert config.max_position_embeddings is None
+
+
+@every_family
+def test_what_was_trained_writes_a_text_of_any_length(family, tmp_path, settings):
+    pretrain([settings(family, max_steps=2), "--output_dir", str(tmp_path / "out"), "--do_train"])
+    write = pipeline("text-generation", model=str(tmp_path / "out"), tokenizer=str(tmp_path / "out"))
+    [written] = write("line", max_new_tokens=150, do_sample=False, eos_token_id=None)
+    assert written["generated_text"].startswith("line")
+
+
+XL, CHARACTERS, OTHER = "par_transformer_xl", "sandwich_char_lm", "sandwich_lm"
+BAD = {
+    "windows": (
+        XL,
+        ["--context_window", "8"],
+        "reads one stream in rows that never change; leave --context",
+    ),
+    "a stream of documents": (XL, ["--streaming"], "leave --streaming out"),
+    "smoothed labels": (CHARACTERS, ["--label_smoothing_factor", "0.1"], "leave --label_smoothing_factor out"),
+    "rows that change": (XL, ["--auto_find_batch_size"], "leave --auto_find_batch_size out"),
+    "rows that are divided": (XL, ['--accelerator_config={"split_batches": true}'], "leave --accelerator_config out"),
+    "too many rows": (XL, ["--per_device_train_batch_size", "90"], "too few for 90 rows with segments of 16; give mo"),
+    "no token in a segment": (XL, ["--evaluation_length", "0"], "not evaluation_length=0; give a larger --evaluation"),
+    "memory of spans": (CHARACTERS, ["--evaluation_memory_length", "8"], "learns how far back it looks; leave --eval"),
+    "distances of spans": (CHARACTERS, ["--evaluation_clamp_length", "8"], "leave --evaluation_clamp_length out"),
+    "no memory": (
+        OTHER,
+        ["--evaluation_length", "8"],
+        "sandwich_lm has no memory to evaluate with; leave --evalu",
+    ),
+    "clipping without Adagrad": (XL, ["--max_tensor_grad_norm", "1"], "is for --optimizer adagrad; choose it or give"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_flags_that_make_no_sense_are_refused_in_one_sentence(case, tmp_path, settings, capsys):
+    family, flags, message = BAD[case]
+    if family == OTHER:
+        path = settings(XL)
+        given = json.loads((tmp_path / f"{XL}.yaml").read_text())
+        (tmp_path / f"{XL}.yaml").write_text(json.dumps({k: v for k, v in given.items() if k not in FAMILIES[XL]}))
+        flags = [*flags, "--model_type", OTHER]
+    else:
+        path = settings(family)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["pretrain", path, "--max_steps", "2", "--output_dir", str(tmp_path / "out"), *flags])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("sublayers pretrain: ") == 1
+    assert message in said
+    assert not (tmp_path / "out" / "config.json").exists()
