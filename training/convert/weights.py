@@ -15,8 +15,8 @@ from sublayers.hub.loading import never_running_code
 
 Weights = dict[str, torch.Tensor]
 Model = TypeVar("Model", bound=PreTrainedModel)
-# the ends of the names of fairseq's buffers, which hold no information
-BUFFERS = ("version", "_float_tensor")
+# the ends of the names of buffers, which hold no information: fairseq's, Transformer-XL's and adaptive span's
+BUFFERS = ("version", "_float_tensor", "inv_freq", "mask_template")
 
 
 @dataclass(frozen=True)
