@@ -70,6 +70,21 @@ def test_published_orders(pattern, canonical, printed):
     assert expand(printed) == expand(canonical)
 
 
+@pytest.mark.parametrize(
+    ("released", "canonical"),
+    [
+        ("sfsfsf", sandwich(3, 0)),
+        ("s.sfsf.f", sandwich(3, 1)),
+        ("s.s.sf.f.f", sandwich(3, 2)),
+        ("s." * 5 + "sf" * 19 + ".f" * 5, sandwich(24, 5)),
+        ("s." * 3 + "sf" * 21 + ".f" * 3, sandwich(24, 3)),
+    ],
+)
+def test_orders_as_the_character_models_were_released(released, canonical):
+    assert compact(released) == canonical
+    assert len(expand(released)) == len(released) - released.count(".")
+
+
 @pytest.mark.parametrize("block", ["scf", "fsc", "cfs", "csf", "sfc", "fcs"])
 def test_the_six_decoder_blocks_of_iot(block):
     assert compact(block * 6) == f"({block})6"
@@ -169,7 +184,7 @@ def test_the_length_of_an_order_is_bounded_before_it_is_read(order, monkeypatch)
     assert len(str(caught.value)) < 150
 
 
-@given(st.text() | st.text("scfdl()^x⁶12 {},=", max_size=30))
+@given(st.text() | st.text("scfdl()^x⁶12 {},=.", max_size=30))
 def test_whatever_is_written_is_an_order_or_a_value_error(written):
     try:
         canonical = compact(written)
@@ -227,7 +242,7 @@ def spelled(draw, depth=2):
             inner = f"({inner})"
         number = draw(st.integers(1, 4))
         repeat = draw(st.sampled_from(["{}", "x{}", "×{}", "*{}", "^{}", "^{{{}}}", " x {}", " ^ {{ {} }} "]))  # noqa: RUF001
-        spelling += inner + (repeat.format(number) if number > 1 else "") + draw(st.sampled_from(["", " "]))
+        spelling += inner + (repeat.format(number) if number > 1 else "") + draw(st.sampled_from(["", " ", "."]))
         letters += inner_letters * number
     return spelling, letters
 
@@ -270,6 +285,10 @@ def test_tail_start(order, start):
         ("dlg", 2, r"use the letters s \(self-attention\), .*, d \(dynamic convolution\), l \(lightweight"),
         ("s\tq", 2, "'q' is not a sublayer"),
         ("s-1", 1, "'-' is not a sublayer"),
+        ("s.2", 2, "repeats nothing"),
+        ("sf.(.)", 3, "group is empty"),
+        ("..", 0, "empty; give at least one"),
+        ("s.sq.f", 3, "'q' is not a sublayer"),
         ("s٣", 1, "is not a sublayer"),
         ("ss(sf", 2, "never closed"),
         ("((sf)2", 0, "never closed"),

@@ -17,6 +17,8 @@ Weights = dict[str, torch.Tensor]
 Model = TypeVar("Model", bound=PreTrainedModel)
 # the ends of the names of buffers, which hold no information: fairseq's, Transformer-XL's and adaptive span's
 BUFFERS = ("version", "_float_tensor", "inv_freq", "mask_template")
+# names of norms that adaptive span's layers have whether they run them or not
+UNUSED = r"layers\.\d+\.norm[12]\."
 
 
 @dataclass(frozen=True)
