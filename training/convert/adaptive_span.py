@@ -8,7 +8,7 @@ import torch
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.configuration.sublayer_order import compact
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMForCausalLM
-from sublayers.training.convert.weights import Pieces, State, assemble
+from sublayers.training.convert.weights import Pieces, State, Weights, are_weights, assemble
 
 PROJECTIONS = {"query": "q", "key": "k", "val": "v", "out": "o"}
 # where a head keeps the share of the longest span that it reads
@@ -19,6 +19,13 @@ TOLD = {
     "adapt_span_loss": "span_loss",
     "adapt_span_init": "initial_span_share",
 }
+
+
+def find_adaptive_span(checkpoint: Any) -> Weights | None:
+    """Find the weights in a checkpoint of adaptive span, or in what is nothing but weights; None in all others."""
+    candidates = (checkpoint, checkpoint.get("model")) if isinstance(checkpoint, dict) else ()
+    found = (weights for weights in candidates if are_weights(weights) and {"key_pe", "module.key_pe"} & weights.keys())
+    return next(found, None)
 
 
 def take_layers(state: State) -> tuple[str, dict[str, list[Pieces]]]:

@@ -1,18 +1,31 @@
 """Conversions into the PAR Transformer-XL: its authors' checkpoints, NVIDIA's, and old folders of transformers."""
 
+import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
+from sublayers.hub.loading import never_running_code
 from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
-from sublayers.training.convert.weights import Piece, Pieces, State, assemble
+from sublayers.training.convert.weights import (
+    Piece,
+    Pieces,
+    State,
+    Weights,
+    are_weights,
+    assemble,
+    load_checkpoint,
+)
 
 # what transformers called the model before it removed it
 MODEL_TYPE = "transfo-xl"
+# by this one, weights are those of a Transformer-XL
+TABLE = "word_emb.emb_layers.0.weight"
 # how the names of a sublayer's weights begin; sorted, a layer's attention comes before its feed-forward part
 SUBLAYER = re.compile(r"(?:layers\.(\d+)\.(?:dec_attn|pos_ff)|sub\.(\d+))\.")
 # what NVIDIA calls parts of the softmax
@@ -28,6 +41,67 @@ TOLD = {
     "proj_init_std": "projection_initializer_range",
     **{name: name for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
 }
+
+
+def flatten(module: argparse.Namespace, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """List the tensors in what is left of a module without its code, by the names that they have in its state."""
+    for kind in ("_parameters", "_buffers"):
+        for name, tensor in vars(module)[kind].items():
+            if tensor is not None:
+                yield f"{prefix}{name}", tensor.detach()
+    for name, inner in module._modules.items():
+        yield from flatten(inner, f"{prefix}{name}.")
+
+
+def read_module(module: argparse.Namespace) -> tuple[Weights, dict[str, Any]]:
+    """Take weights and settings out of the module that Transformer-XL's authors save as a whole."""
+    inner = module._modules
+    attention = inner["layers"]._modules["0"]._modules["dec_attn"]
+    settings = vars(module) | {
+        "cutoffs": inner["crit"].cutoffs[:-1],
+        "pre_lnorm": attention.pre_lnorm,
+        "dropout": inner["drop"].p,
+        "dropatt": attention._modules["dropatt"].p,
+    }
+    return dict(flatten(module)), settings
+
+
+def find_transformer_xl(checkpoint: Any, path: Path) -> tuple[Weights, dict[str, Any]] | None:
+    """Find weights and settings in a checkpoint of Transformer-XL; None in all others.
+
+    It is the module as a whole, as its authors save it, a dictionary of NVIDIA's, or weights without settings.
+
+    Raises:
+        ValueError: a module that is none of the authors', or settings that are none.
+    """
+    if isinstance(checkpoint, argparse.Namespace):
+        with never_running_code(path):
+            return read_module(checkpoint)
+    if not isinstance(checkpoint, dict):
+        return None
+    if are_weights(weights := checkpoint.get("model_state")):
+        with never_running_code(path):
+            settings = dict(checkpoint.get("model_config") or checkpoint.get("config") or {})
+            if settings.get("same_length"):
+                # with NVIDIA, a token sees as many and itself
+                settings["mem_len"] += 1
+            return weights, settings
+    return (checkpoint, {}) if are_weights(checkpoint) and TABLE in checkpoint else None
+
+
+def load_folder(source: Path) -> Weights:
+    """Read the weights in a folder that transformers 4 saved.
+
+    Raises:
+        FileNotFoundError: there are none.
+        ValueError: a file with something else.
+    """
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (source / name).exists():
+            if not are_weights(weights := load_checkpoint(source / name)):
+                raise ValueError(f"{source / name} holds something else than weights; is the folder complete?")
+            return weights
+    raise FileNotFoundError(f"{source} has neither model.safetensors nor pytorch_model.bin; download one of them")
 
 
 def rename(name: str) -> str:
@@ -88,7 +162,8 @@ def take_bands(state: State, cutoffs: list[int]) -> list[tuple[Piece, Piece, Pie
     if len(bands) == 1 and clusters:
         vocab_size = bands[0][0].shape[0]
         ends = [*pairwise([0, *cutoffs, vocab_size])]
-        if len(cutoffs) != clusters or any(start >= end for start, end in ends):
+        numbers = all(isinstance(cutoff, int) for cutoff in cutoffs)
+        if not numbers or len(cutoffs) != clusters or any(start >= end for start, end in ends):
             raise ValueError(
                 f"cutoffs={cutoffs} do not divide {vocab_size} words into {clusters + 1} bands; convert a checkpoint "
                 "that comes with its settings"
@@ -161,12 +236,15 @@ def from_transformer_xl(
             another kind of attention, an extended context, biases that differ from layer to layer, or heads that are
             together not as wide as the model.
     """
+    for name, kind in {"cutoffs": list, "clamp_len": int}.items():
+        if not isinstance(settings.get(name, kind()), kind):
+            raise ValueError(f"{name}={settings[name]!r} cannot be read; it has to be of type {kind.__name__}")
     for name in ("attn_type", "ext_len"):
         if settings.get(name):
             raise ValueError(f"{name}={settings[name]} cannot be converted; only Transformer-XL with {name}=0 can")
     state = State(weights, rename)
     content, position = (take_bias(state, name) for name in ("r_w_bias", "r_r_bias"))
-    others, fields = take_words(state, [*settings.get("cutoffs", ())])
+    others, fields = take_words(state, settings.get("cutoffs", []))
     if settings.get("model_type") == MODEL_TYPE and fields["adaptive_cutoffs"]:
         # with the authors the rarest band comes first
         others |= {name: others[name].reverse() for name in ("lm_head.bands.weight", "lm_head.bands.bias")}

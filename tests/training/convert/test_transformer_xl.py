@@ -2,10 +2,10 @@ import json
 
 import pytest
 import torch
-from common import REFERENCE, randomize, tokens
+from common import REFERENCE, tokens
+from common_transformer_xl import KINDS, authors_names, authors_settings, transformer_xl
 from safetensors.torch import load_file
 
-from sublayers import PARTransformerXLConfig, PARTransformerXLForCausalLM
 from sublayers.training.convert.transformer_xl import from_transformer_xl
 from sublayers.training.convert.verify import report_on
 
@@ -51,68 +51,6 @@ def test_equals_the_original_on_every_segment(path, backend):
                 assert_close(remembered.transpose(0, 1), numbers[f"{found}.mems.{number}"])
 
 
-def transformer_xl(**overrides):
-    sizes = {"sublayer_order": "(sf)2", "vocab_size": 61, "hidden_size": 16, "intermediate_size": 24}
-    sizes |= {"num_attention_heads": 4, "adaptive_cutoffs": [20, 40], "memory_length": 7}
-    return randomize(PARTransformerXLForCausalLM(PARTransformerXLConfig(**sizes | overrides)))
-
-
-def authors_names(model):
-    """A model's weights as its authors keep them."""
-    config, body, head = model.config, model.model, model.lm_head
-    state = {"r_w_bias": body.positions.content_bias, "r_r_bias": body.positions.position_bias}
-    state["pos_emb.inv_freq"] = torch.ones(8)
-    for number, layer in enumerate(body.layers):
-        mixer, name = layer.mixer, f"layers.{number // 2}." + ("pos_ff" if number % 2 else "dec_attn")
-        if number % 2:
-            parts = {"CoreNet.0": mixer.fc1, "CoreNet.3": mixer.fc2}
-        else:
-            parts = {"o_net": mixer.o_proj, "r_net": mixer.r_proj}
-            qkv = [getattr(mixer, f"{letter}_proj").weight for letter in "qkv"]
-            state[f"{name}.qkv_net.weight"] = torch.cat(qkv)
-        for part, module in (parts | {"layer_norm": layer.norm}).items():
-            state |= {f"{name}.{part}.{kind}": tensor for kind, tensor in module.state_dict().items()}
-    tables, outputs = [band.table for band in body.embed_tokens], [head.words, *(tail.table for tail in head.tails)]
-    biases = [head.bias, *(tail.bias for tail in head.tails)]
-    if config.adaptive_factor == 1:
-        # all words have one table
-        tables, outputs, biases = [torch.cat(tables)], [torch.cat(outputs)], [torch.cat(biases)]
-    projections = [band.projection for band in body.embed_tokens]
-    if body.embed_tokens.projection is not None:
-        projections = [body.embed_tokens.projection]
-    for number, (table, output, bias) in enumerate(zip(tables, outputs, biases, strict=True)):
-        state[f"word_emb.emb_layers.{number}.weight"] = table
-        state |= {f"crit.out_layers.{number}.weight": output, f"crit.out_layers.{number}.bias": bias}
-    state |= {
-        f"word_emb.emb_projs.{i}": projection for i, projection in enumerate(projections) if projection is not None
-    }
-    for number, part in enumerate([head, *head.tails]):
-        if part.projection is not None:
-            state[f"crit.out_projs.{number}"] = part.projection
-    if head.bands is not None:
-        state |= {f"crit.cluster_{kind}": tensor for kind, tensor in head.bands.state_dict().items()}
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
-
-
-def authors_settings(model):
-    config = model.config
-    settings = {"cutoffs": config.adaptive_cutoffs or [], "pre_lnorm": config.norm_position == "pre", "clamp_len": -1}
-    return settings | {"mem_len": config.memory_length, "same_length": config.same_length, "dropout": 0.3}
-
-
-KINDS = [
-    {},
-    {"tie_word_embeddings": False},
-    {"adaptive_cutoffs": None},
-    {"embedding_size": 8},
-    {"embedding_size": 8, "adaptive_cutoffs": None, "tie_word_embeddings": False},
-    {"adaptive_factor": 2},
-    {"adaptive_factor": 4, "embedding_size": 32, "tie_word_embeddings": False},
-    {"adaptive_factor": 2, "adaptive_cutoffs": None},
-    {"norm_position": "pre", "same_length": True},
-]
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_converts_every_kind(kind):
     model = transformer_xl(**kind)
@@ -124,7 +62,8 @@ def test_converts_every_kind(kind):
     fields += ["adaptive_cutoffs", "adaptive_factor", "tie_word_embeddings"]
     expected = model.config.to_dict() | {"embedding_size": model.config.embedding_size or 16}
     assert {name: getattr(converted.config, name) for name in fields} == {name: expected[name] for name in fields}
-    assert (converted.config.dropout, converted.config.activation_dropout) == (0.3, 0.3)
+    dropouts = converted.config.dropout, converted.config.activation_dropout, converted.config.attention_dropout
+    assert dropouts == (0.3, 0.3, 0.2)
     report = report_on(weights, converted, pieces)
     assert ([*report.left_out], report.new) == (["pos_emb.inv_freq"], [])
 
@@ -192,6 +131,9 @@ def test_biases_in_every_layer_are_converted_only_where_they_are_equal():
     [
         ({"attn_type": 1}, "attn_type=1 cannot be converted; only Transformer-XL with attn_type=0 can"),
         ({"ext_len": 3}, "ext_len=3 cannot be converted"),
+        ({"clamp_len": "6"}, "clamp_len='6' cannot be read; it has to be of type int"),
+        ({"cutoffs": 20}, "cutoffs=20 cannot be read; it has to be of type list"),
+        ({"cutoffs": [20, "40"]}, r"cutoffs=\[20, '40'\] do not divide"),
         ({"cutoffs": []}, r"cutoffs=\[\] do not divide 61 words into 3 bands"),
         ({"cutoffs": [20, 40, 50]}, r"cutoffs=\[20, 40, 50\] do not divide"),
         ({"cutoffs": [40, 20]}, r"cutoffs=\[40, 20\] do not divide"),
