@@ -181,17 +181,19 @@ def take_words(state: State, cutoffs: list[int]) -> tuple[Pieces, dict[str, Any]
     """
     bands = take_bands(state, cutoffs)
     tables = [table for table, _, _ in bands]
-    projections: list[Piece] = []
-    while (name := f"word_emb.emb_projs.{len(projections)}") in state:
-        # NVIDIA's softmax has all of them, whichever it uses
-        state.unite(f"crit.shared_out_projs.{len(projections)}", name)
-        projections.append(state.take_piece(name))
     width = tables[0].shape[1]
-    hidden_size = projections[0].shape[0] if projections else width
+    first = state.get("word_emb.emb_projs.0")
+    hidden_size = first.shape[0] if first else width
     factor = width // max(1, tables[1].shape[1]) if len(tables) > 1 else 1
-    if len(tables) == 1 and projections and width == hidden_size:
+    if len(tables) == 1 and first and width == hidden_size:
         # any factor but 1 gives the only band a projection
         factor = 2
+    projections: list[Piece] = []
+    # bands of one width share theirs
+    for number in range((len(tables) if factor > 1 else 1) if first else 0):
+        # NVIDIA's softmax has all of them, whichever it uses
+        state.unite(f"crit.shared_out_projs.{number}", f"word_emb.emb_projs.{number}")
+        projections.append(state.take_piece(f"word_emb.emb_projs.{number}"))
 
     weights: Pieces = {}
     tied = True
@@ -201,13 +203,12 @@ def take_words(state: State, cutoffs: list[int]) -> tuple[Pieces, dict[str, Any]
         weights[f"{head}bias"] = bias
         tied = tied and torch.equal(table.tensor, output.tensor)
         if projections:
-            # bands of one width share theirs
-            number = band if factor > 1 else 0
-            weights[f"model.embed_tokens.{f'{band}.' if factor > 1 else ''}projection"] = projections[number]
-            projection = state.pop(f"crit.out_projs.{band}", projections[number])
+            embedding = projections[band if factor > 1 else 0]
+            weights[f"model.embed_tokens.{f'{band}.' if factor > 1 else ''}projection"] = embedding
+            projection = state.pop(f"crit.out_projs.{band}", embedding)
             weights[f"{head}projection"] = projection
             # the first one is never tied
-            tied = tied and (not band or torch.equal(projection.tensor, projections[number].tensor))
+            tied = tied and (not band or torch.equal(projection.tensor, embedding.tensor))
     if len(bands) > 1:
         for kind in ("weight", "bias"):
             weights[f"lm_head.bands.{kind}"] = state.take_piece(f"crit.cluster_{kind}")

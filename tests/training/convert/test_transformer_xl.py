@@ -152,6 +152,10 @@ def test_refuses_weights_that_it_has_no_place_for():
     for missing in ("r_w_bias", "crit.cluster_bias", "layers.1.dec_attn.r_net.weight", "crit.out_layers.0.bias"):
         with pytest.raises(ValueError, match=f"the checkpoint has no .*{missing}"):
             from_transformer_xl({name: tensor for name, tensor in weights.items() if name != missing}, settings)
+    of_bands = authors_names(transformer_xl(adaptive_factor=2))
+    for missing in ("word_emb.emb_projs.1", "word_emb.emb_layers.0.weight", "crit.out_layers.2.bias"):
+        with pytest.raises(ValueError, match=f"the checkpoint has no {missing}"):
+            from_transformer_xl({name: w for name, w in of_bands.items() if name != missing}, {})
     with pytest.raises(ValueError, match=r"no place for \['r_emb'\] in the Transformer-XL"):
         from_transformer_xl(weights | {"r_emb": torch.ones(2)}, settings)
     narrow = {name: torch.ones(4, 3) for name in ("r_w_bias", "r_r_bias")}
