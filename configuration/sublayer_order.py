@@ -2,8 +2,9 @@
 
 `s` is self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic and lightweight
 convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
-`s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. The papers' patterns are orders, too: `par(24, 5)`,
-`sandwich(6, 3, decoder=True)`. `compact` gives the canonical form.
+`s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
+stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
+decoder=True)`. `compact` gives the canonical form.
 """
 
 import math
@@ -181,6 +182,8 @@ def expand(order: str) -> str:
     expanded = ""
     for token in _TOKEN.finditer(order):
         position, before, unit = token.start(), expanded, token[0][0]
+        if unit == ".":
+            continue
         if unit not in ("(", ")", *ALPHABET):
             raise _error(_explain(unit), order, position)
         if unit == "(":

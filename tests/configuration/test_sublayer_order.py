@@ -47,6 +47,11 @@ expanded_orders = st.text("scfdl", min_size=1, max_size=60)
         (sandwich(6, 3, decoder=True), "(sc)3(scf)3f3", "(sc)^3 (scf)^3 f^3"),
         (sandwich(6, 4, decoder=True), "(sc)4(scf)2f4", "(sc)^4 (scf)^2 f^4"),
         (sandwich(6, 5, decoder=True), "(sc)6f6", "(sc)^5 (scf)^1 f^5"),
+        # Sandwich, as released for enwik8 and text8
+        (sandwich(3, 1), "s(sf)2f", "s.sfsf.f"),
+        (sandwich(3, 2), "s3f3", "s.s.sf.f.f"),
+        (sandwich(24, 5), "s5(sf)19f5", "s." * 5 + "sf" * 19 + ".f" * 5),
+        (sandwich(24, 3), "s3(sf)21f3", "s." * 3 + "sf" * 21 + ".f" * 3),
         # PAR, tables 1, 2 and 3
         (par(32, 2), "(sf)16", "(sf)x16"),
         (par(36, 2), "(sf)18", "(sf)x18"),
@@ -169,7 +174,7 @@ def test_the_length_of_an_order_is_bounded_before_it_is_read(order, monkeypatch)
     assert len(str(caught.value)) < 150
 
 
-@given(st.text() | st.text("scfdl()^x⁶12 {},=", max_size=30))
+@given(st.text() | st.text("scfdl()^x⁶12 {},=.", max_size=30))
 def test_whatever_is_written_is_an_order_or_a_value_error(written):
     try:
         canonical = compact(written)
@@ -227,7 +232,7 @@ def spelled(draw, depth=2):
             inner = f"({inner})"
         number = draw(st.integers(1, 4))
         repeat = draw(st.sampled_from(["{}", "x{}", "×{}", "*{}", "^{}", "^{{{}}}", " x {}", " ^ {{ {} }} "]))  # noqa: RUF001
-        spelling += inner + (repeat.format(number) if number > 1 else "") + draw(st.sampled_from(["", " "]))
+        spelling += inner + (repeat.format(number) if number > 1 else "") + draw(st.sampled_from(["", " ", "."]))
         letters += inner_letters * number
     return spelling, letters
 
@@ -270,6 +275,10 @@ def test_tail_start(order, start):
         ("dlg", 2, r"use the letters s \(self-attention\), .*, d \(dynamic convolution\), l \(lightweight"),
         ("s\tq", 2, "'q' is not a sublayer"),
         ("s-1", 1, "'-' is not a sublayer"),
+        ("s.2", 2, "repeats nothing"),
+        ("sf.(.)", 3, "group is empty"),
+        ("..", 0, "empty; give at least one"),
+        ("s.sq.f", 3, "'q' is not a sublayer"),
         ("s٣", 1, "is not a sublayer"),
         ("ss(sf", 2, "never closed"),
         ("((sf)2", 0, "never closed"),

@@ -16,11 +16,13 @@ def main(argv: list[str] | None = None) -> None:
         FileExistsError: the folder holds files, or the report exists.
         FileNotFoundError: there is no such source.
         ValueError: a checkpoint that this model has no place for or that would run code, a fairseq file without its
-            number of heads, or outputs that are not the source's.
+            number of heads, a source that cannot be run to verify, or outputs that are not the source's.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
-    source_help = "a transformers folder (GPT-2, BERT, BART, Marian) or a fairseq file (.pt, .safetensors: language "
-    source_help += "model, Transformer, Macaron, Macaron BERT, LightConv, IOT)"
+    source_help = "a transformers folder (GPT-2, BERT, BART, Marian, transfo-xl) or a file (.pt, .safetensors) of "
+    source_help += "fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL "
+    source_help += "(its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
+    source_help += "adaptive span and the Sandwich authors' character model"
     parser.add_argument("source", type=Path, help=source_help)
     parser.add_argument("destination", type=Path, help="a new folder")
     order_help = "default: the source's own; train another one before use: sublayers pretrain --model_name_or_path "
@@ -33,7 +35,9 @@ def main(argv: list[str] | None = None) -> None:
         parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed where a fairseq file does not tell"
     parser.add_argument("--num-attention-heads", "--num_attention_heads", type=positive, help=heads_help)
-    verify_help = "run a transformers source and the new folder on random tokens, the latter with padding on the "
+    verify_help = (
+        "run a source that transformers has and the new folder on random tokens, the latter with padding on the "
+    )
     verify_help += "right, on the left and in between, and keep it only if they agree"
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
@@ -41,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     # take seconds, which --help need not
     from sublayers.hub.loading import refuse_ways_out
     from sublayers.hub.model_card import RUN
-    from sublayers.training.convert.sources import ORDERS, convert, take_tokenizer
+    from sublayers.training.convert.sources import ORDERS, can_run, convert, take_tokenizer
     from sublayers.training.convert.verify import compare
     from sublayers.training.trainers.publish import without_tokens
 
@@ -58,10 +62,10 @@ def main(argv: list[str] | None = None) -> None:
         raise FileExistsError(f"{arguments.report} exists; choose another file for the report")
     if arguments.verify and orders:
         raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
-    if arguments.verify and source.is_file():
+    if arguments.verify and not can_run(source):
         raise ValueError(
-            f"--verify cannot run {source}: fairseq does not work with this Python; leave it out, every number that is "
-            "copied is compared in any case"
+            f"--verify cannot run {source}: nothing that works with this Python runs its original; leave it out, every "
+            "number that is copied is compared in any case"
         )
     model, report, original = convert(source, orders, arguments.num_attention_heads)
     with whole_folder(destination) as folder:

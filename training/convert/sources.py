@@ -18,13 +18,20 @@ from transformers import (
 
 from sublayers.hub.loading import load
 from sublayers.hub.self_contained import copy_tokenizer
+from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.training.convert.bert import from_bert, from_macaron_bert
 from sublayers.training.convert.convolutions import from_fairseq_lightconv
 from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
 from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
+from sublayers.training.convert.transformer_xl import (
+    MODEL_TYPE,
+    find_transformer_xl,
+    from_transformer_xl,
+    load_folder,
+)
 from sublayers.training.convert.verify import ConversionReport, report_on
-from sublayers.training.convert.weights import Pieces, Weights, agreed, load_fairseq
+from sublayers.training.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq
 
 # by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
@@ -53,20 +60,33 @@ def refuse_other_orders(orders: dict[str, str], known: list[str]) -> None:
         raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
 
 
-def load_transformers(source: Path) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model from a folder of transformers, and say what was missing or unexpected there.
+def read_config(source: Path) -> dict[str, Any]:
+    """Read the settings of a folder that transformers saved.
 
     Raises:
         FileNotFoundError: there is no config.json.
-        ValueError: a model that is none of GPT-2, BERT, BART and Marian, a head that none here has, an adapter, or a
-            file that would run code.
     """
     if not (source / "config.json").exists():
         raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
     config, _ = PreTrainedConfig.get_config_dict(source)
+    return config
+
+
+def can_run(source: Path) -> bool:
+    """Say whether transformers has the model of a source, and can compute what it should."""
+    return source.is_dir() and read_config(source).get("model_type") != MODEL_TYPE
+
+
+def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a model from a folder with these settings, and say what was missing or unexpected there.
+
+    Raises:
+        ValueError: a model that transformers does not have or none here is like, a head that none here has, an adapter,
+            or a file that would run code.
+    """
     model_type = config.get("model_type")
     if model_type not in (*CLASSES, "bert"):
-        raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART and Marian can be converted")
+        raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART, Marian and {MODEL_TYPE} can be converted")
     classes = CLASSES.get(model_type, {})
     (name, *_) = config.get("architectures") or [*classes, "BertModel"]
     model_class: Any = classes.get(name)
@@ -121,6 +141,27 @@ def from_fairseq(
     return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"), options=options)
 
 
+def from_file(
+    path: Path, orders: dict[str, str], num_attention_heads: int | None
+) -> tuple[Weights, PreTrainedModel, Pieces]:
+    """Convert a checkpoint of Transformer-XL, adaptive span or fairseq, and return its weights, too.
+
+    Raises:
+        ValueError: what its loading or its conversion refuses.
+    """
+    checkpoint = load_checkpoint(path)
+    xl, span = find_transformer_xl(checkpoint, path), find_adaptive_span(checkpoint)
+    if xl or span:
+        refuse_other_orders(orders, ORDERS[False])
+    if xl:
+        weights, settings = xl
+        return weights, *from_transformer_xl(weights, settings, **orders)
+    if span:
+        return span, *from_adaptive_span(span, sublayer_order=orders.get("sublayer_order"))
+    weights, options = read_fairseq(checkpoint, path)
+    return weights, *from_fairseq(weights, options, num_attention_heads, orders)
+
+
 def take_tokenizer(source: Path, destination: Path) -> None:
     """Save a folder's tokenizer, if it has one, so that it loads beside any model.
 
@@ -140,19 +181,24 @@ def take_tokenizer(source: Path, destination: Path) -> None:
 def convert(
     source: Path, orders: dict[str, str], num_attention_heads: int | None = None
 ) -> tuple[PreTrainedModel, ConversionReport, PreTrainedModel | None]:
-    """Convert a folder of transformers or a file of fairseq, in its own order or in the `orders` of its stacks.
+    """Convert a folder of transformers or a checkpoint, in its own order or in the `orders` of its stacks.
 
     Returns:
-        The model, where its weights come from, and the model of transformers that it was made from, if it was.
+        The model, where its weights come from, and the model of transformers that it was made from, if there is one.
 
     Raises:
         ValueError: what its loading or its conversion refuses.
     """
     if source.is_file():
-        weights, options = load_fairseq(source)
-        model, pieces = from_fairseq(weights, options, num_attention_heads, orders)
+        weights, model, pieces = from_file(source, orders, num_attention_heads)
         return model, report_on(weights, model, pieces), None
-    original, found = load_transformers(source)
+    config = read_config(source)
+    if config.get("model_type") == MODEL_TYPE:
+        refuse_other_orders(orders, ORDERS[False])
+        weights = load_folder(source)
+        model, pieces = from_transformer_xl(weights, config, **orders)
+        return model, report_on(weights, model, pieces), None
+    original, found = load_transformers(source, config)
     model, pieces = from_transformers(original, orders)
     report = report_on(original.state_dict(), model, pieces, found["missing_keys"])
     unexpected = f"unknown to {type(original).__name__}"

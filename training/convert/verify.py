@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from sublayers.training.convert.weights import BUFFERS, Pieces
+from sublayers.training.convert.weights import BUFFERS, UNUSED, Pieces
 
 # of the size of the outputs
 TOLERANCE = 1e-4
@@ -89,6 +89,8 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
     """Say why a tensor was left out."""
     if name.endswith(BUFFERS):
         return "a buffer without information"
+    if re.search(UNUSED, name):
+        return "of a sublayer that the source lacks"
     if re.search(r"\.\d+\.", name):
         return LACKED
     if equal := next((other for other in taken_over if _same(weights[other], weights[name])), None):

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -15,8 +15,10 @@ from sublayers.hub.loading import never_running_code
 
 Weights = dict[str, torch.Tensor]
 Model = TypeVar("Model", bound=PreTrainedModel)
-# the ends of the names of fairseq's buffers, which hold no information
-BUFFERS = ("version", "_float_tensor")
+# the ends of the names of buffers, which hold no information: fairseq's, Transformer-XL's and adaptive span's
+BUFFERS = ("version", "_float_tensor", "inv_freq", "mask_template")
+# names of norms that adaptive span's layers have whether they run them or not
+UNUSED = r"layers\.\d+\.norm[12]\."
 
 
 @dataclass(frozen=True)
@@ -165,27 +167,57 @@ def assemble(
     return fill(model, others | place(model.config.sublayer_order, sublayers, partly=partly))
 
 
-# what fairseq keeps beside the weights: its options and, up to 0.8, its clocks and counters, here without their code
-HARMLESS: list[Any] = [
-    argparse.Namespace,
-    *((argparse.Namespace, f"fairseq.meters.{name}") for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")),
+# what is read without its code, as an object with attributes and nothing else
+INERT = [
+    # fairseq's clocks and counters, up to 0.8
+    *(f"fairseq.meters.{name}" for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")),
+    # NVIDIA's vocabulary, and the parts of the module that Transformer-XL's authors save as a whole
+    "utils.vocabulary.Vocab",
+    "proj_adaptive_softmax.ProjectedAdaptiveLogSoftmax",
+    *(f"mem_transformer.{name}" for name in ("MemTransformerLM", "AdaptiveEmbedding", "PositionalEmbedding")),
+    *(f"mem_transformer.RelPartialLearnable{name}" for name in ("DecoderLayer", "MultiHeadAttn")),
+    "mem_transformer.PositionwiseFF",
+    *(f"torch.nn.modules.container.{name}" for name in ("ModuleList", "ParameterList", "Sequential")),
+    "torch.nn.modules.activation.ReLU",
+    "torch.nn.modules.dropout.Dropout",
+    "torch.nn.modules.linear.Linear",
+    "torch.nn.modules.normalization.LayerNorm",
+    "torch.nn.modules.sparse.Embedding",
 ]
+HARMLESS: list[Any] = [argparse.Namespace, *((argparse.Namespace, name) for name in INERT)]
 
 
-def load_fairseq(path: Path) -> tuple[Weights, dict[str, Any]]:
-    """Read the weights of a fairseq checkpoint, and its model's options, without running what else may be in it.
+def load_checkpoint(path: Path) -> Any:
+    """Read a file of torch or safetensors without running what else than tensors may be in it.
+
+    Raises:
+        ValueError: the file holds other objects, or is none of these.
+    """
+    with never_running_code(path), torch.serialization.safe_globals(HARMLESS):
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def are_weights(value: Any) -> TypeGuard[Weights]:
+    """Say whether something is a dictionary of tensors by their names."""
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in value.items()
+    )
+
+
+def read_fairseq(checkpoint: Any, path: Path) -> tuple[Weights, dict[str, Any]]:
+    """Find the weights of a fairseq checkpoint, and its model's options.
 
     A safetensors file holds no options.
 
     Raises:
-        ValueError: the file holds other objects, or no weights.
+        ValueError: there are no weights.
     """
-    with never_running_code(path), torch.serialization.safe_globals(HARMLESS):
-        if path.suffix == ".safetensors":
-            return load_file(path), {}
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    if path.suffix == ".safetensors":
+        return checkpoint, {}
     weights = checkpoint.get("model") if isinstance(checkpoint, dict) else None
-    if not isinstance(weights, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in weights.values()):
+    if not are_weights(weights):
         raise ValueError(f"{path} has no 'model' of tensors; is it a fairseq checkpoint?")
     # since 0.10, the options of the model are one of several groups
     options = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model") or {}

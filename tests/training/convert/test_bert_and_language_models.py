@@ -175,7 +175,7 @@ def test_folders_that_hold_no_encoder_are_refused(tmp_path):
     with pytest.raises(ValueError, match="position_embedding_type='relative_key' cannot be converted; only BERT with"):
         main([str(tmp_path / "relative"), str(tmp_path / "ours")])
     T5Config().save_pretrained(tmp_path / "t5")
-    with pytest.raises(ValueError, match="holds 't5'; GPT-2, BERT, BART and Marian can be converted"):
+    with pytest.raises(ValueError, match="holds 't5'; GPT-2, BERT, BART, Marian and transfo-xl can be converted"):
         main([str(tmp_path / "t5"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
 

@@ -10,6 +10,13 @@ import types
 import pytest
 import torch
 from common import randomize
+from common_transformer_xl import (
+    authors_classes,
+    authors_module,
+    authors_names,
+    authors_settings,
+    transformer_xl,
+)
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, MarianConfig, MarianMTModel
 
@@ -120,6 +127,62 @@ def test_files_that_hold_something_else_are_one_sentence(content, tmp_path, refu
     refuse(tmp_path / "checkpoint.pt", "has no 'model' of tensors; is it a fairseq checkpoint?")
 
 
+def test_objects_in_a_pickled_module_are_not_built(tmp_path, refuse, monkeypatch):
+    model = transformer_xl()
+    classes, settings = authors_classes(monkeypatch), authors_settings(model)
+    path, trap = tmp_path / "model.pt", Trap(tmp_path / "sprung")
+
+    def save(module, **options):
+        torch.save(module, path, **options)
+        refuse(path, "is damaged, or holds more than weights and would run code to load it; it is not read")
+
+    for place in ("", "layers.1.dec_attn", "crit"):
+        module = authors_module(model, classes, settings)
+        module.get_submodule(place).trap = trap
+        save(module)
+    # up to torch 1.5, names of classes came with their source
+    with pytest.warns(UserWarning, match="Couldn't retrieve source code"):
+        save(authors_module(model, classes, settings), _use_new_zipfile_serialization=False)
+    for other in (torch.nn.Linear(2, 2), classes.MemTransformerLM(), torch.nn.GRU(2, 2)):
+        save(other)
+    round_and_round = authors_module(model, classes, settings)
+    round_and_round.drop._modules["drop"] = round_and_round.drop
+    save(round_and_round)
+
+
+@pytest.mark.parametrize("place", ["args", "vocab", "model_config", "model_state"])
+def test_objects_in_a_checkpoint_of_nvidia_are_not_built(place, tmp_path, refuse):
+    model, trap = transformer_xl(), Trap(tmp_path / "sprung")
+    content = {"model_state": authors_names(model), "model_config": authors_settings(model)}
+    torch.save(content | {place: argparse.Namespace(a=trap) if place == "args" else trap}, tmp_path / "checkpoint.pt")
+    refuse(tmp_path / "checkpoint.pt", "would run code to load it; it is not read")
+
+
+@pytest.mark.parametrize("settings", [3, [1], {"same_length": True}, {"same_length": True, "mem_len": "7"}])
+def test_settings_that_are_none_are_one_sentence(settings, tmp_path, refuse):
+    torch.save({"model_state": authors_names(transformer_xl()), "model_config": settings}, tmp_path / "checkpoint.pt")
+    refuse(tmp_path / "checkpoint.pt", "is damaged, or holds more than weights")
+
+
+def test_objects_in_an_old_folder_of_transformers_are_not_built(tmp_path, refuse):
+    model, folder = transformer_xl(), tmp_path / "old"
+    folder.mkdir()
+    edit(
+        folder / "config.json", model_type="transfo-xl", auto_map={"AutoConfig": "evil.Evil"}, **authors_settings(model)
+    )
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nclass Evil: pass\n")
+    refuse(folder, "has neither model.safetensors nor pytorch_model.bin; download one of them")
+    weights = authors_names(model)
+    torch.save(weights | {"trap": Trap(tmp_path / "sprung")}, folder / "pytorch_model.bin")
+    refuse(folder, "would run code to load it; it is not read")
+    for other in ([1], {"a": 1}, torch.ones(2)):
+        torch.save(other, folder / "pytorch_model.bin")
+        refuse(folder, "holds something else than weights; is the folder complete?")
+    torch.save(weights, folder / "pytorch_model.bin")
+    edit(folder / "config.json", mem_len="long")
+    refuse(folder, "memory_length='long' does not fit; give int")
+
+
 def test_objects_in_the_weights_of_a_folder_are_not_built(bert, tmp_path, refuse):
     weights = load_file(bert / "model.safetensors")
     (bert / "model.safetensors").unlink()
@@ -151,7 +214,7 @@ def test_code_in_a_folder_is_not_run_and_nobody_is_asked(bert, tmp_path, refuse,
     assert not (tmp_path / "sprung").exists()
     (tmp_path / "ours").rename(tmp_path / "first")
     edit(bert / "config.json", model_type="evil")
-    refuse(bert, "holds 'evil'; GPT-2, BERT, BART and Marian can be converted")
+    refuse(bert, "holds 'evil'; GPT-2, BERT, BART, Marian and transfo-xl can be converted")
     edit(bert / "config.json", model_type="bert", architectures=["pipeline"])
     refuse(bert, "holds 'pipeline', which is no BERT of transformers")
 

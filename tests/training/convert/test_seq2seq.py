@@ -22,7 +22,7 @@ from transformers import (
 
 from sublayers.training.commands.convert import main
 from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
-from sublayers.training.convert.weights import load_fairseq
+from sublayers.training.convert.weights import load_checkpoint, read_fairseq
 from sublayers.training.data.tokenizers import train_tokenizer
 
 SIZES = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 2, "decoder_layers": 3}
@@ -344,7 +344,7 @@ def test_what_a_checkpoint_tells_need_not_be_said(place, tmp_path, monkeypatch):
         for name in ("fairseq", "fairseq.meters"):
             patch.setitem(sys.modules, name, module)
         torch.save({"model": state, "extra_state": extra} | found, path)
-    assert load_fairseq(path)[1] == options
+    assert read_fairseq(load_checkpoint(path), path)[1] == options
     main([str(path), str(tmp_path / "ours")])
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").config
     # a stack without a norm behind it may still be pre-norm
@@ -382,7 +382,7 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="'decoder_attention_heads': 2} cannot be converted"):
         from_bart(bart(decoder_attention_heads=2))
     mbart().save_pretrained(tmp_path / "mbart")
-    with pytest.raises(ValueError, match="holds 'mbart'; GPT-2, BERT, BART and Marian can be converted"):
+    with pytest.raises(ValueError, match="holds 'mbart'; GPT-2, BERT, BART, Marian and transfo-xl can be converted"):
         main([str(tmp_path / "mbart"), str(tmp_path / "ours")])
     torch.save(state, tmp_path / "bare.pt")
     with pytest.raises(ValueError, match="has no 'model'"):
