@@ -38,7 +38,7 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     same_length: bool = False
     # of the most frequent words' vectors; None: hidden_size
     embedding_size: int | None = None
-    # ids, sorted by frequency, at which bands of rarer words begin; None: all words are in one
+    # ids, sorted by frequency, at which bands of rarer words begin; those beyond the vocabulary divide nothing
     adaptive_cutoffs: list[int] | None = field(default_factory=lambda: [19997, 39997, 199997])
     # how many times narrower than those of the band before the vectors of a band are, `div_val` in the original
     adaptive_factor: int = 1
@@ -46,13 +46,14 @@ class PARTransformerXLConfig(RecurrentLMConfig):
 
     @property
     def adaptive_bands(self) -> list[tuple[int, int]]:
-        """The number of words of each band, and the width of their vectors.
-
-        Raises:
-            ValueError: the vocabulary ends before the last band begins.
-        """
+        """The number of words of each band, and the width of their vectors."""
         width = self.embedding_size or self.hidden_size
-        return divide(self.adaptive_cutoffs, self.vocab_size, width, self.adaptive_factor)
+        return divide(self.reached_cutoffs, self.vocab_size, width, self.adaptive_factor)
+
+    @property
+    def reached_cutoffs(self) -> list[int]:
+        """The cutoffs within the vocabulary."""
+        return [cutoff for cutoff in self.adaptive_cutoffs or [] if cutoff < self.vocab_size]
 
     @property
     def sliding_window(self) -> int:

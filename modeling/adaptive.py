@@ -149,7 +149,10 @@ def resize_bands(
     Raises:
         ValueError: the last band would be empty.
     """
-    cutoffs = model.config.adaptive_cutoffs or [0]
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    # those that the vocabulary did not reach would make other bands of a larger one
+    model.config.adaptive_cutoffs = embedding.cutoffs or None
+    cutoffs = embedding.cutoffs or [0]
     multiple = pad_to_multiple_of or 1
     size = -(-(new_num_tokens or model.config.vocab_size) // multiple) * multiple
     if size <= cutoffs[-1]:
@@ -159,7 +162,6 @@ def resize_bands(
         old = nn.Embedding.from_pretrained(table, freeze=not table.requires_grad)
         return model._get_resized_embeddings(old, size - cutoffs[-1], mean_resizing=mean_resizing).weight
 
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     embedding[-1].table = resized(embedding[-1].table)
     if head:
         head.resize_last(resized)

@@ -55,7 +55,7 @@ class ProjectedEmbedding(AdaptiveEmbedding):
 
     def __init__(self, config):
         nn.ModuleList.__init__(self, [ProjectedBand(config, size, width) for size, width in config.adaptive_bands])
-        self.cutoffs = config.adaptive_cutoffs or []
+        self.cutoffs = config.reached_cutoffs
         is_shared = config.is_projected and config.adaptive_factor == 1
         self.projection = projection(config, config.adaptive_bands[0][1], is_shared)
 
@@ -70,7 +70,7 @@ class ProjectedLogSoftmax(AdaptiveLogSoftmax):
 
     def __init__(self, config):
         nn.Module.__init__(self)
-        self.cutoffs = config.adaptive_cutoffs or []
+        self.cutoffs = config.reached_cutoffs
         (frequent, width), *rare = config.adaptive_bands
         self.words = nn.Parameter(torch.empty(frequent, width))
         self.bias = nn.Parameter(torch.empty(frequent))
@@ -105,7 +105,7 @@ class ProjectedLogSoftmax(AdaptiveLogSoftmax):
 def tied(config, embedding: str, head: str) -> dict[str, str]:
     """Say which parameters of a head are the embedding's: all tables, and all projections but the first band's."""
     pairs = {f"{head}.words": f"{embedding}.0.table"}
-    for i in range(len(config.adaptive_cutoffs or [])):
+    for i in range(len(config.reached_cutoffs)):
         pairs[f"{head}.tails.{i}.table"] = f"{embedding}.{i + 1}.table"
         if config.is_projected:
             band = f"{i + 1}." if config.adaptive_factor > 1 else ""

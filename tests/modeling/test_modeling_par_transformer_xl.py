@@ -26,15 +26,19 @@ class TestPARTransformerXL(RecurrentLMContract):
             actual = model(tokens(1, 9)).logits[0]
             torch.testing.assert_close(actual, naive_log_probs(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5)
 
-    def test_resizes_embeddings(self):
+    def test_resizes_embeddings(self, tmp_path):
         for head in self.classes:
-            for cutoffs in ([20, 40], None):
+            # the last one is reached only after
+            for cutoffs in ([20, 40], None, [20, VOCAB + 3]):
                 model = self.model(head, adaptive_cutoffs=cutoffs)
                 before = model.get_input_embeddings()(torch.arange(VOCAB))
                 model.resize_token_embeddings(VOCAB + 7, mean_resizing=False)
                 assert model.config.vocab_size == VOCAB + 7
                 assert torch.equal(model.get_input_embeddings()(torch.arange(VOCAB)), before)
                 assert model(torch.full((1, 3), VOCAB + 6))[0].isfinite().all()
+                model.save_pretrained(tmp_path / f"{head.__name__}-{cutoffs}")
+                loaded = head.from_pretrained(tmp_path / f"{head.__name__}-{cutoffs}")
+                assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
 
     @pytest.mark.parametrize("tied", [True, False])
     @pytest.mark.parametrize("sizes", [{}, {"embedding_size": 8}, {"adaptive_factor": 2}])
