@@ -48,8 +48,8 @@ def authors_names(model):
     for number, part in enumerate([head, *head.tails]):
         if part.projection is not None:
             state[f"crit.out_projs.{number}"] = part.projection
-    if head.bands is not None:
-        state |= {f"crit.cluster_{kind}": tensor for kind, tensor in head.bands.state_dict().items()}
+    if head.tails:
+        state |= {"crit.cluster_weight": head.band_words, "crit.cluster_bias": head.band_bias}
     return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 

@@ -210,8 +210,8 @@ def take_words(state: State, cutoffs: list[int]) -> tuple[Pieces, dict[str, Any]
             # the first one is never tied
             tied = tied and (not band or torch.equal(projection.tensor, embedding.tensor))
     if len(bands) > 1:
-        for kind in ("weight", "bias"):
-            weights[f"lm_head.bands.{kind}"] = state.take_piece(f"crit.cluster_{kind}")
+        weights["lm_head.band_words"] = state.take_piece("crit.cluster_weight")
+        weights["lm_head.band_bias"] = state.take_piece("crit.cluster_bias")
     return weights, {
         "vocab_size": sum(table.shape[0] for table in tables),
         "hidden_size": hidden_size,
@@ -248,7 +248,7 @@ def from_transformer_xl(
     others, fields = take_words(state, settings.get("cutoffs", []))
     if settings.get("model_type") == MODEL_TYPE and fields["adaptive_cutoffs"]:
         # with the authors the rarest band comes first
-        others |= {name: others[name].reverse() for name in ("lm_head.bands.weight", "lm_head.bands.bias")}
+        others |= {name: others[name].reverse() for name in ("lm_head.band_words", "lm_head.band_bias")}
     others |= {"model.positions.content_bias": content, "model.positions.position_bias": position}
     order, sublayers = take_sublayers(state)
     state.refuse_rest("the Transformer-XL")

@@ -1,4 +1,8 @@
 import json
+import sys
+import types
+from argparse import Namespace
+from collections import Counter, OrderedDict
 
 import pytest
 import torch
@@ -59,11 +63,22 @@ def test_reads_a_pickled_module_without_its_code(kind, tmp_path, convert, monkey
 
 
 @pytest.mark.parametrize("same_length", [True, False])
-def test_reads_a_checkpoint_of_nvidia(same_length, tmp_path, convert):
+def test_reads_a_checkpoint_of_nvidia(same_length, tmp_path, convert, monkeypatch):
+    vocabulary = types.ModuleType("utils.vocabulary")
+    vocabulary.Vocab = type("Vocab", (), {"__module__": "utils.vocabulary"})
+    for name in ("utils", "utils.vocabulary"):
+        monkeypatch.setitem(sys.modules, name, vocabulary)
+    vocab = vocabulary.Vocab()
+    vocab.counter, vocab.sym2idx = Counter(a=3), OrderedDict(a=0)
     # with NVIDIA, a token sees as many as it remembers and itself
     model = transformer_xl(same_length=same_length, memory_length=7 + same_length)
     settings = authors_settings(model) | {"mem_len": 7, "attn_type": 0, "ext_len": 0, "dtype": None}
-    checkpoint = {"model_config": settings, "model_state": authors_names(model), "optimizer_state": {"state": {}}}
+    checkpoint = {
+        "model_config": settings,
+        "model_state": authors_names(model),
+        "vocab": vocab,
+        "args": Namespace(lr=0.01),
+    }
     torch.save(checkpoint, tmp_path / "checkpoint_best.pt")
     converted, report = convert(tmp_path / "checkpoint_best.pt")
     assert_equal(converted, model, report)
@@ -126,11 +141,12 @@ def test_reads_the_files_of_adaptive_span(name, form, tmp_path, convert):
     torch.testing.assert_close(scores, numbers["seg0.log_probs"], atol=1e-5, rtol=1e-5)
 
 
-def test_says_that_nothing_runs_these_sources(tmp_path):
+def test_says_that_nothing_runs_these_sources(tmp_path, capsys):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.json").write_text(json.dumps({"model_type": "transfo-xl"}))
     torch.save(authors_names(transformer_xl()), tmp_path / "weights.pt")
     for source in ("old", "weights.pt"):
         with pytest.raises(SystemExit):
             main(["convert", str(tmp_path / source), str(tmp_path / "ours"), "--verify"])
+        assert "nothing that works with this Python runs its original; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists()
