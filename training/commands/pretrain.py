@@ -20,7 +20,7 @@ from sublayers.hub.loading import load
 from sublayers.training.commands.pretrain_arguments import FLAGS, USAGE, PretrainingArguments, RunArguments
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.language_modeling import check_windows
-from sublayers.training.data.tokenizers import TokenizerModel, sample, train_tokenizer
+from sublayers.training.data.tokenizers import TokenizerModel, read_words, sample, train_tokenizer
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.trainers.language_modeling import (
@@ -105,7 +105,12 @@ def main(argv: list[str]) -> dict[str, float]:
                 raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
 
             def train_into(folder: str) -> None:
-                train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(folder)
+                if run.vocabulary_file:
+                    tokenizer = read_words(run.vocabulary_file)
+                else:
+                    texts = sample(corpus["train"], run.tokenizer_model)
+                    tokenizer = train_tokenizer(texts, run.tokenizer_model, run.vocab_size)
+                tokenizer.save_pretrained(folder)
 
             tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
             train = corpus["train"].take(run.max_train_samples) if args.do_train else None
@@ -215,6 +220,8 @@ def check_objective(run: RunArguments, streaming: bool) -> None:
     """
     if run.max_tensor_grad_norm is not None and run.optimizer != "adagrad":
         raise ValueError("--max_tensor_grad_norm is for --optimizer adagrad; choose it or give --max_grad_norm")
+    if run.vocabulary_file and run.tokenizer_model != "word":
+        raise ValueError("--vocabulary_file is for --tokenizer_model word; choose it or leave the file out")
     if run.objective == "clm":
         check_windows(run.block_size, run.context_window)
         if run.whole_word_mask:

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import datasets
 import pytest
 from common import assert_same
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from sublayers.training import cli
 from sublayers.training.commands.pretrain import main as pretrain
@@ -154,6 +155,37 @@ def test_what_was_trained_writes_a_text_of_any_length(family, tmp_path, settings
     assert written["generated_text"].startswith("line")
 
 
+@pytest.mark.parametrize("source", ["corpus", "file"])
+def test_words_of_a_corpus_or_a_file_and_their_adaptive_softmax(source, tmp_path, settings):
+    words = tmp_path / "words.txt"
+    words.write_text("corpus\ntiny\na\nof\nline\n")
+    flags = {"corpus": ["--vocab_size", "20"], "file": ["--vocabulary_file", str(words)]}[source]
+    cutoffs = {"corpus": [4, 12], "file": [3, 5]}[source]
+    given = settings("par_transformer_xl", adaptive_cutoffs=cutoffs, tokenizer_model="word", block_size=4, max_steps=3)
+    metrics = pretrain([given, *flags, "--optimizer", "jitlamb", "--output_dir", str(tmp_path / "out")])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    first = {"corpus": ["line", "of", "a"], "file": ["<eos>", "<unk>", "corpus"]}[source]
+    known = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert [word for word in known if source == "file" or word[0] != "<"][:3] == first
+    config = AutoModelForCausalLM.from_pretrained(tmp_path / "out").config
+    assert config.vocab_size == len(tokenizer) == {"corpus": 20, "file": 7}[source]
+    assert config.eos_token_id == tokenizer.convert_tokens_to_ids("<eos>")
+    # every word and every end of a line is scored, which for words is all that counts
+    lines = (tmp_path / "corpus.txt").read_text().splitlines(keepends=True)[:3]
+    nats = metrics["eval_bits_per_character"] * math.log(2) * sum(map(len, lines))
+    assert nats / sum(len(line.split()) + 1 for line in lines) == pytest.approx(metrics["eval_loss"])
+
+
+def test_a_character_model_is_trained_with_adagrad_that_clips(tmp_path, settings):
+    given = settings("sandwich_char_lm", max_steps=2, tokenizer_model="char")
+    weights = []
+    for number, flags in enumerate([[], ["--max_tensor_grad_norm", "0.03"]]):
+        out = tmp_path / str(number)
+        pretrain([given, "--optimizer", "adagrad", *flags, "--output_dir", str(out)])
+        weights.append(AutoModelForCausalLM.from_pretrained(out).lm_head.weight)
+    assert not weights[0].equal(weights[1])
+
+
 XL, CHARACTERS, OTHER = "par_transformer_xl", "sandwich_char_lm", "sandwich_lm"
 BAD = {
     "windows": (
@@ -174,6 +206,12 @@ BAD = {
         ["--evaluation_length", "8"],
         "sandwich_lm has no memory to evaluate with; leave --evalu",
     ),
+    "a file of words for bytes": (
+        XL,
+        ["--vocabulary_file", "words.txt"],
+        "is for --tokenizer_model word; choose it",
+    ),
+    "unknown characters": (CHARACTERS, ["--tokenizer_model", "char", "--vocab_size", "9"], "has not all characters of"),
     "clipping without Adagrad": (XL, ["--max_tensor_grad_norm", "1"], "is for --optimizer adagrad; choose it or give"),
 }
 
