@@ -17,6 +17,7 @@ from sublayers.auto_models import AUTO_CLASSES, families
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.hub.loading import load
+from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMPreTrainedModel
 from sublayers.training.commands.pretrain_arguments import FLAGS, USAGE, PretrainingArguments, RunArguments
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.language_modeling import check_windows
@@ -28,7 +29,7 @@ from sublayers.training.trainers.language_modeling import (
     masked_trainer_arguments,
     stream_trainer_arguments,
 )
-from sublayers.training.trainers.loss_curve import save_loss_curve
+from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
 from sublayers.training.trainers.publish import describe_data, finish
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
@@ -90,9 +91,7 @@ def main(argv: list[str]) -> dict[str, float]:
         checkpoint = find_checkpoint(args)
         # whatever can be wrong with the flags is said before the first file is written
         family = PRETRAINED[run.model_type]
-        # where memory is, nothing limits a text's length
-        positions = {} if issubclass(family, RecurrentLMConfig) else {"max_position_embeddings": run.block_size}
-        config = load_config(run.model_name_or_path, family, model_flags, **positions)
+        config = load_config(run.model_name_or_path, family, model_flags, **config_defaults(run))
         if run.model_name_or_path and config.model_type in PRETRAINED:
             check_head(config.model_type, run.objective)
         check_positions(config, run, "block_size")
@@ -159,6 +158,8 @@ def main(argv: list[str]) -> dict[str, float]:
             metrics |= evaluated
         if args.do_train and trainer.is_world_process_zero():
             save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            if isinstance(model, SandwichCharLMPreTrainedModel):
+                save_spans(model, Path(args.output_dir))
         data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
         about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
         finish(trainer, metrics, LANGUAGE_MODEL_SCORES, **about)
@@ -181,6 +182,14 @@ def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArgument
     if not args.do_train and not run.model_name_or_path:
         raise ValueError("there is no model to evaluate; give --model_name_or_path")
     return run, given_flags(config), corpus, args
+
+
+def config_defaults(run: RunArguments, **defaults: Any) -> dict[str, Any]:
+    """Add to defaults of a new configuration what follows from the flags."""
+    if issubclass(PRETRAINED[run.model_type], RecurrentLMConfig):
+        # where memory is, nothing limits a text's length
+        return defaults
+    return defaults | {"max_position_embeddings": run.block_size}
 
 
 def choose_family(argv: list[str]) -> tuple[str, list[str]]:
