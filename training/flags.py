@@ -40,6 +40,10 @@ def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> 
     # make_dataclass may say that its classes are from this module
     bases = {base for given in dataclass_types for base in given.__mro__ if base.__module__ != __name__}
     own = {name for base in bases if base.__module__.startswith("sublayers.") for name in get_annotations(base)}
+    for action in parser._actions:
+        if action.nargs == "+" and action.default is None:
+            # without a value a list of a configuration is None, which need not be its default
+            action.nargs = "*"
     others = [action for action in parser._actions if action.dest not in {"help", *own}]
     if others:
         help_text = "show the flags of transformers' Trainer and of a new model, too"
@@ -149,8 +153,8 @@ def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
 
 
 def given_flags(flags: Any) -> dict[str, Any]:
-    """Choose the flags that were given."""
-    return {name: value for name, value in vars(flags).items() if value is not None}
+    """Choose the flags that were given; one of a list without values stands for None."""
+    return {name: None if value == [] else value for name, value in vars(flags).items() if value is not None}
 
 
 def positive(text: str) -> int:

@@ -17,10 +17,11 @@ from sublayers.auto_models import AUTO_CLASSES, families
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.hub.loading import load
+from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMPreTrainedModel
 from sublayers.training.commands.pretrain_arguments import FLAGS, USAGE, PretrainingArguments, RunArguments
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.language_modeling import check_windows
-from sublayers.training.data.tokenizers import TokenizerModel, sample, train_tokenizer
+from sublayers.training.data.tokenizers import TokenizerModel, read_words, sample, train_tokenizer
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.trainers.language_modeling import (
@@ -28,7 +29,7 @@ from sublayers.training.trainers.language_modeling import (
     masked_trainer_arguments,
     stream_trainer_arguments,
 )
-from sublayers.training.trainers.loss_curve import save_loss_curve
+from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
 from sublayers.training.trainers.publish import describe_data, finish
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
@@ -90,9 +91,7 @@ def main(argv: list[str]) -> dict[str, float]:
         checkpoint = find_checkpoint(args)
         # whatever can be wrong with the flags is said before the first file is written
         family = PRETRAINED[run.model_type]
-        # where memory is, nothing limits a text's length
-        positions = {} if issubclass(family, RecurrentLMConfig) else {"max_position_embeddings": run.block_size}
-        config = load_config(run.model_name_or_path, family, model_flags, **positions)
+        config = load_config(run.model_name_or_path, family, model_flags, **config_defaults(run))
         if run.model_name_or_path and config.model_type in PRETRAINED:
             check_head(config.model_type, run.objective)
         check_positions(config, run, "block_size")
@@ -105,7 +104,12 @@ def main(argv: list[str]) -> dict[str, float]:
                 raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
 
             def train_into(folder: str) -> None:
-                train_tokenizer(sample(corpus["train"]), run.tokenizer_model, run.vocab_size).save_pretrained(folder)
+                if run.vocabulary_file:
+                    tokenizer = read_words(run.vocabulary_file)
+                else:
+                    texts = sample(corpus["train"], run.tokenizer_model)
+                    tokenizer = train_tokenizer(texts, run.tokenizer_model, run.vocab_size)
+                tokenizer.save_pretrained(folder)
 
             tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
             train = corpus["train"].take(run.max_train_samples) if args.do_train else None
@@ -154,6 +158,8 @@ def main(argv: list[str]) -> dict[str, float]:
             metrics |= evaluated
         if args.do_train and trainer.is_world_process_zero():
             save_loss_curve(trainer.state.log_history, Path(args.output_dir))
+            if isinstance(model, SandwichCharLMPreTrainedModel):
+                save_spans(model, Path(args.output_dir))
         data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
         about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
         finish(trainer, metrics, LANGUAGE_MODEL_SCORES, **about)
@@ -176,6 +182,14 @@ def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArgument
     if not args.do_train and not run.model_name_or_path:
         raise ValueError("there is no model to evaluate; give --model_name_or_path")
     return run, given_flags(config), corpus, args
+
+
+def config_defaults(run: RunArguments, **defaults: Any) -> dict[str, Any]:
+    """Add to defaults of a new configuration what follows from the flags."""
+    if issubclass(PRETRAINED[run.model_type], RecurrentLMConfig):
+        # where memory is, nothing limits a text's length
+        return defaults
+    return defaults | {"max_position_embeddings": run.block_size}
 
 
 def choose_family(argv: list[str]) -> tuple[str, list[str]]:
@@ -215,6 +229,8 @@ def check_objective(run: RunArguments, streaming: bool) -> None:
     """
     if run.max_tensor_grad_norm is not None and run.optimizer != "adagrad":
         raise ValueError("--max_tensor_grad_norm is for --optimizer adagrad; choose it or give --max_grad_norm")
+    if run.vocabulary_file and run.tokenizer_model != "word":
+        raise ValueError("--vocabulary_file is for --tokenizer_model word; choose it or leave the file out")
     if run.objective == "clm":
         check_windows(run.block_size, run.context_window)
         if run.whole_word_mask:

@@ -20,6 +20,10 @@ class RunArguments(ModelArguments):
     tokenizer_model: TokenizerModel = field(
         default="bpe", metadata={"help": "kind of tokenizer to train; with masks wordpiece"}
     )
+    vocabulary_file: str | None = field(
+        default=None,
+        metadata={"help": ".txt with a word in each line, the most frequent first; default: counted on the corpus"},
+    )
     objective: Literal["clm", "mlm", "mlm+nsp"] = field(
         default="clm",
         metadata={

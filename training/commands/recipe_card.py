@@ -6,10 +6,17 @@ from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import AutoModelForPreTraining, AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM
 
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.hub.model_card import citation, legend, paper, stacks
-from sublayers.training.commands.pretrain import PRETRAINED, parse as parse_pretrain
+from sublayers.training.commands.pretrain import (
+    OBJECTIVES,
+    PRETRAINED,
+    config_defaults,
+    evaluation_settings,
+    parse as parse_pretrain,
+)
 from sublayers.training.commands.seq2seq import ENCODER_DECODERS, parse as parse_seq2seq
 from sublayers.training.flags import recipes
 from sublayers.training.trainers.arguments import FromScratchArguments
@@ -22,6 +29,7 @@ DATA = {
     "seq2seq": "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl",
     "pretrain": "--train_file train.jsonl --validation_file validation.jsonl",
 }
+OPTIMIZERS = {None: "AdamW", "lamb": "LAMB", "jitlamb": "LAMB", "adagrad": "Adagrad"}
 DE_EN, EN_DE = "--source de --target en", "--source en --target de"
 # the columns that hold the texts of a pair, where the recipe does not say it
 COLUMNS = {
@@ -50,6 +58,10 @@ FIGURES = {
     "macaron_base": [Figure("WMT'14 En-De, test", "tokenized BLEU", "28.9", "27.3", "Table 1, base")],
     "macaron_big": [Figure("WMT'14 En-De, test", "tokenized BLEU", "30.2", "28.4", "Table 1, big")],
     "macaron_bert": [Figure("GLUE without WNLI, test, after fine-tuning", "average", "79.7", "77.4", "Table 2")],
+    "par_wt103_base": [Figure("WikiText-103, test", "perplexity", "22.7", "22.7", "Table 1, base")],
+    "par_wt103_large": [Figure("WikiText-103, test", "perplexity", "18.4", "18.4", "Table 2, large")],
+    "sandwich_enwik8": [Figure("enwik8, test", "bits per byte", "0.968", "0.9752 ± 0.0008", "Table 5, k = 5")],
+    "sandwich_text8": [Figure("text8, test", "bits per character", "1.076", "1.0802 ± 0.0103", "Table 5, k = 3")],
     "nvlamb_phase2": [
         Figure(
             "SQuAD 1.1, development, after fine-tuning",
@@ -167,11 +179,18 @@ def _pretrain(argv: list[str]) -> Recipe:
         config = _pretrain([Path(run.model_name_or_path).name]).config
     else:
         family = PRETRAINED[run.model_type]
-        config = load_config(None, family, flags, vocab_size=run.vocab_size, max_position_embeddings=run.block_size)
-    pairs = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    batch = f"{pairs:,} pairs of segments, {run.block_size} tokens each at most"
-    training = _training(args, batch, config, "LAMB" if run.optimizer == "lamb" else "AdamW")
-    return Recipe(config, AutoModelForPreTraining, training, "fill-mask")
+        config = load_config(None, family, flags, **config_defaults(run, vocab_size=run.vocab_size))
+    examples = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    segments = "rows of a stream" if run.objective == "clm" else "pairs of segments"
+    batch = f"{examples:,} {segments}, {run.block_size} tokens each at most"
+    training = _training(args, batch, config, OPTIMIZERS[run.optimizer])
+    if run.max_tensor_grad_norm:
+        training["gradient norm"] = f"that of each tensor clipped at {run.max_tensor_grad_norm:g}"
+    if isinstance(config, RecurrentLMConfig):
+        length, settings = run.evaluation_length or run.block_size, evaluation_settings(config, run)
+        training["evaluation"] = ", ".join([f"segments of {length}", *(f"{k} {v}" for k, v in settings.items())])
+    task = "text-generation" if run.objective == "clm" else "fill-mask"
+    return Recipe(config, OBJECTIVES[run.objective].auto_class, training, task)
 
 
 def _training(args: FromScratchArguments, batch: str, config: Any, optimizer: str = "AdamW") -> dict[str, str]:
@@ -179,11 +198,12 @@ def _training(args: FromScratchArguments, batch: str, config: Any, optimizer: st
     options: Any = args.lr_scheduler_kwargs
     if options:
         schedule += f" ({', '.join(f'{name} {value:g}' for name, value in options.items())})"
+    moments = f", betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
+    moments = "" if optimizer == "Adagrad" else moments
     return {
         "updates": f"{args.max_steps:,}",
         "batch": batch,
-        "optimizer": f"{optimizer}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}, "
-        f"weight decay {args.weight_decay:g}",
+        "optimizer": f"{optimizer}{moments}, weight decay {args.weight_decay:g}",
         "learning rate": f"{args.learning_rate:g}, {schedule}",
         "warm-up": f"{args.get_warmup_steps(args.max_steps):,} updates",
         "gradient norm": f"clipped at {args.max_grad_norm:g}" if args.max_grad_norm else "not clipped",

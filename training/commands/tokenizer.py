@@ -1,4 +1,4 @@
-"""`sublayers tokenizer`: train a tokenizer of one of four kinds on any corpus."""
+"""`sublayers tokenizer`: train a tokenizer of one of five kinds on any corpus."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ class TokenizerArguments:
 
     output_dir: str = field(metadata={"help": "new folder for the tokenizer"})
     model: TokenizerModel = field(
-        default="bpe", metadata={"help": "byte-level BPE, BERT's WordPiece, single bytes or single characters"}
+        default="bpe", metadata={"help": "byte-level BPE, BERT's WordPiece, single bytes, single characters, or words"}
     )
     vocab_size: int = field(default=8192, metadata={"help": "largest size, special tokens included; not for byte"})
 
@@ -33,6 +33,7 @@ def main(argv: list[str]) -> None:
     )
     refuse_to_overwrite(args.output_dir)
     corpus = load_corpus(corpus_args)
-    tokenizer = train_tokenizer(sample(corpus.get("train", corpus["validation"])), args.model, args.vocab_size)
+    texts = sample(corpus.get("train", corpus["validation"]), args.model)
+    tokenizer = train_tokenizer(texts, args.model, args.vocab_size)
     tokenizer.save_pretrained(args.output_dir)
     print(f"{len(tokenizer)} tokens in {args.output_dir}")

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sublayers.modeling.losses import IGNORED
 from sublayers.training.data.corpus import Text, join_lines
+from sublayers.training.data.tokenizers import check_known
 
 
 class Windows(Dataset):
@@ -96,8 +97,10 @@ def token_stream(text: Text, tokenizer: PreTrainedTokenizerBase) -> Iterator[np.
 
 
 def all_tokens(text: Text, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Read the tokens of a corpus as a whole. Raises what `token_stream` raises."""
-    return np.concatenate(list(token_stream(text, tokenizer)))
+    """Read the tokens of a corpus as a whole. Raises what `token_stream` and `check_known` raise."""
+    tokens = np.concatenate(list(token_stream(text, tokenizer)))
+    check_known(tokens, tokenizer)
+    return tokens
 
 
 def stream_windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Iterator[dict[str, Tensor]]:

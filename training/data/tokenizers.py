@@ -1,14 +1,19 @@
-"""Training tokenizers of four kinds."""
+"""Training tokenizers of five kinds."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+import fsspec
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from sublayers.training.data.corpus import Text
+from sublayers.training.data.files import check_file, reading
 
-TokenizerModel = Literal["bpe", "wordpiece", "byte", "char"]
+TokenizerModel = Literal["bpe", "wordpiece", "byte", "char", "word"]
 
 # the text between two documents and before the first; it also starts a text that has no prompt
 END = "<|endoftext|>"
@@ -22,7 +27,9 @@ BERT_SPECIAL_TOKENS = {
     "bos_token": "[CLS]",
     "eos_token": "[SEP]",
 }
-# more text changes a vocabulary little
+# as Transformer-XL has them; the first one ends a line
+WORD_SPECIAL_TOKENS = {"bos_token": "<eos>", "eos_token": "<eos>", "pad_token": "<eos>", "unk_token": "<unk>"}
+# more text changes a vocabulary little, unless its tokens are words
 SAMPLE_CHARACTERS = 100_000_000
 
 
@@ -30,6 +37,8 @@ def train_tokenizer(
     texts: Iterable[str], model: TokenizerModel, vocab_size: int, special_tokens: dict[str, str] | None = None
 ) -> PreTrainedTokenizerFast:
     """Train a fast tokenizer; bpe, byte and char decode to exactly the text that they encoded.
+
+    Words are what stands between spaces, case and all, the most frequent first, as adaptive embeddings need them.
 
     Args:
         texts: documents; not read for `byte`, whose vocabulary is given.
@@ -40,6 +49,8 @@ def train_tokenizer(
     Raises:
         ValueError: a vocabulary too small for the bytes and special tokens of a byte-level BPE.
     """
+    if model == "word":
+        return _words([word for word, _ in _count_words(texts).most_common()], vocab_size)
     special = special_tokens or (BERT_SPECIAL_TOKENS if model == "wordpiece" else SPECIAL_TOKENS)
     # in order and once each, as the same text may play two roles
     settings = {"vocab_size": vocab_size, "special_tokens": list(dict.fromkeys(special.values()))}
@@ -50,13 +61,46 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **special)
 
 
-def sample(text: Text) -> Iterator[str]:
-    """Iterate over the start of a corpus, about 100 million characters of it."""
+def read_words(path: str) -> PreTrainedTokenizerFast:
+    """Make a tokenizer of words from a vocabulary file, which has one in each line, the most frequent first.
+
+    What follows a word in its line, such as its frequency, is not read. `<eos>` and `<unk>` come first unless they are
+    there.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no text, or has no words.
+    """
+    check_file(path, [".txt"])
+    with reading(path), fsspec.open(path, "rt", encoding="utf-8", compression="infer") as file:
+        words = [line.split()[0] for line in file if line.strip()]
+    if not words:
+        raise ValueError(f"{path} has no words; give a file with a word in each line")
+    return _words(words)
+
+
+def check_known(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that a tokenizer of characters knows all that are in a text, whose bits would be too few without them.
+
+    Raises:
+        ValueError: it does not.
+    """
+    settings = json.loads(tokenizer.backend_tokenizer.to_str())
+    splits = (settings["pre_tokenizer"] or {}).get("type") == "Split"
+    if splits and settings["model"]["type"] == "WordLevel" and (number := (ids == tokenizer.unk_token_id).sum()):
+        raise ValueError(
+            f"the vocabulary has not all characters of the text, in which {number} are unknown; "
+            "train the tokenizer on text that has them, or take bytes with --tokenizer_model byte"
+        )
+
+
+def sample(text: Text, model: TokenizerModel) -> Iterator[str]:
+    """Iterate over the start of a corpus, about 100 million characters of it, or for words over all of it."""
     characters = 0
     for piece in text.pieces():
         yield piece
         characters += len(piece)
-        if characters > SAMPLE_CHARACTERS:
+        if characters > SAMPLE_CHARACTERS and model != "word":
             return
 
 
@@ -95,6 +139,31 @@ def _char(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(**settings))
     return tokenizer
+
+
+def _count_words(texts: Iterable[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text.split())
+        counts[WORD_SPECIAL_TOKENS["eos_token"]] += text.count("\n")
+    return counts
+
+
+def _words(words: Sequence[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
+    end, unknown = WORD_SPECIAL_TOKENS["eos_token"], WORD_SPECIAL_TOKENS["unk_token"]
+    # those that would not be among the first stand before them
+    first = words[: vocab_size and vocab_size - 2]
+    missing = [token for token in (end, unknown) if token not in first]
+    chosen = list(dict.fromkeys([*missing, *words]))[:vocab_size]
+    vocabulary = {word: number for number, word in enumerate(chosen)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unknown))
+    tokenizer.normalizer = normalizers.Replace("\n", f" {end} ")
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # the first one puts a space before every word, as none begins with a line end
+    joining = [decoders.WordPiece(prefix="\n", cleanup=False), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*joining, decoders.Replace(Regex(f" ?{end} ?"), "\n")])
+    names = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **WORD_SPECIAL_TOKENS)
 
 
 def _wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:

@@ -86,7 +86,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     folder = Path(args.output_dir)
     tokenizer = folder / "tokenizer"
     if not tokenizer.exists():
-        texts = sample(load_corpus(corpus)["train"])
+        texts = sample(load_corpus(corpus)["train"], "wordpiece")
         train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(tokenizer)
     for seed in args.seeds:
         for name in args.models:

@@ -1,9 +1,12 @@
-"""The loss curve of a run, as numbers and as a picture."""
+"""What came of a run in pictures and their numbers: the loss curve, and the spans that attention has learned."""
 
 import json
 from pathlib import Path
+from statistics import mean
 
 from matplotlib.figure import Figure
+
+from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMPreTrainedModel
 
 
 def save_loss_curve(history: list[dict[str, float]], folder: Path) -> None:
@@ -19,3 +22,29 @@ def save_loss_curve(history: list[dict[str, float]], folder: Path) -> None:
     axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.legend()
     figure.savefig(folder / "loss_curve.png", dpi=150)
+
+
+def save_spans(model: SandwichCharLMPreTrainedModel, folder: Path) -> None:
+    """Write how many tokens each attention head looks back into `spans.json`, a list for each sublayer, and draw them.
+
+    As Sukhbaatar et al. (2019), "Adaptive Attention Span in Transformers", section 4, do; `spans.png` is the picture.
+    Without learned spans there is nothing to write.
+    """
+    longest = model.config.attention_span
+    learned = [attention.span for attention in model.span_attentions() if attention.span is not None]
+    spans = [[round(share * longest, 1) for share in span.detach().clamp(0, 1).tolist()] for span in learned]
+    if not spans:
+        return
+    (folder / "spans.json").write_text(json.dumps(spans, indent=2) + "\n")
+    figure = Figure(layout="constrained")
+    axes = figure.subplots()
+    numbers = range(1, len(spans) + 1)
+    heads = [(number, head) for number, sublayer in zip(numbers, spans, strict=True) for head in sublayer]
+    axes.plot(*zip(*heads, strict=True), ".", color="grey", label="a head")
+    axes.plot(numbers, [mean(sublayer) for sublayer in spans], label="mean")
+    axes.plot(numbers, [max(sublayer) for sublayer in spans], label="largest")
+    # spans are of all sizes, and none among them
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set(xlabel="attention sublayer", ylabel="span (tokens)", ylim=(0, longest * 1.5))
+    axes.legend()
+    figure.savefig(folder / "spans.png", dpi=150)

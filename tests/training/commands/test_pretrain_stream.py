@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -6,12 +7,15 @@ import sys
 
 import datasets
 import pytest
+import torch
 from common import assert_same
+from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from sublayers.training import cli
-from sublayers.training.commands.pretrain import main as pretrain
+from sublayers.training.commands.pretrain import PRETRAINED, evaluation_settings, main as pretrain, parse
+from sublayers.training.trainers.start import load_config
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +158,90 @@ def test_what_was_trained_writes_a_text_of_any_length(family, tmp_path, settings
     assert written["generated_text"].startswith("line")
 
 
+@pytest.mark.parametrize("source", ["corpus", "file"])
+def test_words_of_a_corpus_or_a_file_and_their_adaptive_softmax(source, tmp_path, settings):
+    words = tmp_path / "words.txt"
+    words.write_text("corpus\ntiny\na\nof\nline\n")
+    flags = {"corpus": ["--vocab_size", "20"], "file": ["--vocabulary_file", str(words)]}[source]
+    cutoffs = {"corpus": [4, 12], "file": [3, 5]}[source]
+    given = settings("par_transformer_xl", adaptive_cutoffs=cutoffs, tokenizer_model="word", block_size=4, max_steps=3)
+    metrics = pretrain([given, *flags, "--optimizer", "jitlamb", "--output_dir", str(tmp_path / "out")])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    first = {"corpus": ["line", "of", "a"], "file": ["<eos>", "<unk>", "corpus"]}[source]
+    known = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert [word for word in known if source == "file" or word[0] != "<"][:3] == first
+    config = AutoModelForCausalLM.from_pretrained(tmp_path / "out").config
+    assert config.vocab_size == len(tokenizer) == {"corpus": 20, "file": 7}[source]
+    assert config.eos_token_id == tokenizer.convert_tokens_to_ids("<eos>")
+    # every word and every end of a line is scored, which for words is all that counts
+    lines = (tmp_path / "corpus.txt").read_text().splitlines(keepends=True)[:3]
+    nats = metrics["eval_bits_per_character"] * math.log(2) * sum(map(len, lines))
+    assert nats / sum(len(line.split()) + 1 for line in lines) == pytest.approx(metrics["eval_loss"])
+
+
+def test_a_character_model_is_trained_with_adagrad_that_clips(tmp_path, settings):
+    given = settings("sandwich_char_lm", max_steps=2, tokenizer_model="char")
+    weights = []
+    for number, flags in enumerate([[], ["--max_tensor_grad_norm", "0.03"]]):
+        out = tmp_path / str(number)
+        pretrain([given, "--optimizer", "adagrad", *flags, "--output_dir", str(out)])
+        weights.append(AutoModelForCausalLM.from_pretrained(out).lm_head.weight)
+    assert not weights[0].equal(weights[1])
+
+
+def test_the_spans_that_were_learned_are_drawn(tmp_path, settings):
+    out = tmp_path / "out"
+    pretrain([settings("sandwich_char_lm", max_steps=3), "--output_dir", str(out)])
+    shares = [attention.span for attention in AutoModelForCausalLM.from_pretrained(out).span_attentions()]
+    spans = torch.tensor(json.loads((out / "spans.json").read_text()))
+    torch.testing.assert_close(spans, torch.stack(shares).detach().clamp(0, 1) * 100, atol=0.1, rtol=0)
+    assert len({*spans.flatten().tolist()}) > 1
+    assert min(Image.open(out / "spans.png").size) > 400
+    pretrain(
+        [settings("sandwich_char_lm", max_steps=1), "--adaptive_span", "false", "--output_dir", str(tmp_path / "b")]
+    )
+    assert not (tmp_path / "b" / "spans.json").exists()
+
+
+LARGE = {"hidden_size": 1024, "num_attention_heads": 16, "adaptive_factor": 4, "dropout": 0.2, "block_size": 384}
+LARGE |= {"attention_dropout": 0.2, "activation_dropout": 0.2, "warmup_steps": 16000, "evaluation_clamp_length": 1000}
+LAMB = {"optimizer": "jitlamb", "learning_rate": 0.01, "adam_epsilon": 1e-6, "weight_decay": 0, "max_grad_norm": 0.25}
+BASE = LAMB | {"hidden_size": 512, "intermediate_size": 2048, "block_size": 192, "memory_length": 192}
+BASE |= {"evaluation_length": 64, "evaluation_memory_length": 640, "evaluation_clamp_length": 400}
+BYTES = {"block_size": 512, "memory_length": 512, "evaluation_length": 128, "evaluation_memory_length": 2052}
+BYTES |= {"adaptive_cutoffs": None, "optimizer": None, "learning_rate": 2.5e-4, "evaluation_clamp_length": 820}
+SPANS = {"optimizer": "adagrad", "max_tensor_grad_norm": 0.03, "max_grad_norm": 0, "learning_rate": 0.07}
+SPANS |= {"warmup_steps": 32000, "attention_span": 8192, "block_size": 512, "attention_dropout": 0.4}
+RECIPES = {
+    "par_wt103_base": ("(sfff)6f8", 199_840_218, 256 * 192 * 40_000, BASE),
+    "xl_wt103_base": ("(sf)16", 191_950_298, 256 * 192 * 40_000, BASE),
+    "par_wt103_large": ("(sfff)7f8", None, 128 * 384 * 100_000, LAMB | LARGE),
+    "xl_wt103_large": ("(sf)18", 285_167_482, 128 * 384 * 100_000, LAMB | LARGE),
+    "par_enwik8": ("(sff)5f9", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "byte"}),
+    "xl_enwik8": ("(sf)12", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "byte"}),
+    "par_text8": ("(sff)5f9", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "char"}),
+    "xl_text8": ("(sf)12", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "char"}),
+    "sandwich_enwik8": ("s5(sf)19f5", None, 64 * 512 * 150_000, SPANS | {"tokenizer_model": "byte"}),
+    "sandwich_text8": ("s3(sf)21f3", None, 64 * 512 * 250_000, SPANS | {"tokenizer_model": "char"}),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_the_settings_of_its_paper(name):
+    order, size, tokens, expected = RECIPES[name]
+    run, flags, _, args = parse([name, "--train_file", "text.txt"])
+    settings = vars(run) | flags | vars(args)
+    assert {key: settings[key] for key in expected} == expected
+    assert args.per_device_train_batch_size * run.block_size * args.max_steps == tokens
+    config = load_config(None, PRETRAINED[run.model_type], flags, vocab_size=run.vocab_size)
+    assert config.sublayer_order == order
+    same_length = {"same_length": True} if run.model_type == "par_transformer_xl" else {}
+    assert evaluation_settings(config, run).items() >= same_length.items()
+    if size:
+        with torch.device("meta"):
+            assert AutoModelForCausalLM.from_config(config).num_parameters() == size
+
+
 XL, CHARACTERS, OTHER = "par_transformer_xl", "sandwich_char_lm", "sandwich_lm"
 BAD = {
     "windows": (
@@ -174,6 +262,12 @@ BAD = {
         ["--evaluation_length", "8"],
         "sandwich_lm has no memory to evaluate with; leave --evalu",
     ),
+    "a file of words for bytes": (
+        XL,
+        ["--vocabulary_file", "words.txt"],
+        "is for --tokenizer_model word; choose it",
+    ),
+    "unknown characters": (CHARACTERS, ["--tokenizer_model", "char", "--vocab_size", "9"], "has not all characters of"),
     "clipping without Adagrad": (XL, ["--max_tensor_grad_norm", "1"], "is for --optimizer adagrad; choose it or give"),
 }
 

@@ -60,7 +60,8 @@ def test_the_tag_of_the_task_is_the_recipes_as_far_as_the_hub_has_it():
     assert tags["iot_summarization"] == "summarization"
     assert tags["iot_code"] is None
     assert {tags[name] for name in ("macaron_bert", "nvlamb_phase1", "nvlamb_phase2")} == {"fill-mask"}
-    others = [name for name in RECIPES if name.startswith(("iot_n", "iot_w", "iot_r", "sandwich", "multi"))]
+    others = [name for name in RECIPES if name.startswith(("iot_n", "iot_w", "iot_r", "sandwich_wmt", "multi"))]
+    assert {tags[name] for name in ("par_wt103_base", "xl_enwik8", "sandwich_text8")} == {"text-generation"}
     assert {tags[name] for name in [*others, "macaron_small", "macaron_base", "macaron_big"]} == {"translation"}
     assert front_matter(card("macaron_small"))["language"] == ["de", "en"]
     assert front_matter(card("macaron_base"))["language"] == ["en", "de"]

@@ -2,6 +2,7 @@ import itertools
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from transformers import AutoTokenizer
@@ -12,7 +13,7 @@ from sublayers.training.data.corpus import Text
 from sublayers.training.data.tokenizers import train_tokenizer
 
 TEXTS = [Path(sysconfig.get_path("stdlib"), name).read_text() for name in ("abc.py", "heapq.py", "random.py")]
-TOKENIZERS = {model: train_tokenizer(TEXTS, model, 600) for model in ("bpe", "byte", "char", "wordpiece")}
+TOKENIZERS = {model: train_tokenizer(TEXTS, model, 600) for model in ("bpe", "byte", "char", "wordpiece", "word")}
 # no surrogates: they have no UTF-8
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -41,9 +42,47 @@ def test_an_unknown_character_is_one_unknown_token():
     assert tokenizer("a…b").input_ids[1] == tokenizer.unk_token_id
 
 
+def test_words_are_counted_case_and_all_with_the_ends_of_lines():
+    text = " = B = \n\n a b <unk> a B\n c <unk> a\n"
+    tokenizer = train_tokenizer([text], "word", 7)
+    # three ends of lines, but four of a word that was met later
+    assert tokenizer.convert_ids_to_tokens(range(7)) == ["<eos>", "a", "=", "B", "<unk>", "b", "c"]
+    ids = tokenizer(text).input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == text.replace("\n", " <eos> ").split()
+    assert tokenizer.decode(ids) == "= B =\n\na b <unk> a B\nc <unk> a\n"
+    assert tokenizer("a ab\n").input_ids == [1, tokenizer.unk_token_id, 0]
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (0, 0)
+    # what has to be known is known, however rare
+    assert train_tokenizer(["a b a b"], "word", 3).convert_ids_to_tokens(range(3)) == ["<eos>", "<unk>", "a"]
+
+
+def test_words_come_from_a_file_in_its_order(tmp_path):
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("the 17\n<eos> 9\nThe\n\nof\t3\n", encoding="utf-8")
+    tokenizer = tokenizers.read_words(str(path))
+    assert tokenizer.convert_ids_to_tokens(range(5)) == ["<unk>", "the", "<eos>", "The", "of"]
+    assert tokenizer("The end of\nthe").input_ids == [3, 0, 4, 2, 1]
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved")("The end of\nthe").input_ids == [3, 0, 4, 2, 1]
+    path.write_text("\n \n")
+    with pytest.raises(ValueError, match="has no words; give a file with a word in each line"):
+        tokenizers.read_words(str(path))
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        tokenizers.read_words(str(tmp_path / "gone.txt"))
+
+
+def test_characters_that_are_not_in_the_vocabulary_are_refused():
+    known, unknown = (np.array(TOKENIZERS["char"](text).input_ids) for text in ("abc", "a…b…"))
+    tokenizers.check_known(known, TOKENIZERS["char"])
+    with pytest.raises(ValueError, match="has not all characters of the text, in which 2 are unknown; train the tok"):
+        tokenizers.check_known(unknown, TOKENIZERS["char"])
+    # where words are unknown, that is what was agreed on
+    tokenizers.check_known(np.array(TOKENIZERS["word"]("a…b…").input_ids), TOKENIZERS["word"])
+
+
 def test_sizes():
     assert {model: len(tokenizer) for model, tokenizer in TOKENIZERS.items()} == {
-        "bpe": 600, "wordpiece": 600, "byte": 256 + 3, "char": len(set("".join(TEXTS))) + 3,
+        "bpe": 600, "wordpiece": 600, "byte": 256 + 3, "char": len(set("".join(TEXTS))) + 3, "word": 600,
     }  # fmt: skip
 
 
@@ -66,7 +105,8 @@ def test_offsets_leave_out_the_space_before_a_word():
 def test_special_tokens_and_inputs(model):
     tokenizer = TOKENIZERS[model]
     special = {tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id}
-    assert len(special) == 3
+    # a line's end is all that words are padded with
+    assert len(special) == (2 if model == "word" else 3)
     assert special <= set(tokenizer.all_special_ids)
     batch = tokenizer(["import abc", "import"], padding=True)
     assert ("token_type_ids" in batch) == (model == "wordpiece")
@@ -108,7 +148,9 @@ def test_the_sample_stops(monkeypatch):
     from datasets import IterableDataset
 
     endless = IterableDataset.from_generator(lambda: ({"text": "four"} for _ in itertools.count()))
-    assert list(tokenizers.sample(Text(endless))) == ["four"] * 3
+    assert list(tokenizers.sample(Text(endless), "bpe")) == ["four"] * 3
+    # a word that comes late counts as much as others
+    assert len([*itertools.islice(tokenizers.sample(Text(endless), "word"), 9)]) == 9
 
 
 def test_the_command_saves_a_tokenizer_and_never_overwrites(tmp_path, capsys):
