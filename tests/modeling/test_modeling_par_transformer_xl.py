@@ -5,9 +5,11 @@ import torch
 from common import ORDERS, VOCAB, assert_same, tokens
 from common_recurrent_lm import RecurrentLMContract
 from safetensors.torch import load_file
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from sublayers import AUTO_CLASSES, PARTransformerXLConfig, PARTransformerXLForCausalLM, expand, par
+from sublayers.configuration.sublayer_cost import flops
 
 
 class TestPARTransformerXL(RecurrentLMContract):
@@ -52,6 +54,25 @@ class TestPARTransformerXL(RecurrentLMContract):
         if sizes:
             owner = loaded.model.embed_tokens if "embedding_size" in sizes else loaded.model.embed_tokens[2]
             assert (loaded.lm_head.tails[1].projection is owner.projection) == tied
+
+    @pytest.mark.parametrize("read", [5, 2])
+    @torch.no_grad()
+    def test_computes_what_its_order_costs(self, read):
+        length, remembered = 5, 9
+        for order in ORDERS:
+            model = self.language_model(order, memory_length=remembered, adaptive_cutoffs=None)
+            # products in oneDNN, and those in attention's kernel, are not counted
+            model.set_attn_implementation("eager")
+            onednn = torch.backends.mkldnn.set_flags(False)
+            memory = model(tokens(1, remembered), memory=model.empty_memory(1)).memory
+            with FlopCounterMode(display=False) as counter:
+                model(tokens(1, length), memory=memory, logits_to_keep=read)
+            torch.backends.mkldnn.set_flags(*onednn)
+            size = model.config.hidden_size
+            expected = flops(order, size, model.config.intermediate_size, length, read, memory_length=remembered)
+            # the output, and a distance that nobody reads, mapped and scored
+            expected += 2 * (read * size * VOCAB + model.config.num_hidden_layers * (size + length) * size)
+            assert counter.get_total_flops() == expected
 
     def test_few_queries_score_distances_as_many_do(self):
         attention = self.language_model("s").model.layers[0].mixer
