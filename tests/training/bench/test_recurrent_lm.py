@@ -128,6 +128,6 @@ def test_the_default_orders_are_the_interleaved_one_and_pars():
 
 def test_flags_have_other_defaults_with_memory():
     plain, recurrent = bench.parse(["lm"]), bench.parse(["lm", "--memory", "--length=9"])
-    assert (plain.module, plain.layers, plain.length, plain.decode_batch_sizes) == ("lm", 8, 256, [1, 8])
-    assert (recurrent.module, recurrent.layers, recurrent.length) == ("recurrent_lm", 16, 9)
+    assert (plain.module, plain.vocab_size, plain.length, plain.decode_batch_sizes) == ("lm", 50_257, 256, [1, 8])
+    assert (recurrent.module, recurrent.vocab_size, recurrent.length) == ("recurrent_lm", 10_000, 9)
     assert (recurrent.memory_length, recurrent.decode_batch_sizes) == (640, [1])
