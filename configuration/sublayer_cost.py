@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sublayers.configuration.sublayer_order import ALPHABET, Sizes, Work, cache_slots, expand, tail_start
+from sublayers.configuration.sublayer_order import ALPHABET, Sizes, Work, cache_slots, counts, expand, tail_start
 
 
 def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
@@ -27,6 +27,14 @@ def cache_bytes(
     return 2 * hidden_size * bytes_per_number * tokens
 
 
+def memory_bytes(order: str, hidden_size: int, memory_length: int, bytes_per_number: int = 2) -> int:
+    """Bytes of the hidden states that one text holds while it is read in segments: those before each self-attention.
+
+    Raises what `expand` raises.
+    """
+    return counts(order)["s"] * memory_length * hidden_size * bytes_per_number
+
+
 def flops(
     order: str,
     hidden_size: int,
@@ -42,7 +50,8 @@ def flops(
     From the last attention or convolution on nothing but the read positions is computed, except that attention's keys
     and values, or all of that convolution but its output. Attention scores are counted in full, also where a causal
     mask would hide half of them; norms, softmax, activations and biases are not counted. `source_length` is the number
-    of encoder tokens (default: `length`); more sizes are those of `Sizes`.
+    of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens are a
+    segment behind a full memory of hidden states.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.

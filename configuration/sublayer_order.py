@@ -19,13 +19,18 @@ from unicodedata import normalize
 
 
 class Sizes(NamedTuple):
-    """What the cost of a sublayer depends on, beside its letter."""
+    """What the cost of a sublayer depends on, beside its letter.
+
+    Where self-attention remembers tokens, it is that of Transformer-XL, which knows distances and has no biases.
+    """
 
     hidden_size: int
     intermediate_size: int
     kernel_size: int = 31
     num_attention_heads: int = 16
     gated_convolutions: bool = True
+    # tokens before a segment; None: attention without memory
+    memory_length: int | None = None
 
 
 class Work(NamedTuple):
@@ -66,9 +71,23 @@ def _attention_parameters(sizes: Sizes) -> int:
     return 4 * sizes.hidden_size**2 + 4 * sizes.hidden_size
 
 
+def _self_attention_parameters(sizes: Sizes) -> int:
+    return _attention_parameters(sizes) if sizes.memory_length is None else 5 * sizes.hidden_size**2
+
+
 def _attention(sizes: Sizes, read: int, keys: int) -> int:
     # queries and output, keys and values, scores and mix
     return 2 * sizes.hidden_size * (read * sizes.hidden_size + keys * sizes.hidden_size + read * keys)
+
+
+def _self_attention(sizes: Sizes, work: Work) -> int:
+    if sizes.memory_length is None:
+        return _attention(sizes, work.read, work.length)
+    keys = work.length + sizes.memory_length
+    # queries and output; keys, values and distances. Rows of distances follow each other, so all queries are computed
+    maps = work.length + work.read + 3 * keys
+    # content, distances, mix
+    return sizes.hidden_size * (maps * sizes.hidden_size + 3 * work.length * keys)
 
 
 def _feed_forward_parameters(sizes: Sizes) -> int:
@@ -96,8 +115,8 @@ ALPHABET = {
         stacks=("single", "encoder", "decoder"),
         cache="self",
         is_position_wise=False,
-        parameters=_attention_parameters,
-        multiply_adds=lambda sizes, work: _attention(sizes, work.read, work.length),
+        parameters=_self_attention_parameters,
+        multiply_adds=_self_attention,
         tensor_parallel_plan=_ATTENTION_PLAN,
     ),
     "c": Letter(

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.plan import Packing
 from sublayers.modeling.sublayer import Sublayer
 
 
@@ -24,21 +26,53 @@ class Memory:
 
     def exchange(self, number: int, states: torch.Tensor, limit: int) -> torch.Tensor:
         """Return what an attention remembers, and let it remember new states (batch, length, hidden), too."""
-        seen = torch.cat([self.states[number], states.detach()], dim=1)
-        self.next[number] = seen[:, max(0, seen.shape[1] - limit) :]
-        return self.states[number]
+        remembered, length = self.states[number], states.shape[1]
+        forgotten = max(0, remembered.shape[1] + length - limit)
+        # a copy of what stays alone, since a view would hold what is forgotten, too
+        kept = [remembered[:, forgotten:], states[:, max(0, length - limit) :].detach()]
+        self.next[number] = torch.cat(kept, dim=1)
+        return remembered
+
+
+class RecurrentAttention(SelfAttention):
+    """What the attentions with memory share: no biases, and keys and values of what is remembered."""
+
+    has_bias = False
+
+    def keys_and_values(
+        self, hidden_states: torch.Tensor, remembered: torch.Tensor | None, packing: Packing | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Map what is remembered, (batch, remembered, hidden), and the states: (batch, heads, all, head_dim) each."""
+        maps = (self.k_proj, self.v_proj)
+        if remembered is None or not remembered.shape[1]:
+            key, value = (self.split_heads(project(hidden_states), packing) for project in maps)
+            return key, value
+        states = hidden_states if packing is None else packing.pad(hidden_states)
+        if self.training:
+            # apart, since what is remembered needs no gradient
+            seen = [torch.cat([project(remembered), project(states)], dim=1) for project in maps]
+        else:
+            together = torch.cat([remembered, states], dim=1)
+            seen = [project(together) for project in maps]
+        return self.split_heads(seen[0], None), self.split_heads(seen[1], None)
 
 
 class RecurrentSublayer(Sublayer):
     """An attention sublayer that also sees what it remembers of earlier segments."""
 
     def forward(
-        self, hidden_states: torch.Tensor, *sources: torch.Tensor, memory: Memory | None = None, **kwargs
+        self,
+        hidden_states: torch.Tensor,
+        *sources: torch.Tensor,
+        memory: Memory | None = None,
+        packing: Packing | None = None,
+        **kwargs,
     ) -> torch.Tensor:
         """Run the sublayer as any other; its mixer finds the remembered states, normalised as its input is."""
         mixer: Any = self.mixer
         remembered = None
         if memory is not None:
-            remembered = memory.exchange(mixer.layer_idx, hidden_states, mixer.memory_length)
+            states = hidden_states if packing is None else packing.pad(hidden_states)
+            remembered = memory.exchange(mixer.layer_idx, states, mixer.memory_length)
             remembered = self.norm(remembered) if self.pre_norm else remembered
-        return super().forward(hidden_states, *sources, remembered=remembered, **kwargs)
+        return super().forward(hidden_states, *sources, remembered=remembered, packing=packing, **kwargs)

@@ -25,7 +25,7 @@ from sublayers.modeling.projected_adaptive import (
     ProjectedTail,
     tied,
 )
-from sublayers.modeling.relative_attention import RelativePositions
+from sublayers.modeling.relative_attention import HIDDEN, RelativePositions
 
 
 class PARTransformerXLPreTrainedModel(RecurrentLMPreTrainedModel):
@@ -93,8 +93,9 @@ class PARTransformerXLModel(PARTransformerXLPreTrainedModel, RecurrentLMModel):
             text = nn.functional.pad(text, (1, 0))
             visible = visible & (text[:, None, :, None] == text[:, None, None, :])
         return {
-            "distances": self.positions(past_length + length - 1, num_keys, states),
-            "visible": visible,
+            # one more than there are, for shift_rows
+            "distances": self.positions(past_length + length, 1 + num_keys, states),
+            "hidden_keys": torch.zeros_like(visible, dtype=states.dtype).masked_fill(~visible, HIDDEN),
             "content_bias": self.positions.content_bias,
             "position_bias": self.positions.position_bias,
         }

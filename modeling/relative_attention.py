@@ -6,15 +6,19 @@ Dai et al. (2019), "Transformer-XL: Attentive Language Models beyond a Fixed-Len
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
+from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.memory import RecurrentAttention
 from sublayers.modeling.plan import Packing, select_positions
+
+# what is added to scores of keys that a query does not see: softmax makes nothing of it, and every dtype has it
+HIDDEN = -3e4
 
 
 def shift_rows(scores: torch.Tensor) -> torch.Tensor:
     """Move row i of the last dimensions length - 1 - i columns to the left: (..., length, 1 + n) -> (..., length, n).
 
-    The first column is what moves in from the right; nobody may read there.
+    The first column is of no distance, and where it moves in from the right, nobody may read.
     """
     length, columns = scores.shape[-2:]
     return scores.reshape(*scores.shape[:-2], columns, length)[..., 1:, :].reshape(*scores.shape[:-1], columns - 1)
@@ -34,8 +38,12 @@ class RelativePositions(nn.Module):
     def forward(self, first: int, number: int, like: torch.Tensor) -> torch.Tensor:
         """Embed a number of distances, from the first one down: (number, hidden), sines before cosines.
 
-        Distances below 0 are those of tokens that nobody sees.
+        Distances below 0 are those of tokens that nobody sees. In evaluation, those that are seen as `clamp_length` are
+        one row, and so there are fewer.
         """
+        if self.config.clamp_length is not None and not self.training and not is_tracing(like):
+            repeated = max(0, first - self.config.clamp_length)
+            first, number = first - repeated, number - repeated
         distances = torch.arange(first, first - number, -1, device=like.device, dtype=torch.float32)
         distances = distances.clamp(0, self.config.clamp_length)
         half = torch.arange(0, self.config.hidden_size, 2, device=like.device, dtype=torch.float32)
@@ -43,10 +51,8 @@ class RelativePositions(nn.Module):
         return self.dropout(torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype))
 
 
-class RelativeAttention(SelfAttention):
+class RelativeAttention(RecurrentAttention):
     """Multi-head self-attention that knows how far away a token is: (batch, length, hidden) -> the same."""
-
-    has_bias = False
 
     def __init__(self, config, layer_idx: int, is_causal: bool = True):
         super().__init__(config, layer_idx, is_causal)
@@ -60,7 +66,7 @@ class RelativeAttention(SelfAttention):
     def forward(  # type: ignore[override]
         self,
         hidden_states: torch.Tensor,
-        visible: torch.Tensor,
+        hidden_keys: torch.Tensor,
         distances: torch.Tensor,
         content_bias: torch.Tensor,
         position_bias: torch.Tensor,
@@ -74,8 +80,9 @@ class RelativeAttention(SelfAttention):
 
         Args:
             hidden_states: (batch, length, hidden), or packed tokens (1, tokens, hidden).
-            visible: which keys each query sees, (batch or 1, 1, length, number of keys).
-            distances: embedded, (number of keys, hidden), the largest first.
+            hidden_keys: 0 for keys that a query sees, or else `HIDDEN`, (batch or 1, 1, length, number of keys).
+            distances: embedded, (1 + number of keys, hidden), the largest first, and before it one that nobody reads;
+                of fewer, the first stands for all before.
             content_bias: (heads, head_dim), of all sublayers, as the next.
             position_bias: (heads, head_dim).
             remembered: (batch, remembered, hidden).
@@ -85,19 +92,28 @@ class RelativeAttention(SelfAttention):
             kwargs: what other sublayers need.
         """
         query = self.split_heads(self.q_proj(hidden_states), packing)
-        key, value = (self.split_heads(project(hidden_states), packing) for project in (self.k_proj, self.v_proj))
-        if remembered is not None and remembered.shape[1]:
-            key = torch.cat([self.split_heads(self.k_proj(remembered), None), key], dim=2)
-            value = torch.cat([self.split_heads(self.v_proj(remembered), None), value], dim=2)
+        key, value = self.keys_and_values(hidden_states, remembered, packing)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
 
-        # a column of zeros in front, which shift_rows needs
-        rows = nn.functional.pad(self.r_proj(distances), (0, 0, 1, 0)).unflatten(-1, (-1, self.head_dim))
-        scores = shift_rows((query + position_bias[:, None]) @ rows.permute(1, 2, 0)) * self.scaling
-        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+        scores = self.score_distances((query + position_bias[:, None]) * self.scaling, distances)
+        if not is_tracing(scores) and (missing := 1 + key.shape[2] - scores.shape[-1]):
+            scores = torch.cat([scores[..., :1].expand(*scores.shape[:-1], missing), scores], dim=-1)
+        scores = shift_rows(scores) + hidden_keys
         # flex attention takes masks for kinds of pairs only
         name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
         output, weights = self.attend(query + content_bias[:, None], key, value, **{name: scores})
         output = output if packing is None else packing.pack(output)
         return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights
+
+    def score_distances(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """Multiply queries (batch, heads, length, head_dim) with distances (number, hidden): (..., length, number)."""
+        weight = self.r_proj.weight
+        # what adapts, quantises, shards or offloads a linear map has to be called; a graph has all lengths
+        is_plain = type(self.r_proj) is nn.Linear and type(weight) is nn.Parameter and weight.device == query.device
+        if is_plain and not is_tracing(query) and query.shape[0] * query.shape[2] < self.head_dim:
+            # the few queries of generation are mapped more cheaply than all distances
+            mapped = torch.einsum("bhld,hdm->bhlm", query, weight.unflatten(0, (-1, self.head_dim)))
+            return mapped @ distances.T
+        rows = self.r_proj(distances).unflatten(-1, (-1, self.head_dim))
+        return query @ rows.permute(1, 2, 0)

@@ -10,7 +10,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.memory import RecurrentAttention
 from sublayers.modeling.plan import Packing, select_positions
 
 # spans are cut in steps of so many tokens, and as many more are remembered, since a span may grow
@@ -34,13 +34,11 @@ class DistanceKeys(nn.Module):
         self.table = nn.Parameter(torch.empty(config.attention_span, config.hidden_size // config.num_attention_heads))
 
 
-class SpanAttention(SelfAttention):
+class SpanAttention(RecurrentAttention):
     """Multi-head self-attention to the tokens before, but not to the token itself: (batch, length, hidden) -> the same.
 
     Before a text stand zeros, which attention weighs as it does tokens.
     """
-
-    has_bias = False
 
     def __init__(self, config, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=True)
@@ -92,17 +90,15 @@ class SpanAttention(SelfAttention):
             kwargs: what other sublayers need.
         """
         query = self.split_heads(self.q_proj(hidden_states), packing)
-        key, value = (self.split_heads(project(hidden_states), packing) for project in (self.k_proj, self.v_proj))
+        length, past_length, span = query.shape[2], 0, self.read_length
+        if remembered is not None:
+            remembered = remembered[:, -span:]
+            past_length = remembered.shape[1]
+        key, value = self.keys_and_values(hidden_states, remembered, packing)
         if token_mask is not None and packing is None:
             # what is no token is zero, as before a text
             key, value = (states * token_mask[:, None, :, None] for states in (key, value))
-        length, past_length, span = query.shape[2], 0, self.read_length
-        if remembered is not None and remembered.shape[1]:
-            remembered = remembered[:, -span:]
-            past_length = remembered.shape[1]
-            key = torch.cat([self.split_heads(self.k_proj(remembered), None), key], dim=2)
-            value = torch.cat([self.split_heads(self.v_proj(remembered), None), value], dim=2)
-        elif past_key_values is not None:
+        if past_key_values is not None:
             _, offset = past_key_values.get_mask_sizes(length, self.layer_idx)
             past_length = past_key_values.get_seq_length(self.layer_idx) - offset
             key, value = past_key_values.update(key, value, self.layer_idx)

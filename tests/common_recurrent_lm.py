@@ -71,6 +71,24 @@ class RecurrentLMContract(CausalLMContract):
                 assert torch.equal(remembered, states[:, -6:])
                 assert not remembered.requires_grad
 
+    def test_remembers_the_whole_segment_whatever_is_read_of_it(self):
+        for order in RECURRENT:
+            model = self.language_model(order)
+            memory = model(tokens(2, 9), memory=model.empty_memory(2)).memory
+            whole = model(tokens(2, 7), memory=memory)
+            # more of one row than of the other
+            mask = tokens(2, 7) % 3 == 0
+            for keep, expected in ((mask, whole.logits[mask]), (2, whole.logits[:, -2:])):
+                out = model(tokens(2, 7), memory=memory, logits_to_keep=keep)
+                torch.testing.assert_close(out.logits, expected, atol=1e-5, rtol=1e-5)
+                assert_same(dict(enumerate(out.memory)), dict(enumerate(whole.memory)), atol=1e-5, rtol=1e-5)
+
+    def test_memory_holds_nothing_but_what_it_shows(self):
+        model = self.language_model(**{self.length_field: 6})
+        memory = model(tokens(2, 9), memory=model.empty_memory(2)).memory
+        for remembered in (*memory, *model(tokens(2, 4), memory=memory).memory):
+            assert remembered.untyped_storage().nbytes() == remembered.nbytes
+
     def test_memory_of_length_zero_is_none(self):
         model = self.language_model(**{self.length_field: 0}) if self.length_field == "memory_length" else None
         if model is None:

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.configuration.sublayer_order import interleaved, par, sandwich
 
 BERT_BASE = {"hidden_size": 768, "intermediate_size": 3072}
@@ -70,6 +70,30 @@ def test_parameters_of_convolutions():
     assert parameters("d", 32, 24, 7, 4, gated_convolutions=False) == ungated + 28 * 32 + 64
     assert parameters("l", 64, 24) == 3 * 64 * 64 + 3 * 64 + 16 * 31 + 128
     assert parameters("dsl", 64, 24) == sum(parameters(letter, 64, 24) for letter in "dsl")
+
+
+def test_transformer_xl_costs_what_the_paper_says():
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "memory_length": 640}
+    # 64 tokens, and beside the sublayers 20,000 columns of the output
+    head = 2 * 64 * 512 * 20_000
+    orders = (interleaved(16), par(32, 5))
+    gigaflops = [(flops(order, **sizes, length=64, read=64) + head) / 1e9 for order in orders]
+    assert gigaflops == [pytest.approx(26.6, abs=0.05), pytest.approx(16.2, abs=0.05)]
+    # of the output's bands nothing changes
+    growth = parameters(orders[1], **sizes) - parameters(orders[0], **sizes)
+    assert growth == 199_840_218 - 191_950_298
+    assert [memory_bytes(order, 512, 640) for order in orders] == [16 * 640 * 512 * 2, 6 * 640 * 512 * 2]
+    assert memory_bytes("sf2", 8, 10, bytes_per_number=4) == 8 * 10 * 4
+    assert memory_bytes("f3", 8, 10) == 0
+
+
+def test_memory_is_attentions_alone():
+    for letter in "cfdl":
+        plain, with_memory = (flops(letter, 8, 24, 6, 6, memory_length=length) for length in (None, 10))
+        assert plain == with_memory
+        assert parameters(letter, 8, 24) == parameters(letter, 8, 24, memory_length=10)
+    # no memory yet, but distances
+    assert flops("s", 8, 24, 6, 6, memory_length=0) == flops("s", 8, 24, 6, 6) + 2 * (6 * 8 * 8 + 6 * 6 * 8)
 
 
 def test_sandwiching_is_free_until_positions_are_dropped():

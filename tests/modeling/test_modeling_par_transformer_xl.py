@@ -5,9 +5,11 @@ import torch
 from common import ORDERS, VOCAB, assert_same, tokens
 from common_recurrent_lm import RecurrentLMContract
 from safetensors.torch import load_file
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from sublayers import AUTO_CLASSES, PARTransformerXLConfig, PARTransformerXLForCausalLM, expand, par
+from sublayers.configuration.sublayer_cost import flops
 
 
 class TestPARTransformerXL(RecurrentLMContract):
@@ -56,6 +58,57 @@ class TestPARTransformerXL(RecurrentLMContract):
         if sizes:
             owner = loaded.model.embed_tokens if "embedding_size" in sizes else loaded.model.embed_tokens[2]
             assert (loaded.lm_head.tails[1].projection is owner.projection) == tied
+
+    @pytest.mark.parametrize("read", [5, 2])
+    @torch.no_grad()
+    def test_computes_what_its_order_costs(self, read):
+        length, remembered = 5, 9
+        for order in ORDERS:
+            model = self.language_model(order, memory_length=remembered, adaptive_cutoffs=None)
+            # products in oneDNN, and those in attention's kernel, are not counted
+            model.set_attn_implementation("eager")
+            onednn = torch.backends.mkldnn.set_flags(False)
+            memory = model(tokens(1, remembered), memory=model.empty_memory(1)).memory
+            with FlopCounterMode(display=False) as counter:
+                model(tokens(1, length), memory=memory, logits_to_keep=read)
+            torch.backends.mkldnn.set_flags(*onednn)
+            size = model.config.hidden_size
+            expected = flops(order, size, model.config.intermediate_size, length, read, memory_length=remembered)
+            # the output, and a distance that nobody reads, mapped and scored
+            expected += 2 * (read * size * VOCAB + model.config.num_hidden_layers * (size + length) * size)
+            assert counter.get_total_flops() == expected
+
+    def test_few_queries_score_distances_as_many_do(self):
+        attention = self.language_model("s").model.layers[0].mixer
+        queries, distances = torch.randn(1, 4, 9, 4), torch.randn(20, 16)
+        many = attention.score_distances(queries, distances)
+        for i in range(9):
+            few = attention.score_distances(queries[:, :, i : i + 1], distances)
+            torch.testing.assert_close(few, many[:, :, i : i + 1], atol=1e-5, rtol=1e-5)
+
+    def test_few_queries_ask_what_adapts_the_map_of_distances(self):
+        class Doubled(torch.nn.Linear):
+            def forward(self, states):
+                return 2 * super().forward(states)
+
+        attention = self.language_model("s").model.layers[0].mixer
+        query, distances = torch.randn(1, 4, 1, 4), torch.randn(20, 16)
+        plain = attention.score_distances(query, distances)
+        adapted = Doubled(16, 16, bias=False)
+        adapted.load_state_dict(attention.r_proj.state_dict())
+        attention.r_proj = adapted
+        torch.testing.assert_close(attention.score_distances(query, distances), 2 * plain, atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize("clamp_length", [0, 3, 12, 100])
+    def test_clamped_distances_are_computed_once_and_read_everywhere(self, clamp_length):
+        model = self.language_model("sfs", clamp_length=clamp_length)
+        memory = model(tokens(2, 8), memory=model.empty_memory(2)).memory
+        assert len(model.model.positions(12, 13, memory[0])) == min(13, clamp_length + 1)
+        # in training mode, without dropout, each distance has its own row
+        for length in (5, 1):
+            evaluated = model.eval()(tokens(2, length), memory=memory).logits
+            trained = model.train()(tokens(2, length), memory=memory).logits
+            torch.testing.assert_close(evaluated, trained, atol=1e-5, rtol=1e-5)
 
 
 def naive_log_probs(model, ids):

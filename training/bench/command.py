@@ -28,6 +28,28 @@ SIZES = {
         "new_tokens": (64, "tokens that are decoded"),
         "repeats": (7, "rounds, after one to warm up"),
     },
+    # of `lm --memory`: half of the paper's base model, whose adaptive softmax scores 20,000 columns
+    "recurrent_lm": {
+        "layers": (8, "self-attention sublayers of the interleaved order, and as many feed-forward ones"),
+        "hidden_size": (512, "width; feed-forward sublayers are four times as wide"),
+        "heads": (8, "attention heads"),
+        "vocab_size": (10000, "tokens in the vocabulary"),
+        "batch_size": (4, "texts in a train step"),
+        "length": (64, "tokens of a segment that is scored, and of one in a train step"),
+        "memory_length": (640, "tokens that are remembered before it, and in generation"),
+        "clamp_length": (400, "distance that larger ones are seen as in scoring and generation"),
+        "train_length": (192, "tokens of a segment in another train step, and as many are remembered"),
+        "prompt_length": (640, "tokens before decoding"),
+        "new_tokens": (16, "tokens that are decoded"),
+        "repeats": (5, "rounds, after one to warm up"),
+    },
+    "spans": {
+        "hidden_size": (512, "width; feed-forward sublayers are four times as wide"),
+        "heads": (8, "attention heads"),
+        "batch_size": (1, "texts"),
+        "length": (512, "characters of a segment behind a full memory"),
+        "repeats": (7, "rounds, after one to warm up"),
+    },
     "bert": {
         "layers": (12, "layers of BERT; DistilBERT has half of them"),
         "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
@@ -54,17 +76,18 @@ SIZES = {
 }
 # what is measured unless --orders says otherwise
 DEFAULT_ORDERS = {
-    "lm": "interleaved and half sandwiched",
+    "lm": "interleaved and half sandwiched; with --memory, interleaved and PAR's",
     "bert": "BERT's, PAR BERT's and three with attention first",
     "iot": "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
     "seq2seq": "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
+    "spans": "one attention sublayer of the sandwich character model",
 }
 BERT_TASKS = ("classification", "question answering", "fine-tuning step", "MLM training step")
 
 
-def family_module(family: str) -> Any:
+def family_module(name: str) -> Any:
     """Import what knows the orders and models of a family, which takes seconds that --help need not."""
-    return importlib.import_module(f"sublayers.training.bench.{family}")
+    return importlib.import_module(f"sublayers.training.bench.{name}")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -78,15 +101,30 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     for family, what_they_are in DEFAULT_ORDERS.items():
         own = families.add_parser(family)
         own.add_argument("--orders", nargs="+", help=f"default: {what_they_are}")
-        for name, (default, purpose) in SIZES[family].items():
+        with_memory = SIZES["recurrent_lm"] if family == "lm" else {}
+        for name, (default, purpose) in {**with_memory, **SIZES[family]}.items():
             flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
-            own.add_argument(*flags, type=positive, default=default, help=f"{purpose} (default: {default})")
+            usual = f"default: {default}"
+            if name in with_memory:
+                usual += f"; with --memory {with_memory[name][0]}, {with_memory[name][1]}"
+            own.add_argument(*flags, type=positive, default=default, help=f"{purpose} ({usual})")
         own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
         own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
         own.add_argument("--threads", type=positive, help="default: torch's choice")
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
-    lm, bert, iot, seq2seq = (families.choices[name] for name in DEFAULT_ORDERS)
+        own.set_defaults(module=family)
+    lm, bert, iot, seq2seq, spans = (families.choices[name] for name in DEFAULT_ORDERS)
+    lm.add_argument(
+        "--memory",
+        action="store_const",
+        const="recurrent_lm",
+        dest="module",
+        help="PAR Transformer-XL, which has memory",
+    )
+    spellings = ("--score-batch-sizes", "--score_batch_sizes")
+    lm.add_argument(*spellings, type=positive, nargs="+", default=[1, 4], help="with --memory (default: 1 4)")
+    spans.add_argument("--spans", type=positive, nargs="+", default=[64, 128, 256, 512, 1024])
     lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     shapes = ["1x128", "1x384", "8x128", "mixed"]
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
@@ -96,10 +134,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     shapes = ["64x20"]
     iot.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     args = parser.parse_args(argv)
+    if args.module != args.family:
+        defaults = {name: default for name, (default, _) in SIZES[args.module].items()}
+        lm.set_defaults(**defaults, decode_batch_sizes=[1])
+        args = parser.parse_args(argv)
     # orders of a stack between commas, but for those in parentheses; stacks between colons
     args.orders = [
         ":".join(",".join(map(compact, re.split(r",(?![^(]*\))", stack))) for stack in order.split(":"))
-        for order in args.orders or family_module(args.family).default_orders(args)
+        for order in args.orders or family_module(args.module).default_orders(args)
     ]
     return args
 
@@ -118,7 +160,7 @@ def main(argv: list[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
-    comparison = family_module(args.family).comparison(args)
+    comparison = family_module(args.module).comparison(args)
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
     settings = {name: value for name, value in vars(args).items() if name not in ("json", "threads")}

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.configuration.sublayer_order import ALPHABET, compact, counts, expand
 from sublayers.training.flags import positive
 
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
-    "in classification and when a prompt is prefilled."
+    "in classification and when a prompt is prefilled. With a memory, the length is that of a segment behind it."
 )
 
 
@@ -32,7 +32,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--intermediate-size", "--intermediate_size", type=positive, help="default: 4 * hidden")
     parser.add_argument("--lengths", type=positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
     parser.add_argument("--source-length", "--source_length", type=positive, help="encoder tokens, default: length")
-    parser.add_argument("--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of the KV cache")
+    parser.add_argument(
+        "--memory-length", "--memory_length", type=positive, help="tokens that Transformer-XL remembers"
+    )
+    parser.add_argument(
+        "--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of cache and memory"
+    )
     parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="of convolutions")
     parser.add_argument("--heads", type=positive, default=16, help="of convolutions, each with a kernel")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
@@ -56,19 +61,27 @@ def main(argv: list[str] | None = None) -> None:
 def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
-    kernels = {"kernel_size": args.kernel_size, "num_attention_heads": args.heads}
+    more = {
+        "kernel_size": args.kernel_size,
+        "num_attention_heads": args.heads,
+        "memory_length": args.memory_length,
+    }
+    memory = {}
+    if args.memory_length:
+        memory["memory_bytes"] = memory_bytes(order, hidden, args.memory_length, args.bytes_per_number)
     return {
         "order": order,
         "sublayers": len(expand(order)),
         **counts(order),
-        "parameters": parameters(order, hidden, intermediate, **kernels),
+        "parameters": parameters(order, hidden, intermediate, **more),
+        **memory,
         "cache_bytes": {
             length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number)
             for length in args.lengths
         },
         "flops": {
             length: {
-                positions: flops(order, hidden, intermediate, length, read, args.source_length, **kernels)
+                positions: flops(order, hidden, intermediate, length, read, args.source_length, **more)
                 for positions, read in read_positions(length).items()
             }
             for length in args.lengths
@@ -130,6 +143,8 @@ def _table(costs: dict[str, dict[str, Any]]) -> Table:
     for name, label in {"order": "order", "sublayers": "sublayers", **names}.items():
         table.add_row(label, *(str(cost[name]) for cost in columns))
     add("parameters, M", [cost["parameters"] for cost in columns], 1e6)
+    if "memory_bytes" in first:
+        add("memory, MiB", [cost["memory_bytes"] for cost in columns], 2**20)
     for length in first["cache_bytes"]:
         add(f"KV cache at {length}, MiB", [cost["cache_bytes"][length] for cost in columns], 2**20)
     for length, by_positions in first["flops"].items():

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.training.commands.order import main
 
 
@@ -105,6 +105,21 @@ def test_json_has_the_same_numbers(capsys, spelling):
         "parameters": parameters("scfscf", 8, 24),
         "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
     }
+
+
+def test_memory_of_transformer_xl(capsys):
+    flags = ["(sf)16", "par(32,5)", "--hidden-size=512", "--lengths=64", "--memory-length=640"]
+    main(flags)
+    text = capsys.readouterr().out
+    # half precision: self-attention sublayers x tokens x width x 2
+    assert row(text, "memory, MiB") == ["10.00", "3.75 (0.38)"]
+    assert row(text, "parameters, M") == ["54.60", "62.49 (1.14)"]
+    assert row(text, "GFLOP at 64, every") == ["25.30", "14.86 (0.59)"]
+    main([*flags, "--json"])
+    cost = json.loads(capsys.readouterr().out)["par(32,5)"]
+    assert cost["memory_bytes"] == memory_bytes("par(32,5)", 512, 640)
+    assert cost["flops"]["64"]["one"] == flops("par(32,5)", 512, 2048, 64, 1, memory_length=640)
+    assert cost["parameters"] == parameters("par(32,5)", 512, 2048, memory_length=640)
 
 
 def test_intermediate_size_follows_hidden_size(capsys):
