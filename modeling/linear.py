@@ -49,9 +49,8 @@ class OneDNNLinear(torch.autograd.Function):
         )
 
 
-def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
-    """Run a linear map in oneDNN where it has the product, else as nn.Linear does: (..., in) -> (..., out)."""
-    weight, bias = layer.weight, layer.bias
+def onednn_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiply in oneDNN where it has the product, else as torch does: (..., in), (out, in), (out,) -> (..., out)."""
     if not (
         # quantised, sharded and fake tensors bring their own products, compilers choose theirs
         type(states) is torch.Tensor
@@ -71,6 +70,17 @@ def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
         # an autograd function costs as much as the product of a small matrix
         return multiply(states, weight, bias)
     return OneDNNLinear.apply(states, weight, bias)
+
+
+def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    """Run a linear map as `onednn_linear` does: (..., in) -> (..., out)."""
+    return onednn_linear(states, layer.weight, layer.bias)
+
+
+def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiply by a bare parameter as fast as this processor can: (..., in), (out, in), (out,) -> (..., out)."""
+    is_faster = not torch.compiler.is_compiling() and gains_from_onednn()
+    return (onednn_linear if is_faster else nn.functional.linear)(states, weight, bias)
 
 
 def run_in_onednn(model: nn.Module) -> None:

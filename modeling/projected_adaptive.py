@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sublayers.modeling.adaptive import AdaptiveEmbedding, AdaptiveLogSoftmax
+from sublayers.modeling.linear import linear
 
 
 def projection(config, width: int, is_own: bool) -> nn.Parameter | None:
@@ -44,7 +45,7 @@ class ProjectedTail(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Score the words."""
         states = states if self.projection is None else states @ self.projection
-        return nn.functional.linear(states, self.table, self.bias)
+        return linear(states, self.table, self.bias)
 
 
 class ProjectedEmbedding(AdaptiveEmbedding):
@@ -84,10 +85,10 @@ class ProjectedLogSoftmax(AdaptiveLogSoftmax):
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Score the first band's words and the other bands: (..., hidden) -> (..., words and bands)."""
         states = states if self.projection is None else states @ self.projection
-        words = nn.functional.linear(states, self.words, self.bias)
+        words = linear(states, self.words, self.bias)
         if self.band_words is None:
             return words.float()
-        bands = nn.functional.linear(states, self.band_words, self.band_bias)
+        bands = linear(states, self.band_words, self.band_bias)
         return torch.cat([words, bands], dim=-1).float()
 
     def resize_last(self, resized: Callable[[nn.Parameter], nn.Parameter]) -> None:

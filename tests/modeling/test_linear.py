@@ -1,5 +1,6 @@
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def onednn_linear(*sizes, **options) -> nn.Linear:
     return layer
 
 
-def products(layer: nn.Linear, states: torch.Tensor) -> list[str]:
+def products(layer: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor) -> list[str]:
     """The names of the matrix products that a call runs."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         layer(states)
@@ -50,6 +51,23 @@ def test_output_and_gradients_equal_those_of_torch(shape, bias):
     torch.testing.assert_close(states.grad.double(), wide.grad, atol=1e-5, rtol=1e-5)
     for ours, theirs in zip(layer.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours.grad.double(), theirs.grad, atol=1e-5, rtol=1e-5)
+
+
+@needs_onednn
+@pytest.mark.parametrize("gain", [True, False])
+def test_bare_parameters_are_multiplied_as_maps_are(gain, monkeypatch):
+    monkeypatch.setattr(linear, "gains_from_onednn", lambda: gain)
+    layer, states = nn.Linear(24, 40), torch.randn(3, 24, requires_grad=True)
+    expected = layer(states)
+    grads = torch.autograd.grad(expected.sum(), [states, *layer.parameters()])
+
+    def call(states):
+        return linear.linear(states, layer.weight, layer.bias)
+
+    torch.testing.assert_close(call(states), expected, atol=1e-5, rtol=1e-5)
+    for grad, known in zip(torch.autograd.grad(call(states).sum(), [states, *layer.parameters()]), grads, strict=True):
+        torch.testing.assert_close(grad, known, atol=1e-5, rtol=1e-5)
+    assert ("mkldnn::_linear_pointwise" in products(call, states)) == gain
 
 
 @needs_onednn
