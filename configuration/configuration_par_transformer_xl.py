@@ -17,8 +17,8 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     `memory_length=640`, `clamp_length=400` and `same_length=True`.
 
     Raises:
-        ValueError: cutoffs that do not increase from above 0, a width that cannot be divided for every band, or what
-            every configuration refuses.
+        ValueError: cutoffs that do not increase from above 0, a width that cannot be divided for every band, an odd
+            hidden_size, or what every configuration refuses.
     """
 
     model_type = "par_transformer_xl"
@@ -66,7 +66,9 @@ class PARTransformerXLConfig(RecurrentLMConfig):
         return self.adaptive_factor > 1 or self.embedding_size not in (None, self.hidden_size)
 
     def validate_architecture(self):
-        """Check also the cutoffs, and the widths of their bands."""
+        """Check also the cutoffs, the widths of their bands, and that sinusoids fit."""
         super().validate_architecture()
+        if self.hidden_size % 2:
+            raise ValueError(f"hidden_size={self.hidden_size} has no halves for sines and cosines; give an even one")
         width = self.embedding_size or self.hidden_size
         check_cutoffs(self.adaptive_cutoffs, "embedding_size", width, self.adaptive_factor)

@@ -104,10 +104,12 @@ class SandwichCharLMForCausalLM(SandwichCharLMPreTrainedModel, RecurrentLMForCau
 
     def span_loss(self) -> torch.Tensor:
         """Compute what learned spans cost: the mean span of a sublayer's heads in tokens, summed, times `span_loss`."""
-        spans = [attention.span.mean() for attention in self.span_attentions() if attention.span is not None]
+        spans: list[Any] = [attention.span for attention in self.span_attentions() if attention.span is not None]
         if not spans:
             return torch.zeros((), device=self.device)
-        return self.config.span_loss * self.config.attention_span * torch.stack(spans).sum()
+        # where parameters are sharded, each process has a part of them
+        whole = [span.full_tensor() if hasattr(span, "full_tensor") else span for span in spans]
+        return self.config.span_loss * self.config.attention_span * torch.stack(whole).mean(1).sum()
 
     def score(
         self, states: torch.Tensor, labels: torch.Tensor | None, num_items_in_batch=None, **kwargs

@@ -4,9 +4,10 @@ import pytest
 import torch
 from common import ALL_FEED_FORWARD, ORDERS, VOCAB, assert_same, gradients, tokens
 from common_causal_lm import CausalLMContract
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, pipeline
 
 from sublayers import expand
+from sublayers.training.data.tokenizers import train_tokenizer
 
 # orders with attention; without, there is nothing to remember
 RECURRENT = [*ORDERS[:5]]
@@ -117,6 +118,17 @@ class RecurrentLMContract(CausalLMContract):
         # and is what the model makes, too
         for layer in model(tokens(2, 9), use_cache=True).past_key_values.layers:
             assert layer.keys.shape[2] <= 6
+
+    def test_a_pipeline_continues_a_text_longer_than_the_memory(self):
+        tokenizer = train_tokenizer(["ada wrote the first program"], "wordpiece", VOCAB)
+        model = self.language_model(vocab_size=len(tokenizer), **{self.length_field: 6})
+        text = "ada wrote the first program " * 3
+        generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
+        [found] = generate(text, max_new_tokens=8, do_sample=False, return_tensors=True)
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        [expected] = model.generate(ids, max_new_tokens=8, do_sample=False).tolist()
+        assert ids.shape[1] > 6
+        assert found["generated_token_ids"] == expected
 
     def test_gradients_stay_within_the_segment(self):
         for order in RECURRENT:

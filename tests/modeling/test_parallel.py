@@ -14,6 +14,10 @@ from sublayers import (
     MacaronSeq2SeqForConditionalGeneration,
     PARBertConfig,
     PARBertForMaskedLM,
+    PARTransformerXLConfig,
+    PARTransformerXLForCausalLM,
+    SandwichCharLMConfig,
+    SandwichCharLMForCausalLM,
     SandwichLMConfig,
     SandwichLMForCausalLM,
     SandwichSeq2SeqConfig,
@@ -39,6 +43,10 @@ def test_two_processes_that_split_or_shard_the_model_equal_one(tmp_path):
         ),
         "ss-cc": SandwichSeq2SeqForConditionalGeneration(
             SandwichSeq2SeqConfig(encoder_sublayer_order="ss", decoder_sublayer_order="cc", **SIZES, **own)
+        ),
+        "sffs": PARTransformerXLForCausalLM(PARTransformerXLConfig(sublayer_order="sffs", **SIZES)),
+        "ssf": SandwichCharLMForCausalLM(
+            SandwichCharLMConfig(sublayer_order="ssf", attention_span=16, span_loss=0.1, **SIZES)
         ),
         "any": IOTSeq2SeqForConditionalGeneration(
             IOTSeq2SeqConfig(decoder_orders=["scf", "fsc", "csf"], **blocks, **SIZES)
