@@ -36,6 +36,9 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     clamp_length: int | None = None
     # whether every token sees memory_length tokens, itself included, or else all of the memory and of its segment
     same_length: bool = False
+    # whether all sublayers share the vectors by which heads weigh content and distance, as in the original; in
+    # transformers' Transformer-XL each had its own
+    share_position_biases: bool = True
     # of the most frequent words' vectors; None: hidden_size
     embedding_size: int | None = None
     # ids, sorted by frequency, at which bands of rarer words begin; those beyond the vocabulary divide nothing

@@ -25,7 +25,7 @@ from sublayers.modeling.projected_adaptive import (
     ProjectedTail,
     tied,
 )
-from sublayers.modeling.relative_attention import HIDDEN, RelativePositions
+from sublayers.modeling.relative_attention import HIDDEN, RelativeAttention, RelativePositions
 
 
 class PARTransformerXLPreTrainedModel(RecurrentLMPreTrainedModel):
@@ -42,9 +42,9 @@ class PARTransformerXLPreTrainedModel(RecurrentLMPreTrainedModel):
         spread = self.config.initializer_range
         if isinstance(module, nn.LayerNorm) and module.weight is not None:
             init.normal_(module.weight, 1.0, spread)
-        elif isinstance(module, RelativePositions):
-            init.normal_(module.content_bias, std=spread)
-            init.normal_(module.position_bias, std=spread)
+        elif isinstance(module, RelativePositions | RelativeAttention) and module.content_bias is not None:
+            for vectors in (module.content_bias, module.position_bias):
+                init.normal_(vectors, std=spread)  # type: ignore[arg-type]
         elif isinstance(module, ProjectedBand | ProjectedTail | ProjectedEmbedding | ProjectedLogSoftmax):
             for name, parameter in module.named_parameters(recurse=False):
                 if name == "projection":

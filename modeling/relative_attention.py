@@ -3,6 +3,8 @@
 Dai et al. (2019), "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context", section 3.3.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
@@ -24,15 +26,20 @@ def shift_rows(scores: torch.Tensor) -> torch.Tensor:
     return scores.reshape(*scores.shape[:-2], columns, length)[..., 1:, :].reshape(*scores.shape[:-1], columns - 1)
 
 
+def head_vectors(config, is_own: bool) -> nn.Parameter | None:
+    """Make a vector for each head, (heads, head_dim), where a module has its own."""
+    heads = config.num_attention_heads
+    return nn.Parameter(torch.empty(heads, config.hidden_size // heads)) if is_own else None
+
+
 class RelativePositions(nn.Module):
-    """Sinusoids of distances, and the two vectors by which every head weighs content and distance in all sublayers."""
+    """Sinusoids of distances, and the vectors by which heads weigh content and distance, if sublayers share them."""
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        heads = config.num_attention_heads
-        self.content_bias = nn.Parameter(torch.empty(heads, config.hidden_size // heads))
-        self.position_bias = nn.Parameter(torch.empty(heads, config.hidden_size // heads))
+        self.content_bias = head_vectors(config, config.share_position_biases)
+        self.position_bias = head_vectors(config, config.share_position_biases)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, first: int, number: int, like: torch.Tensor) -> torch.Tensor:
@@ -57,6 +64,8 @@ class RelativeAttention(RecurrentAttention):
     def __init__(self, config, layer_idx: int, is_causal: bool = True):
         super().__init__(config, layer_idx, is_causal)
         self.r_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.content_bias = head_vectors(config, not config.share_position_biases)
+        self.position_bias = head_vectors(config, not config.share_position_biases)
 
     @property
     def memory_length(self) -> int:
@@ -68,8 +77,8 @@ class RelativeAttention(RecurrentAttention):
         hidden_states: torch.Tensor,
         hidden_keys: torch.Tensor,
         distances: torch.Tensor,
-        content_bias: torch.Tensor,
-        position_bias: torch.Tensor,
+        content_bias: torch.Tensor | None = None,
+        position_bias: torch.Tensor | None = None,
         remembered: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         read_positions: torch.Tensor | None = None,
@@ -83,7 +92,7 @@ class RelativeAttention(RecurrentAttention):
             hidden_keys: 0 for keys that a query sees, or else `HIDDEN`, (batch or 1, 1, length, number of keys).
             distances: embedded, (1 + number of keys, hidden), the largest first, and before it one that nobody reads;
                 of fewer, the first stands for all before.
-            content_bias: (heads, head_dim), of all sublayers, as the next.
+            content_bias: (heads, head_dim), of all sublayers, as the next; None: each has its own.
             position_bias: (heads, head_dim).
             remembered: (batch, remembered, hidden).
             past_key_values: cache, instead.
@@ -91,18 +100,20 @@ class RelativeAttention(RecurrentAttention):
             packing: where packed tokens belong.
             kwargs: what other sublayers need.
         """
+        content: Any = self.content_bias if content_bias is None else content_bias
+        position: Any = self.position_bias if position_bias is None else position_bias
         query = self.split_heads(self.q_proj(hidden_states), packing)
         key, value = self.keys_and_values(hidden_states, remembered, packing)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
 
-        scores = self.score_distances((query + position_bias[:, None]) * self.scaling, distances)
+        scores = self.score_distances((query + position[:, None]) * self.scaling, distances)
         if not is_tracing(scores) and (missing := 1 + key.shape[2] - scores.shape[-1]):
             scores = torch.cat([scores[..., :1].expand(*scores.shape[:-1], missing), scores], dim=-1)
         scores = shift_rows(scores) + hidden_keys
         # flex attention takes masks for kinds of pairs only
         name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
-        output, weights = self.attend(query + content_bias[:, None], key, value, **{name: scores})
+        output, weights = self.attend(query + content[:, None], key, value, **{name: scores})
         output = output if packing is None else packing.pack(output)
         return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights
 

@@ -21,7 +21,10 @@ class TestPARTransformerXL(RecurrentLMContract):
         return super().config(*orders, **{"adaptive_cutoffs": [20, 40]} | overrides)
 
     @pytest.mark.parametrize("norm_position", ["pre", "post"])
-    @pytest.mark.parametrize("options", [{}, {"clamp_length": 3}, {"same_length": True, "memory_length": 5}])
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"clamp_length": 3}, {"same_length": True, "memory_length": 5}, {"share_position_biases": False}],
+    )
     def test_equals_a_naive_network_in_every_order(self, norm_position, options):
         for order in ORDERS:
             model = self.language_model(order, norm_position=norm_position, adaptive_cutoffs=None, **options)
@@ -126,7 +129,6 @@ def naive_log_probs(model, ids):
         return torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
 
     states = [weights["model.embed_tokens.0.table"][token] * math.sqrt(size) for token in ids]
-    content, position = weights["model.positions.content_bias"], weights["model.positions.position_bias"]
     for depth, letter in enumerate(expand(config.sublayer_order)):
         name = f"model.layers.{depth}"
         pre = config.norm_position == "pre"
@@ -138,6 +140,9 @@ def naive_log_probs(model, ids):
         else:
             q, k, v = ([(w[f"{p}_proj.weight"] @ x).view(heads, -1) for x in inputs] for p in "qkv")
             r = [(w["r_proj.weight"] @ distance(d)).view(heads, -1) for d in range(len(ids))]
+            owner = weights if config.share_position_biases else w
+            prefix = "model.positions." if config.share_position_biases else ""
+            content, position = owner[f"{prefix}content_bias"], owner[f"{prefix}position_bias"]
             outputs = []
             for i in range(len(ids)):
                 seen = [j for j in range(i + 1) if not config.same_length or i - j < config.memory_length]

@@ -132,16 +132,18 @@ def take_sublayers(state: State) -> tuple[str, dict[str, list[Pieces]]]:
     return order, sublayers
 
 
-def take_bias(state: State, name: str) -> Piece:
-    """Take a bias that all attention sublayers share, under its own name or repeated in every layer.
+def take_biases(state: State, name: str) -> list[Piece]:
+    """Take a bias of all attention sublayers, under its own name or that of every layer: one that they share, or each.
 
     Raises:
-        ValueError: there is none, or layers differ.
+        ValueError: there is none.
     """
-    found = [state.pop(key) for key in [*state] if key.split(".")[-1] == name] or [state.take_piece(name)]
-    if not all(torch.equal(piece.tensor, found[0].tensor) for piece in found):
-        raise ValueError(f"a {name} that differs from layer to layer cannot be converted; only one for all layers can")
-    return Piece(found[0].tensor, tuple(key for piece in found for key in piece.names))
+    keys = [key for key in state if key.split(".")[-1] == name]
+    found = [state.pop(key) for key in sorted(keys, key=lambda key: [*map(int, re.findall(r"\d+", key))])]
+    found = found or [state.take_piece(name)]
+    if all(torch.equal(piece.tensor, found[0].tensor) for piece in found):
+        return [Piece(found[0].tensor, tuple(key for piece in found for key in piece.names))]
+    return found
 
 
 def take_bands(state: State, cutoffs: list[int]) -> list[tuple[Piece, Piece, Piece]]:
@@ -234,8 +236,7 @@ def from_transformer_xl(
 
     Raises:
         ValueError: a key that is missing or that this model has no place for, an order or cutoffs that do not fit,
-            another kind of attention, an extended context, biases that differ from layer to layer, or heads that are
-            together not as wide as the model.
+            another kind of attention, an extended context, or heads that are together not as wide as the model.
     """
     for name, kind in {"cutoffs": list, "clamp_len": int}.items():
         if not isinstance(settings.get(name, kind()), kind):
@@ -244,15 +245,29 @@ def from_transformer_xl(
         if settings.get(name):
             raise ValueError(f"{name}={settings[name]} cannot be converted; only Transformer-XL with {name}=0 can")
     state = State(weights, rename)
-    content, position = (take_bias(state, name) for name in ("r_w_bias", "r_r_bias"))
+    biases = {
+        "content_bias": take_biases(state, "r_w_bias"),
+        "position_bias": take_biases(state, "r_r_bias"),
+    }
     others, fields = take_words(state, settings.get("cutoffs", []))
     if settings.get("model_type") == MODEL_TYPE and fields["adaptive_cutoffs"]:
         # with the authors the rarest band comes first
         others |= {name: others[name].reverse() for name in ("lm_head.band_words", "lm_head.band_bias")}
-    others |= {"model.positions.content_bias": content, "model.positions.position_bias": position}
     order, sublayers = take_sublayers(state)
     state.refuse_rest("the Transformer-XL")
-    heads, head_size = content.shape
+    attentions = sublayers["s"]
+    is_shared = all(len(found) == 1 for found in biases.values())
+    for name, found in biases.items():
+        if is_shared:
+            others[f"model.positions.{name}"] = found[0]
+            continue
+        # that of which layers have one alike stands in each
+        found = found * len(attentions) if len(found) == 1 else found
+        if len(found) != len(attentions):
+            raise ValueError(f"{len(found)} vectors do not fit {len(attentions)} attention sublayers; is it complete?")
+        for attention, piece in zip(attentions, found, strict=True):
+            attention[f"mixer.{name}"] = piece
+    heads, head_size = biases["content_bias"][0].shape
     if heads * head_size != fields["hidden_size"]:
         raise ValueError(
             f"n_head={heads} of d_head={head_size} cannot be converted; together they must be as wide as the model, "
@@ -268,6 +283,7 @@ def from_transformer_xl(
         num_attention_heads=heads,
         norm_position="pre" if settings.get("pre_lnorm") else "post",
         clamp_length=clamp_length if clamp_length > 0 else None,
+        share_position_biases=is_shared,
         dropout=dropout,
         activation_dropout=dropout,
         **fields,

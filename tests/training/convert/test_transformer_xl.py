@@ -6,6 +6,7 @@ from common import REFERENCE, tokens
 from common_transformer_xl import KINDS, authors_names, authors_settings, transformer_xl
 from safetensors.torch import load_file
 
+from sublayers.modeling.relative_attention import RelativeAttention
 from sublayers.training.convert.transformer_xl import from_transformer_xl
 from sublayers.training.convert.verify import report_on
 
@@ -112,7 +113,7 @@ def test_converts_another_order():
         from_transformer_xl(authors_names(model), authors_settings(model), "sf")
 
 
-def test_biases_in_every_layer_are_converted_only_where_they_are_equal():
+def test_biases_in_every_layer_become_one_where_they_are_equal():
     model = transformer_xl()
     weights = authors_names(model)
     for name in ("r_w_bias", "r_r_bias"):
@@ -122,8 +123,12 @@ def test_biases_in_every_layer_are_converted_only_where_they_are_equal():
     assert torch.equal(converted(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
     assert [*report_on(weights, converted, pieces).left_out] == ["pos_emb.inv_freq"]
     weights["layers.1.dec_attn.r_r_bias"][0, 0] += 1
-    with pytest.raises(ValueError, match=r"a r_r_bias that differs from layer to layer cannot be converted"):
-        from_transformer_xl(weights, authors_settings(model))
+    own, pieces = from_transformer_xl(weights, authors_settings(model))
+    assert [*report_on(weights, own, pieces).left_out] == ["pos_emb.inv_freq"]
+    for layer, attention in enumerate(module for module in own.modules() if isinstance(module, RelativeAttention)):
+        assert torch.equal(attention.content_bias, weights[f"layers.{layer}.dec_attn.r_w_bias"])
+        assert torch.equal(attention.position_bias, weights[f"layers.{layer}.dec_attn.r_r_bias"])
+    assert not torch.allclose(own(tokens(2, 9)).logits, model(tokens(2, 9)).logits, atol=1e-3)
 
 
 @pytest.mark.parametrize(
