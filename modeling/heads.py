@@ -1,8 +1,15 @@
 """What the task heads of all families share: reading the body's output where it is wanted."""
 
+from typing import Any
+
 import torch
+from torch import nn
+from transformers import Cache
+from transformers.modeling_outputs import SequenceClassifierOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from sublayers.modeling.embeddings import check_tokens
+from sublayers.modeling.losses import classification_loss
 from sublayers.modeling.plan import Plan
 
 
@@ -68,3 +75,50 @@ def last_tokens(
     else:
         raise ValueError(f"cannot tell where each of {batch} rows ends; pass an attention_mask or set pad_token_id")
     return torch.where(real, torch.arange(length, device=real.device), 0).argmax(dim=1, keepdim=True)
+
+
+class LastTokenClassifier:
+    """What heads that read labels off the last token of each row share: (batch, length) -> (batch, labels).
+
+    A family makes `model` and the map `score`.
+    """
+
+    model: nn.Module
+    score: nn.Module
+    config: Any
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> SequenceClassifierOutputWithPast:
+        """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
+        states, outputs = run_and_read(
+            self,
+            last_tokens(tokens, attention_mask, self.config.pad_token_id),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.score(states[:, -1])
+        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
+        return SequenceClassifierOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

@@ -12,9 +12,9 @@ from transformers import initialization as init
 
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.modeling.adaptive import resize_bands
+from sublayers.modeling.heads import LastTokenClassifier
 from sublayers.modeling.modeling_recurrent_lm import (
     RecurrentLMForCausalLM,
-    RecurrentLMForSequenceClassification,
     RecurrentLMModel,
     RecurrentLMPreTrainedModel,
 )
@@ -123,7 +123,7 @@ class PARTransformerXLForCausalLM(PARTransformerXLPreTrainedModel, RecurrentLMFo
         return logits, loss
 
 
-class PARTransformerXLForSequenceClassification(PARTransformerXLPreTrainedModel, RecurrentLMForSequenceClassification):
+class PARTransformerXLForSequenceClassification(LastTokenClassifier, PARTransformerXLPreTrainedModel):
     """Transformer-XL that labels texts."""
 
     def __init__(self, config: PARTransformerXLConfig):

@@ -11,7 +11,6 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
-    SequenceClassifierOutputWithPast,
 )
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -19,8 +18,8 @@ from transformers.utils.output_capturing import capture_outputs
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.sublayer_order import cache_slots
 from sublayers.modeling.embeddings import check_tokens, look_up
-from sublayers.modeling.heads import last_tokens, run_and_read
-from sublayers.modeling.losses import IGNORED, check_labels, classification_loss
+from sublayers.modeling.heads import run_and_read
+from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.memory import Memory
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
@@ -223,47 +222,4 @@ class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             memory=outputs.memory,
-        )
-
-
-class RecurrentLMForSequenceClassification(RecurrentLMPreTrainedModel):
-    """Labels read off the last token of each row: (batch, length) -> (batch, labels)."""
-
-    model: RecurrentLMModel
-    score: nn.Module
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs,
-    ) -> SequenceClassifierOutputWithPast:
-        """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
-        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
-        states, outputs = run_and_read(
-            self,
-            last_tokens(tokens, attention_mask, self.config.pad_token_id),
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        logits = self.score(states[:, -1])
-        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
-        return SequenceClassifierOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
         )
