@@ -56,6 +56,12 @@ class RecurrentAttention(SelfAttention):
             seen = [project(together) for project in maps]
         return self.split_heads(seen[0], None), self.split_heads(seen[1], None)
 
+    def attend_with(self, query, key, value, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend as `attend` does, with scores (batch, heads, length, keys) added to those of the content."""
+        # flex attention takes masks for kinds of pairs only
+        name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
+        return self.attend(query, key, value, **{name: scores})
+
 
 class RecurrentSublayer(Sublayer):
     """An attention sublayer that also sees what it remembers of earlier segments."""

@@ -62,6 +62,8 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
     mask (batch, past and present length), and position ids (batch, length), which restart where another text begins.
     """
 
+    # whether all attention sublayers remember as many tokens
+    has_one_length = True
     embed_tokens: nn.Module
     attention_inputs: Callable[..., dict[str, Any]]
 
@@ -99,9 +101,6 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
                 "all attention sublayers must remember as many tokens; begin with empty_memory(batch_size)"
             )
         return Memory(memory)
-
-    # whether all attention sublayers remember as many tokens
-    has_one_length = True
 
     @merge_with_config_defaults
     @capture_outputs

@@ -111,9 +111,7 @@ class RelativeAttention(RecurrentAttention):
         if not is_tracing(scores) and (missing := 1 + key.shape[2] - scores.shape[-1]):
             scores = torch.cat([scores[..., :1].expand(*scores.shape[:-1], missing), scores], dim=-1)
         scores = shift_rows(scores) + hidden_keys
-        # flex attention takes masks for kinds of pairs only
-        name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
-        output, weights = self.attend(query + content[:, None], key, value, **{name: scores})
+        output, weights = self.attend_with(query + content[:, None], key, value, scores)
         output = output if packing is None else packing.pack(output)
         return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights
 

@@ -130,6 +130,4 @@ class SpanAttention(RecurrentAttention):
         if self.span is not None:
             mask = self.span_mask(self.span, len(key_table))
             scores = scores + torch.where(mask > 0, mask.clamp(min=1e-30).log(), lowest)[:, None].to(scores.dtype)
-        scores = skew(scores.clamp(min=lowest), lowest)
-        name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
-        return self.attend(query, key, value, **{name: scores})
+        return self.attend_with(query, key, value, skew(scores.clamp(min=lowest), lowest))
