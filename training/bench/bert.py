@@ -17,7 +17,7 @@ from transformers import (
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
-from sublayers.training.bench.timing import Call, Comparison, Task, read_shape, train_step
+from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape, train_step
 
 OURS, BERT, DISTILBERT = "sublayers", "BERT", "DistilBERT"
 REMARK = (

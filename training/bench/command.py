@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.training.bench.timing import measure, report
+from sublayers.training.metrics.timing import measure, report
 from sublayers.training.flags import positive
 from sublayers.training.trainers.machine import machine
 

@@ -12,7 +12,7 @@ from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.bench.seq2seq import PAD, compare, make_batch, read_lengths, transformers_calls
-from sublayers.training.bench.timing import Call, Comparison
+from sublayers.training.metrics.timing import Call, Comparison
 
 TRANSFORMER = "Transformer"
 REMARK = (

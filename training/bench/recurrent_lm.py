@@ -14,7 +14,7 @@ from sublayers.configuration.sublayer_order import expand, interleaved, par
 from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
 from sublayers.training.bench.lm import OURS, X_TRANSFORMERS, Models
 from sublayers.training.bench.seq2seq import gigaflops
-from sublayers.training.bench.timing import Call, Comparison, Task, train_step
+from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
 
 MISSING = (
     'Ratios are to the first order; x-transformers is not installed, pip install "sublayers[bench]" adds it to the '

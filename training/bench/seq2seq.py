@@ -14,7 +14,7 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import counts, interleaved, macaron, sandwich
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.bench.timing import Call, Comparison, Task, read_shape, train_step
+from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape, train_step
 
 OURS, BART, MARIAN, X_TRANSFORMERS = "sublayers", "BART", "Marian", "x-transformers"
 PAD = 1

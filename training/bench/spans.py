@@ -10,7 +10,7 @@ import torch
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.configuration.sublayer_order import counts
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMModel
-from sublayers.training.bench.timing import Call, Comparison, Task, train_step
+from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
 
 REMARK = "Ratios are to the longest span. Nothing but the sublayers and an embedding of characters is measured."
 

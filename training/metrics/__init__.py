@@ -1,1 +1,1 @@
-"""How the benchmarks score."""
+"""How well models do: the scores of benchmarks, times and memory."""

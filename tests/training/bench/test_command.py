@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sublayers.configuration.sublayer_cost import cache_bytes
-from sublayers.training.bench import command as bench, lm as bench_lm, timing as measure
+from sublayers.training.bench import command as bench, lm as bench_lm
+from sublayers.training.metrics import timing as measure
 
 SIZES = {
     "layers": 2,
