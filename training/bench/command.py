@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.training.metrics.timing import measure, report
 from sublayers.training.flags import positive
+from sublayers.training.metrics.timing import measure, report
 from sublayers.training.trainers.machine import machine
 
 # names, defaults and purposes of the sizes that belong to a family

@@ -14,8 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
 from sublayers.training.convert.language_models import from_gpt2
+from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
 
 # a model's name -> its order and itself
 Models = dict[str, tuple[str, nn.Module]]
