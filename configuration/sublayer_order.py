@@ -361,32 +361,34 @@ def macaron(n: int, decoder: bool = False) -> str:
     return compact(unit * n)
 
 
-def random_balanced(n: int, seed: int) -> str:
-    """A uniform permutation of `n` self-attention and `n` feed-forward sublayers (Sandwich, section 3.1).
-
-    Raises:
-        ValueError: `n` is out of range.
-    """
-    _check("n", n, 1, MAX_SUBLAYERS // 2)
-    letters = list("s" * n + "f" * n)
+def shuffled(order: str, seed: int) -> str:
+    """A uniform permutation of an order's sublayers. Raises what `expand` raises."""
+    letters = sorted(expand(order), key=[*ALPHABET].index)
     random.Random(seed).shuffle(letters)
     return compact("".join(letters))
 
 
-def random_unbalanced(budget: int, seed: int) -> str:
-    """Draw `s` (1 unit of 4 d^2 parameters) or `f` (2 units) until `budget` units are spent (Sandwich, section 3.2).
+def random_balanced(n: int, seed: int) -> str:
+    """A uniform permutation of `n` self-attention and `n` feed-forward sublayers (Sandwich, section 3.1).
+
+    Raises what `interleaved` raises.
+    """
+    return shuffled(interleaved(n), seed)
+
+
+def random_unbalanced(budget: int, seed: int, letters: str = "sf") -> str:
+    """Draw letters until `budget` units of 4 d^2 parameters are spent, 2 by each `f` (Sandwich, section 3.2).
 
     Raises:
         ValueError: `budget` is out of range.
     """
     _check("budget", budget, 1, MAX_SUBLAYERS)
-    draw = random.Random(seed)
-    order = ""
+    draw, order = random.Random(seed), ""
     while budget > 0:
-        # the paper leaves open what follows when f is drawn for the last unit; only s fills the budget exactly
-        letter = draw.choice("sf") if budget > 1 else "s"
+        # the paper leaves open what follows when f is drawn for the last unit; only attention fills the budget exactly
+        letter = draw.choice(letters if budget > 1 else letters.replace("f", ""))
         order += letter
-        budget -= 1 if letter == "s" else 2
+        budget -= 2 if letter == "f" else 1
     return compact(order)
 
 

@@ -17,6 +17,9 @@ COMMANDS = {
     "squad": ("commands.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "recipe": ("commands.recipe", "describe recipes: their orders, costs, settings, and what the papers report"),
     "bench": ("bench.command", "measure speed and memory against peers"),
+    "search random": ("commands.search_random", "train random orders, and find what the good ones share"),
+    "search supernet": ("commands.search_supernet", "learn an order, within a budget, and compare it with others"),
+    "search report": ("commands.search_report", "draw the tables and pictures of a search again"),
     "study bert": ("studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("studies.orders", "study what the order does to what encoder-decoders write"),
@@ -44,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
             _exit(f"sublayers: unknown command {name!r}{nearest(name, COMMANDS)}; choose from {', '.join(COMMANDS)}")
         print(f"usage: sublayers {name or 'COMMAND'} [--help] ...\n")
         for known, (_, purpose) in (group or COMMANDS).items():
-            print(f"  {known:<13} {purpose}")
+            print(f"  {known:<18} {purpose}")
         return
     try:
         run([*name.split(), *rest])

@@ -4,10 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
 
 # with which a run holds its folder; one that was killed leaves the file, but not the lock on it
 LOCK = ".lock"
@@ -24,8 +20,10 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
 
 
 @contextmanager
-def claim(args: "TrainingArguments") -> Iterator[None]:
+def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
     """Hold the output folder of a run for as long as the run takes, so that no other one writes into it.
+
+    Of the processes of a run the first holds it.
 
     Raises:
         FileExistsError: another run holds it.
@@ -34,10 +32,10 @@ def claim(args: "TrainingArguments") -> Iterator[None]:
     # takes as long to import as everything else here
     from filelock import FileLock, Timeout
 
-    if args.process_index > 0:
+    if process_index > 0:
         yield
         return
-    folder = Path(str(args.output_dir))
+    folder = Path(folder)
     is_new = not folder.exists()
     # the system takes the lock from a process that ends, however it ends
     lock = FileLock(folder / LOCK, blocking=False)

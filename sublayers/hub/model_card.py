@@ -206,7 +206,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         paper=paper(config.model_type),
         citation=citation(paper(config.model_type)),
         config=config,
-        num_parameters=_num_parameters(folder),
+        num_parameters=num_parameters(folder),
         has_loss_curve=(folder / LOSS_CURVE).exists(),
         has_tokenizer=(folder / "tokenizer_config.json").exists(),
         stacks=drawn,
@@ -230,8 +230,8 @@ def is_draft(card: str | Path) -> bool:
     return any(draft in text for draft in DRAFTS)
 
 
-def _num_parameters(folder: Path) -> int:
-    # what is tied is in the files once
+def num_parameters(folder: Path) -> int:
+    """Count the parameters of the model in a folder; what is tied is in its files once."""
     total = 0
     for file in folder.glob("model*.safetensors"):
         with safe_open(file, "pt") as weights:

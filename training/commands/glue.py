@@ -54,7 +54,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
     """
     run, data_args, args = parse(argv)
-    with claim(args):
+    with claim(str(args.output_dir), args.process_index):
         refuse_to_overwrite(args.output_dir)
         console = Console(quiet=args.process_index > 0)
         # whatever can be wrong with any task is said before the first training

@@ -48,7 +48,16 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     if args.picture:
-        _paint([(given, cost["order"]) for given, cost in costs.items()], args.picture)
+        # a part of the extra `train`, without which the rest of this command works
+        from sublayers.training.search.pictures import draw_orders
+
+        if args.picture.exists():
+            raise FileExistsError(f"{args.picture} exists; choose another file")
+        rows = [
+            (given if given == cost["order"] else f"{given} = {cost['order']}", cost["order"])
+            for given, cost in costs.items()
+        ]
+        draw_orders(rows, args.picture)
     if args.json:
         print(json.dumps(costs, indent=2))
         return
@@ -101,28 +110,6 @@ def _draw(order: str, console: Console) -> None:
             row.append(f" {letter} ", f"bold black on {ALPHABET[letter].colour}").append(" ")
         console.print(row)
     console.print()
-
-
-def _paint(orders: list[tuple[str, str]], file: Path) -> None:
-    # a part of the extra `train`, without which the rest of this command works
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    if file.exists():
-        raise FileExistsError(f"{file} exists; choose another file")
-    longest = max(len(expand(order)) for _, order in orders)
-    figure = Figure(figsize=(0.3 * longest + 0.2, 0.75 * len(orders)), layout="constrained")
-    axes = figure.subplots()
-    for row, (given, order) in enumerate(orders):
-        title = given if given == order else f"{given} = {order}"
-        axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
-        for column, letter in enumerate(expand(order)):
-            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
-            axes.add_patch(box)
-            axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
-    axes.set(xlim=(0, longest), ylim=(-2.5 * len(orders) + 1.5, 1.6), aspect="equal")
-    axes.axis("off")
-    figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def _table(costs: dict[str, dict[str, Any]]) -> Table:

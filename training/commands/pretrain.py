@@ -1,6 +1,7 @@
 """`sublayers pretrain`: train a language model from scratch or from a checkpoint, and evaluate it exactly."""
 
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,62 +88,11 @@ def main(argv: list[str]) -> dict[str, float]:
         ValueError: bad flags, a corpus that cannot be read, or windows longer than the model's positions.
     """
     run, model_flags, corpus_args, args = parse(argv)
-    with claim(args):
+    with claim(str(args.output_dir), args.process_index):
         checkpoint = find_checkpoint(args)
-        # whatever can be wrong with the flags is said before the first file is written
-        family = PRETRAINED[run.model_type]
-        config = load_config(run.model_name_or_path, family, model_flags, **config_defaults(run))
-        if run.model_name_or_path and config.model_type in PRETRAINED:
-            check_head(config.model_type, run.objective)
-        check_positions(config, run, "block_size")
-        check_memory(config, run, corpus_args.streaming, args)
-        if checkpoint:
-            check_unchanged(config, model_flags, checkpoint)
-        with args.main_process_first(desc="reading and tokenizing the corpus"):
-            corpus = load_corpus(corpus_args)
-            if args.do_train and "train" not in corpus:
-                raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
-
-            def train_into(folder: str) -> None:
-                if run.vocabulary_file:
-                    tokenizer = read_words(run.vocabulary_file)
-                else:
-                    texts = sample(corpus["train"], run.tokenizer_model)
-                    tokenizer = train_tokenizer(texts, run.tokenizer_model, run.vocab_size)
-                tokenizer.save_pretrained(folder)
-
-            tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
-            train = corpus["train"].take(run.max_train_samples) if args.do_train else None
-            validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
-            trainer_class: type[ResumableTrainer] = ResumableTrainer
-            if isinstance(config, RecurrentLMConfig):
-                trainer_class = StreamTrainer
-                rows = args.train_batch_size * args.world_size
-                length = run.evaluation_length or run.block_size
-                windows = stream_trainer_arguments(tokenizer, train, validation, run.block_size, length, rows)
-                windows["evaluation_settings"] = evaluation_settings(config, run)
-            elif run.objective == "clm":
-                windows = causal_trainer_arguments(
-                    tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
-                )
-            else:
-                settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
-                windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
-        set_seed(args.seed)
-        auto_class = OBJECTIVES[run.objective].auto_class
-        if run.model_name_or_path:
-            check_vocabulary(tokenizer, config.vocab_size)
-            model = load(auto_class, run.model_name_or_path, config=config)
-        else:
-            model = new_model(auto_class, config, tokenizer)
+        trainer = make_trainer(run, model_flags, corpus_args, args, checkpoint)
+        model: Any = trainer.model
         use_cache = model.config.use_cache
-        trainer = trainer_class(
-            model=model,
-            args=args,
-            processing_class=tokenizer,
-            optimizer_cls_and_kwargs=_optimizer(run, args),
-            **windows,
-        )
         metrics: dict[str, float] = {}
         if args.do_train:
             trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
@@ -164,6 +114,85 @@ def main(argv: list[str]) -> dict[str, float]:
         about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
         finish(trainer, metrics, LANGUAGE_MODEL_SCORES, **about)
         return metrics
+
+
+def make_config(run: RunArguments, model_flags: dict[str, Any]) -> PreTrainedConfig:
+    """Make the configuration of the model that is trained. Raises what `load_config` raises."""
+    return load_config(run.model_name_or_path, PRETRAINED[run.model_type], model_flags, **config_defaults(run))
+
+
+def make_trainer(
+    run: RunArguments,
+    model_flags: dict[str, Any],
+    corpus_args: CorpusArguments,
+    args: PretrainingArguments,
+    checkpoint: str | None = None,
+    trainer_class: Callable[..., ResumableTrainer] = ResumableTrainer,
+) -> ResumableTrainer:
+    """Read corpus and tokenizer or train one, and make the Trainer of what `parse` returns.
+
+    Args:
+        run: what is trained.
+        model_flags: fields of its configuration.
+        corpus_args: the data.
+        args: of the Trainer.
+        checkpoint: from which the run goes on, if any.
+        trainer_class: makes the Trainer of a model without memory.
+
+    Raises:
+        ValueError: flags that do not go together, or a corpus that cannot be read.
+    """
+    # whatever can be wrong with the flags is said before the first file is written
+    config = make_config(run, model_flags)
+    if run.model_name_or_path and config.model_type in PRETRAINED:
+        check_head(config.model_type, run.objective)
+    check_positions(config, run, "block_size")
+    check_memory(config, run, corpus_args.streaming, args)
+    if checkpoint:
+        check_unchanged(config, model_flags, checkpoint)
+    with args.main_process_first(desc="reading and tokenizing the corpus"):
+        corpus = load_corpus(corpus_args)
+        if args.do_train and "train" not in corpus:
+            raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
+
+        def train_into(folder: str) -> None:
+            if run.vocabulary_file:
+                tokenizer = read_words(run.vocabulary_file)
+            else:
+                texts = sample(corpus["train"], run.tokenizer_model)
+                tokenizer = train_tokenizer(texts, run.tokenizer_model, run.vocab_size)
+            tokenizer.save_pretrained(folder)
+
+        tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
+        train = corpus["train"].take(run.max_train_samples) if args.do_train else None
+        validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
+        if isinstance(config, RecurrentLMConfig):
+            trainer_class = StreamTrainer
+            rows = args.train_batch_size * args.world_size
+            length = run.evaluation_length or run.block_size
+            windows = stream_trainer_arguments(tokenizer, train, validation, run.block_size, length, rows)
+            windows["evaluation_settings"] = evaluation_settings(config, run)
+        elif run.objective == "clm":
+            windows = causal_trainer_arguments(
+                tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
+            )
+        else:
+            settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
+            windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
+    set_seed(args.seed)
+    auto_class = OBJECTIVES[run.objective].auto_class
+    if run.model_name_or_path:
+        check_vocabulary(tokenizer, config.vocab_size)
+        model = load(auto_class, run.model_name_or_path, config=config)
+    else:
+        model = new_model(auto_class, config, tokenizer)
+    return trainer_class(
+        model=model,
+        args=args,
+        processing_class=tokenizer,
+        optimizer_cls_and_kwargs=_optimizer(run, args),
+        **windows,
+    )
 
 
 def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:

@@ -1,6 +1,7 @@
 """`sublayers seq2seq`: train, evaluate and use encoder-decoders for translation, summaries and code from docstrings."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,73 +74,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         ValueError: bad flags, or data that cannot be read.
     """
     run, model_flags, data_args, args = parse(argv)
-    with claim(args):
+    with claim(str(args.output_dir), args.process_index):
         checkpoint = find_checkpoint(args)
-        # whatever can be wrong with the flags is said before the first file is written
-        longest = max(data_args.max_source_length, data_args.max_target_length)
-        family = ENCODER_DECODERS[run.model_type]
-        config = load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=longest)
-        if not config.is_encoder_decoder:
-            raise ValueError(
-                f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model"
-            )
-        check_positions(config, data_args, "max_source_length", "max_target_length")
-        # the last token is not read
-        check_positions(config, args, "generation_max_length", unread=1)
-        if checkpoint:
-            check_unchanged(config, model_flags, checkpoint)
-        with args.main_process_first(desc="reading and tokenizing the pairs"):
-            pairs = _load_splits(run, data_args, args)
-
-            def train_into(folder: str) -> None:
-                joint = not run.separate_vocabularies
-                trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
-                save_tokenizers(list(dict.fromkeys(trained)), folder)
-
-            source = find_tokenizer(run, args, checkpoint, train_into)
-            # one, or that of the sources and that of the targets
-            tokenizers = [load(AutoTokenizer, source)]
-            if run.target_tokenizer_name_or_path:
-                tokenizers.append(load(AutoTokenizer, run.target_tokenizer_name_or_path))
-            elif run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
-                tokenizers.append(load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER))
-            encoded = {
-                split: tokenize_pairs(
-                    rows,
-                    tokenizers[0],
-                    tokenizers[-1],
-                    data_args.max_source_length,
-                    data_args.max_target_length,
-                    drop_long=split == "train",
-                    desc=split,
-                )
-                for split, rows in pairs.items()
-            }
-        set_seed(args.seed)
-        model = _load_model(run, config, tokenizers)
-        _set_generation(model, run, data_args, args)
-        if model.config.model_type in ENCODER_DECODERS:
-            # the model's own smoothing is exact where gradients are accumulated
-            model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
-
-        def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
-            return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
-
-        scorers = {
-            split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
-        }
-        chooses = isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1
-        trainer_class = OrderTrainer if chooses else PairTrainer
-        trainer = trainer_class(
-            tokenizers,
-            run.max_tokens,
-            model=model,
-            args=args,
-            train_dataset=encoded.get("train"),
-            eval_dataset=scorers["validation"].rows if args.do_eval else None,
-            data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
-            compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
-        )
+        trainer, scorers = make_trainer(run, model_flags, data_args, args, checkpoint)
         metrics: dict[str, Any] = {}
         if args.do_train:
             metrics |= _train(trainer, run, args, checkpoint)
@@ -165,6 +102,103 @@ def main(argv: list[str]) -> dict[str, Any]:
         about = {"command": ["seq2seq", *argv], "data": data, "started_from": run.model_name_or_path}
         finish(trainer, metrics, TEXT_SCORES, task=task, languages=languages or None, **about)
         return metrics
+
+
+def make_config(
+    run: Seq2SeqArguments, model_flags: dict[str, Any], data_args: Seq2SeqDataArguments
+) -> PreTrainedConfig:
+    """Make the configuration of the model that is trained. Raises what `load_config` raises."""
+    longest = max(data_args.max_source_length, data_args.max_target_length)
+    family = ENCODER_DECODERS[run.model_type]
+    return load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=longest)
+
+
+def make_trainer(
+    run: Seq2SeqArguments,
+    model_flags: dict[str, Any],
+    data_args: Seq2SeqDataArguments,
+    args: Seq2SeqTrainerArguments,
+    checkpoint: str | None = None,
+    trainer_class: Callable[..., PairTrainer] = PairTrainer,
+) -> tuple[PairTrainer, dict[str, Scorer]]:
+    """Read pairs and tokenizers or train them, and make the Trainer of what `parse` returns.
+
+    Args:
+        run: what is trained.
+        model_flags: fields of its configuration.
+        data_args: the data.
+        args: of the Trainer.
+        checkpoint: from which the run goes on, if any.
+        trainer_class: makes the Trainer of a model that does not choose among orders.
+
+    Returns:
+        The Trainer, and what scores each split to evaluate on.
+
+    Raises:
+        ValueError: flags that do not go together, or data that cannot be read.
+    """
+    # whatever can be wrong with the flags is said before the first file is written
+    config = make_config(run, model_flags, data_args)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{run.model_name_or_path} is a {config.model_type}, no encoder-decoder; give another model")
+    check_positions(config, data_args, "max_source_length", "max_target_length")
+    # the last token is not read
+    check_positions(config, args, "generation_max_length", unread=1)
+    if checkpoint:
+        check_unchanged(config, model_flags, checkpoint)
+    with args.main_process_first(desc="reading and tokenizing the pairs"):
+        pairs = _load_splits(run, data_args, args)
+
+        def train_into(folder: str) -> None:
+            joint = not run.separate_vocabularies
+            trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
+            save_tokenizers(list(dict.fromkeys(trained)), folder)
+
+        source = find_tokenizer(run, args, checkpoint, train_into)
+        # one, or that of the sources and that of the targets
+        tokenizers = [load(AutoTokenizer, source)]
+        if run.target_tokenizer_name_or_path:
+            tokenizers.append(load(AutoTokenizer, run.target_tokenizer_name_or_path))
+        elif run.separate_vocabularies or getattr(config, "encoder_vocab_size", None):
+            tokenizers.append(load(AutoTokenizer, source, subfolder=TARGET_TOKENIZER))
+        encoded = {
+            split: tokenize_pairs(
+                rows,
+                tokenizers[0],
+                tokenizers[-1],
+                data_args.max_source_length,
+                data_args.max_target_length,
+                drop_long=split == "train",
+                desc=split,
+            )
+            for split, rows in pairs.items()
+        }
+    set_seed(args.seed)
+    model = _load_model(run, config, tokenizers)
+    _set_generation(model, run, data_args, args)
+    if model.config.model_type in ENCODER_DECODERS:
+        # the model's own smoothing is exact where gradients are accumulated
+        model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
+
+    def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
+        return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
+
+    scorers = {
+        split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
+    }
+    if isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1:
+        trainer_class = OrderTrainer
+    trainer = trainer_class(
+        tokenizers,
+        run.max_tokens,
+        model=model,
+        args=args,
+        train_dataset=encoded.get("train"),
+        eval_dataset=scorers["validation"].rows if args.do_eval else None,
+        data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
+        compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
+    )
+    return trainer, scorers
 
 
 def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:

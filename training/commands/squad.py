@@ -70,7 +70,7 @@ def main(argv: list[str]) -> dict[str, float]:
     run, data, args = parse(argv)
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
-    with claim(args):
+    with claim(str(args.output_dir), args.process_index):
         checkpoint = find_checkpoint(args)
         source = str(run.model_name_or_path)
         # positions of answers count from the left

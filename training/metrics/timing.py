@@ -48,6 +48,23 @@ class Comparison(NamedTuple):
     remark: str
 
 
+def time_in_turn(name: str, calls: dict[Any, Call], repeats: int, device: torch.device) -> dict[Any, list[float]]:
+    """Time calls in turn, round after round behind one to warm up: all times of each, in ms."""
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    console = Console(stderr=True)
+    # on few cores a bar that is redrawn ten times a second would take part in what it measures
+    bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
+    times: dict[Any, list[float]] = {key: [] for key in calls}
+    for _ in bar(range(repeats + 1), name):
+        for key, call in calls.items():
+            synchronize()
+            start = time.perf_counter()
+            call()
+            synchronize()
+            times[key].append((time.perf_counter() - start) * 1e3)
+    return {key: measured[1:] for key, measured in times.items()}
+
+
 def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[str, dict[str, Any]]:
     """Time the models' calls in turn, round after round behind one to warm up, then find the memory of one more call.
 
@@ -55,23 +72,11 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
         For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, the work
         done per second, the peak of memory in bytes and, where the task has floors, the median of the floor in ms.
     """
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    console = Console(stderr=True)
-    # on few cores a bar that is redrawn ten times a second would take part in what it measures
-    bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
     results = {}
     for task in comparison.tasks:
         timed: dict[Any, Call] = {**task.calls}
         timed |= {(name, "floor"): call for name, call in task.floors.items()}
-        times: dict[Any, list[float]] = {key: [] for key in timed}
-        for _ in bar(range(repeats + 1), task.name):
-            for key, call in timed.items():
-                synchronize()
-                start = time.perf_counter()
-                call()
-                synchronize()
-                times[key].append((time.perf_counter() - start) * 1e3)
-        samples = {key: measured[1:] for key, measured in times.items()}
+        samples = time_in_turn(task.name, timed, repeats, device)
         results[task.name] = {
             "unit": task.unit,
             "models": {

@@ -1,0 +1,119 @@
+"""What the searches for an order share: their flags, and the space of orders that the flags of a training span."""
+
+import argparse
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_order import expand
+from sublayers.training.commands import pretrain, seq2seq
+from sublayers.training.flags import expand_settings_file, positive
+from sublayers.training.search.draw import Candidate, letters_of
+from sublayers.training.search.runs import Training
+from sublayers.training.search.supernet import Settings, SupernetMixin, SupernetPairTrainer, SupernetTrainer
+
+
+class Space(NamedTuple):
+    """The orders that are searched: how they are trained, and a configuration with the order that the flags give.
+
+    The number and the kinds of sublayers of this order limit what is searched.
+    """
+
+    training: Training
+    config: SublayersConfig
+
+    @property
+    def order(self) -> str:
+        """The order that the flags give."""
+        return self.config.orders[self.training.field]
+
+    @property
+    def letters(self) -> str:
+        """The kinds of its sublayers."""
+        return letters_of(self.order)
+
+    def check(self, candidates: list[Candidate]) -> None:
+        """Check that the family can run orders.
+
+        Raises:
+            ValueError: it has not all of their sublayers.
+        """
+        for candidate in candidates:
+            config = copy(self.config)
+            setattr(config, self.training.field, candidate.order)
+            config.validate()
+
+    def search(self, settings: Settings, seed: int, folder: Path) -> dict[str, Any]:
+        """Train a super-network, and return the order that it found and how it came to it."""
+        order = f"({settings.letters}){len(expand(self.order))}"
+        own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
+        flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
+        trainer: Any
+        if self.training.command == "seq2seq":
+            made = partial(SupernetPairTrainer, settings=settings)
+            trainer, _ = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=made)
+        else:
+            made = partial(SupernetTrainer, settings=settings)
+            trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=made)
+        metrics = trainer.train().metrics
+        found: SupernetMixin = trainer
+        return {"order": found.architecture.order(), "metrics": metrics, "curve": found.curve}
+
+
+def add_flags(parser: argparse.ArgumentParser, output_dir: str) -> None:
+    """Add the flags that all searches have."""
+    parser.add_argument("training", choices=("pretrain", "seq2seq"), help="the command that trains an order")
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path(output_dir), help="what is done in it is not done again"
+    )
+    parser.add_argument("--stack", choices=("encoder", "decoder"), default="decoder", help="of an encoder-decoder")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="a training of each order with each")
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
+    parser.add_argument("--length", type=positive, default=128, help="tokens of a sequence whose cost is counted")
+    parser.epilog = (
+        "All other flags are those of the training, after an optional recipe or settings file of it. The order that "
+        "they give says which sublayers there are, and how many. Give a tokenizer; otherwise each run trains one."
+    )
+
+
+def read_space(command: str, flags: list[str], stack: str) -> Space:
+    """Find what is searched.
+
+    Args:
+        command: that trains an order.
+        flags: of it, after an optional recipe or settings file.
+        stack: of an encoder-decoder.
+
+    Raises:
+        ValueError: flags that the command refuses, or a family that has no single order.
+    """
+    flags = expand_settings_file(flags, command)
+    config: Any
+    if command == "seq2seq":
+        run, model_flags, data, _ = seq2seq.parse(flags)
+        config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
+    else:
+        run, model_flags, _, _ = pretrain.parse(flags)
+        config, field = pretrain.make_config(run, model_flags), "sublayer_order"
+    if run.model_name_or_path:
+        raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
+    if field not in config.orders:
+        raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
+    return Space(Training(command, flags, field), config)
+
+
+def check_mixture(space: Space) -> None:
+    """Check that a super-network can be made of a family.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if isinstance(space.config, RecurrentLMConfig):
+        raise ValueError(f"{space.config.model_type} has memory, which no mixture reads; search random orders of it")
+    if space.config.pre_attention_act:
+        raise ValueError("pre_attention_act depends on the order that is searched; leave it out")
+    if len(expand(space.order)) < 2:
+        raise ValueError(f"there is nothing to search in the order {space.order!r}; give a longer one")

@@ -1,0 +1,88 @@
+"""`sublayers search supernet`: learn an order together with a model, and compare it with others of equal cost."""
+
+import argparse
+from dataclasses import fields
+from functools import partial
+from typing import Any, get_args
+
+import pandas as pd
+
+from sublayers.training.commands.search_space import add_flags, check_mixture, read_space
+from sublayers.training.folders import claim
+from sublayers.training.search.draw import Candidate, draw_at_cost, patterns
+from sublayers.training.search.log import open_log
+from sublayers.training.search.price import READS, Cost, Price, price
+from sublayers.training.search.report import log_costs, report
+from sublayers.training.search.runs import find_orders, train_orders
+from sublayers.training.search.supernet import Settings
+
+# what a flag says of the architecture, by the name of its setting
+FLAGS = {
+    "warmup_share": "of the steps, in which the architecture is frozen",
+    "held_out_share": "of the training data, which trains the architecture alone",
+    "learning_rate": "of the architecture",
+    "weight_decay": "of the architecture",
+    "temperatures": "of the Gumbel softmax, when the search begins and when it ends",
+    "patience": "share of the steps after the warm-up in which an unchanged order ends the search",
+}
+
+
+def main(argv: list[str]) -> pd.DataFrame:
+    """Search with every seed, train what is found and others of equal cost from scratch, and report (PAR, section 2.2).
+
+    Args:
+        argv: the training's command, its flags and those of the search; see `sublayers search supernet --help`.
+
+    Returns:
+        A row for each run of an order, see `report`.
+
+    Raises:
+        FileExistsError: the output folder holds something else, or another search.
+        ValueError: bad flags, a family that cannot be mixed, or a budget that no order meets.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers search supernet", description=__doc__, allow_abbrev=False)
+    add_flags(parser, "runs/search-supernet")
+    parser.add_argument("--search_seeds", type=int, nargs="+", default=[0], help="a search with each")
+    parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
+    parser.add_argument("--read", choices=[*READS], default="all", help="positions: one by a classifier, for example")
+    parser.add_argument(
+        "--budget", type=float, help="what the order may cost, as a share of the cost of the one that the flags give"
+    )
+    parser.add_argument("--random", type=int, default=3, help="how many random orders are trained, too")
+    parser.add_argument("--only_search", action="store_true", help="train no order from scratch")
+    defaults = {f.name: f.default for f in fields(Settings) if f.name in FLAGS}
+    for name, purpose in FLAGS.items():
+        several = {"nargs": 2, "metavar": ("FIRST", "LAST")} if name == "temperatures" else {}
+        flag = f"--architecture_{name}" if name in ("learning_rate", "weight_decay") else f"--{name}"
+        parser.add_argument(
+            flag, dest=name, type=float, default=defaults[name], help=f"{purpose}, default %(default)s", **several
+        )
+    args, flags = parser.parse_known_args(argv)
+    space = read_space(args.training, flags, args.stack)
+    check_mixture(space)
+    settings: dict[str, Any] = {name: getattr(args, name) for name in FLAGS}
+    # refuses bad values before anything is written
+    Settings(space.training.field, space.letters, **settings)
+    told = {name: getattr(args, name) for name in ("cost", "read", "length", "budget")}
+    with claim(args.output_dir):
+        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters, **settings, **told})
+        if not log.events("price"):
+            # measured once, so that a search that goes on goes on with the same
+            counted = price(space.config, space.letters, args.cost, args.length, args.read)
+            log.append("price", **counted._asdict())
+        paid = Price(*(log.events("price")[0][name] for name in Price._fields))
+        budget = None if args.budget is None else args.budget * paid.cost(space.order)
+        if budget is not None and budget < (least := min(paid.read.values())):
+            share = least / paid.cost(space.order)
+            raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
+        search = Settings(space.training.field, space.letters, price=paid, budget=budget, **settings)
+        find_orders(log, partial(space.search, search), args.search_seeds, args.jobs)
+        if not args.only_search:
+            found = {event["order"]: event["seed"] for event in log.events("supernet")}
+            cost = paid.cost(next(iter(found))) if budget is None else budget
+            candidates = [Candidate(order, f"found {seed}") for order, seed in found.items()]
+            candidates += patterns(space.letters, paid, cost)
+            candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
+            train_orders(log, space.training, candidates, args.seeds, args.jobs)
+            log_costs(log, space.config, args.length)
+        return report(log)

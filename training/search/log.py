@@ -1,0 +1,82 @@
+"""The log of a search, from which all its tables and pictures are drawn."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sublayers.training.folders import LOCK
+
+LOG = "log.jsonl"
+
+
+class Log:
+    """What happened in a search, an event in each line of `log.jsonl`: its `kind`, and what there is to say.
+
+    A search that is killed leaves whole lines behind it, but for at most the last one, which is not read.
+
+    Args:
+        folder: of the search.
+    """
+
+    def __init__(self, folder: Path):
+        self.file = folder / LOG
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Read all events of a kind, the earliest first."""
+        return [event for event in self._lines() if event["kind"] == kind]
+
+    def append(self, kind: str, **event: Any) -> None:
+        """Write an event, which is on the disk when this returns."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("ab+") as file:
+            file.seek(0)
+            written = file.read()
+            # what a killed search has begun to write
+            file.truncate(written.rfind(b"\n") + 1)
+            file.write(json.dumps({"kind": kind, **event}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        if self.file.exists():
+            for line in self.file.read_bytes().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+
+def open_log(folder: Path, settings: dict[str, Any]) -> Log:
+    """Open the log of a new search, or of one that goes on with the same settings.
+
+    Raises:
+        FileExistsError: the folder holds something else, or a search with other settings.
+    """
+    log = Log(folder)
+    # as json gives them back
+    settings = json.loads(json.dumps(settings))
+    if begun := log.events("search"):
+        before = {name: value for name, value in begun[0].items() if name != "kind"}
+        if before != settings:
+            name = next(name for name in {**before, **settings} if before.get(name) != settings.get(name))
+            raise FileExistsError(
+                f"{folder} is a search with {name} {before.get(name)!r}, not {settings.get(name)!r}; choose another "
+                "--output_dir, or go on with the same flags"
+            )
+    else:
+        if folder.exists() and any(path.name not in (LOG, LOCK) for path in folder.iterdir()):
+            raise FileExistsError(f"{folder} is not empty and holds no search; choose another --output_dir")
+        log.append("search", **settings)
+    return log
+
+
+def read_log(folder: Path) -> Log:
+    """Find the log of a search.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    log = Log(folder)
+    if not log.events("search"):
+        raise FileNotFoundError(f"{folder} holds no search; give the --output_dir of one")
+    return log

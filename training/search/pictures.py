@@ -1,0 +1,112 @@
+"""Pictures of orders, and of what came of a search."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from sublayers.configuration.sublayer_order import ALPHABET, expand
+
+IDENTITY = "#dddddd"
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Write a picture that is the same whenever it is drawn."""
+    figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
+    """Draw orders as rows of coloured boxes, each below its title."""
+    longest = max(len(expand(order)) for _, order in rows)
+    figure = Figure(figsize=(0.3 * longest + 0.2, 0.75 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for row, (title, order) in enumerate(rows):
+        axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
+        for column, letter in enumerate(expand(order)):
+            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
+            axes.add_patch(box)
+            axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
+    axes.set(xlim=(0, longest), ylim=(-2.5 * len(rows) + 1.5, 1.6), aspect="equal")
+    axes.axis("off")
+    save(figure, file)
+
+
+def draw_bottom_halves(points: list[tuple[int, float]], file: Path) -> None:
+    """Draw the loss of each order against the number of its attentions in the bottom half of its parameters."""
+    figure = Figure(layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*points, strict=True), "o", alpha=0.7)
+    axes.set(xlabel="self-attention sublayers in the bottom half of the parameters", ylabel="loss (nats per token)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    save(figure, file)
+
+
+def draw_costs(points: list[tuple[str, float, float]], unit: str, file: Path) -> None:
+    """Draw the loss of each order, with its name, against its cost, and the Pareto front."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, cost, loss in points:
+        axes.plot(cost, loss, "o", color="tab:blue", alpha=0.7)
+        axes.annotate(name, (cost, loss), textcoords="offset points", xytext=(4, 4), size=7)
+    front = pareto_front([(cost, loss) for _, cost, loss in points])
+    axes.step(*zip(*front, strict=True), where="post", color="tab:orange", label="Pareto front")
+    axes.set(xlabel=unit, ylabel="loss (nats per token)")
+    axes.legend()
+    save(figure, file)
+
+
+def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Choose the points (cost, loss) that no other one beats in one and equals in the other, from cheap to dear."""
+    front: list[tuple[float, float]] = []
+    for cost, loss in sorted(points):
+        if not front or loss < front[-1][1]:
+            front.append((cost, loss))
+    return front
+
+
+def draw_probabilities(curve: list[dict[str, Any]], letters: str, title: str, file: Path) -> None:
+    """Draw how the probabilities of a super-network's candidates changed, a box for each layer."""
+    layers = len(curve[0]["probabilities"])
+    rows = -(-layers // 4)
+    figure = Figure(figsize=(9, 1.4 * rows + 0.8), layout="constrained")
+    boxes = figure.subplots(rows, min(layers, 4), sharex=True, sharey=True, squeeze=False).flat
+    steps = [point["step"] for point in curve]
+    names, colours = _candidates(letters)
+    for layer, axes in enumerate(boxes):
+        if layer >= layers:
+            axes.axis("off")
+            continue
+        shares = zip(*(point["probabilities"][layer] for point in curve), strict=True)
+        axes.stackplot(steps, *shares, colors=colours, labels=names)
+        axes.set_title(f"layer {layer + 1}", size=8)
+        axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]))
+    figure.supxlabel("step")
+    figure.supylabel("probability")
+    figure.suptitle(title, size=10)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+    save(figure, file)
+
+
+def draw_mixtures(mixtures: list[tuple[str, list[list[float]]]], letters: str, file: Path) -> None:
+    """Draw the last probabilities of super-networks, each with its title: a bar for each layer."""
+    figure = Figure(figsize=(7, 1.8 * len(mixtures) + 0.8), layout="constrained")
+    boxes = figure.subplots(len(mixtures), squeeze=False).flat
+    names, colours = _candidates(letters)
+    for axes, (title, rows) in zip(boxes, mixtures, strict=True):
+        numbers, bottom = range(1, len(rows) + 1), [0.0] * len(rows)
+        for name, colour, shares in zip(names, colours, zip(*rows, strict=True), strict=True):
+            axes.bar(numbers, shares, bottom=bottom, color=colour, label=name)
+            bottom = [below + share for below, share in zip(bottom, shares, strict=True)]
+        axes.set_title(title, size=9, family="monospace")
+        axes.set(ylabel="probability", ylim=(0, 1))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.supxlabel("layer")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+    save(figure, file)
+
+
+def _candidates(letters: str) -> tuple[list[str], list[str]]:
+    names, colours = zip(*((ALPHABET[letter].name, ALPHABET[letter].colour) for letter in letters), strict=True)
+    return [*names, "identity"], [*colours, IDENTITY]

@@ -1,0 +1,165 @@
+"""What came of a search, from its log: tables, pictures, and how much of an order's rank is chance."""
+
+import math
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_cost import flops, read_positions
+from sublayers.configuration.sublayer_order import counts, expand
+from sublayers.training.search.draw import units
+from sublayers.training.search.log import Log
+from sublayers.training.search.pictures import (
+    draw_bottom_halves,
+    draw_costs,
+    draw_mixtures,
+    draw_orders,
+    draw_probabilities,
+)
+from sublayers.training.search.price import READS, can_be_measured, milliseconds, sizes
+
+
+def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
+    """Count and measure what the orders of a log cost for one sequence, and log it.
+
+    Milliseconds can be compared where they were measured in turn, so all orders are measured again.
+    """
+    orders = [*dict.fromkeys(event["order"] for event in log.events("order"))]
+    if log.events("costs") and log.events("costs")[-1]["costs"].keys() >= {*orders}:
+        return
+    widths = (config.hidden_size, config.intermediate_size)
+    positions = {read: read_positions(length)[name] for read, name in READS.items()}
+    times = milliseconds(config, orders, length, [*READS]) if can_be_measured(config) else {}
+    costs = {}
+    for order in orders:
+        counted = {
+            read: flops(order, *widths, length, number, length, **sizes(config)) for read, number in positions.items()
+        }
+        costs[order] = {"flops": counted, "milliseconds": times.get(order, {})}
+    log.append("costs", length=length, costs=costs)
+
+
+def halves(order: str) -> tuple[str, str]:
+    """Cut an order at half of its parameters (Sandwich, section 3): the sublayers near the input, and the others.
+
+    A sublayer belongs where its middle lies, to the first half if that is the cut.
+    """
+    letters, before = expand(order), 0.0
+    for i, letter in enumerate(letters):
+        if before + units(letter) / 2 > units(order) / 2:
+            return letters[:i], letters[i:]
+        before += units(letter)
+    raise AssertionError("the middle of the last sublayer lies behind the cut")
+
+
+def rows_of(log: Log) -> pd.DataFrame:
+    """Make a table with a row for each run: order, names, seeds, parameters, halves, costs, loss and perplexity."""
+    drawn: dict[str, list[dict[str, Any]]] = {}
+    for event in log.events("order"):
+        drawn.setdefault(event["order"], []).append(event)
+    costs = log.events("costs")[-1]["costs"] if log.events("costs") else {}
+    rows = []
+    for event in log.events("run"):
+        order, metrics = event["order"], event["metrics"]
+        names = ", ".join(origin["name"] for origin in drawn[order])
+        row = {"order": order, "names": names, "draw_seed": drawn[order][0]["draw_seed"], "seed": event["seed"]}
+        row["parameters"] = event["parameters"]
+        for half, letters in zip(("bottom", "top"), halves(order), strict=True):
+            row |= {f"{half}_{letter}": letters.count(letter) for letter in counts(order) if letter in expand(order)}
+        for kind, numbers in costs.get(order, {}).items():
+            row |= {f"{kind}_{read}": number for read, number in numbers.items()}
+        # more than 709 would overflow
+        row |= {"loss": metrics["eval_loss"], "perplexity": math.exp(min(metrics["eval_loss"], 709))}
+        rows.append(row | metrics)
+    return pd.DataFrame(rows)
+
+
+def report(log: Log) -> pd.DataFrame:
+    """Write tables and pictures of all runs and super-networks of a log into its folder, and print what they say.
+
+    `orders.csv` and `orders.json` have a row for each run. `orders.svg` has the orders from the best to the worst,
+    `bottom_half.svg` the loss against the self-attentions in the bottom half, `cost.svg` the loss against FLOPs;
+    `supernet-SEED.svg` and `mixtures.svg` have what super-networks learned.
+
+    Returns:
+        The rows.
+    """
+    folder, console = log.file.parent, Console()
+    letters = log.events("search")[0]["letters"]
+    found = [
+        (event["seed"], f"seed {event['seed']}: {event['order']}", event["curve"]) for event in log.events("supernet")
+    ]
+    for seed, title, curve in found:
+        draw_probabilities(curve, letters, title, folder / f"supernet-{seed}.svg")
+    if found:
+        draw_mixtures(
+            [(title, curve[-1]["probabilities"]) for _, title, curve in found], letters, folder / "mixtures.svg"
+        )
+    rows = rows_of(log)
+    if len(rows):
+        rows.to_csv(folder / "orders.csv", index=False)
+        rows.to_json(folder / "orders.json", orient="records", indent=2)
+        orders = rows.groupby("order", sort=False).agg({name: "first" for name in rows if name != "order"})
+        orders["loss"], orders["deviation"] = rows.groupby("order")["loss"].mean(), rows.groupby("order")["loss"].std()
+        orders = orders.sort_values("loss")
+        _draw(orders, log)
+        console.print(_table(orders, rows.groupby("order").size()))
+        for remark in _remarks(orders, rows):
+            console.print(remark, soft_wrap=True, markup=False, highlight=False)
+    console.print(f"tables and pictures are in {folder}", soft_wrap=True)
+    return rows
+
+
+def _draw(orders: pd.DataFrame, log: Log) -> None:
+    folder = log.file.parent
+    titles = [(f"{row.loss:.4f}  {row.names}", str(order)) for order, row in orders.iterrows()]
+    draw_orders(titles, folder / "orders.svg")
+    if "bottom_s" in orders:
+        draw_bottom_halves([*zip(orders["bottom_s"], orders["loss"], strict=True)], folder / "bottom_half.svg")
+    if "flops_all" in orders:
+        points = [*zip(orders["names"], orders["flops_all"] / 1e9, orders["loss"], strict=True)]
+        length = log.events("costs")[-1]["length"]
+        draw_costs(points, f"GFLOP for {length} tokens, all of them read", folder / "cost.svg")
+
+
+def _table(orders: pd.DataFrame, seeds: pd.Series) -> Table:
+    table = Table("order", "from", "seeds", "loss", "perplexity", "parameters, M")
+    costs = {"flops": ("GFLOP", 1e9), "milliseconds": ("ms", 1)}
+    shown = {f"{kind}_{read}": (f"{unit}, {read}", scale) for kind, (unit, scale) in costs.items() for read in READS}
+    shown = {name: column for name, column in shown.items() if name in orders}
+    for head, _ in shown.values():
+        table.add_column(head, justify="right")
+    for order, row in orders.iterrows():
+        spread = "" if math.isnan(row["deviation"]) else f" ± {row['deviation']:.4f}"
+        numbers = [
+            f"{row['loss']:.4f}{spread}",
+            f"{math.exp(min(row['loss'], 709)):,.2f}",
+            f"{row['parameters'] / 1e6:.2f}",
+        ]
+        numbers += [f"{row[name] / scale:.3g}" for name, (_, scale) in shown.items()]
+        table.add_row(Text(str(order)), row["names"], str(seeds[order]), *numbers)
+    return table
+
+
+def _remarks(orders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    remarks = []
+    half = len(orders) // 2
+    columns = [name for name in orders if str(name).startswith(("bottom_", "top_")) and orders[name].any()]
+    if half and columns:
+        for name, part in (("better", orders[:half]), ("worse", orders[-half:])):
+            means = ", ".join(f"{column.replace('_', ' ')} {part[column].mean():.1f}" for column in columns)
+            remarks.append(f"sublayers in the halves of the parameters, mean of the {name} {half} orders: {means}")
+    if "bottom_s" in orders and orders["bottom_s"].nunique() > 1 and len(orders) > 2:
+        rank = orders["bottom_s"].corr(orders["loss"], method="spearman")
+        remarks.append(f"rank correlation of the loss with the self-attentions in the bottom half: {rank:.2f}")
+    by_seed = rows.pivot_table(index="order", columns="seed", values="loss").dropna()
+    if len(by_seed) > 2 and by_seed.shape[1] > 1:
+        pairs = [by_seed[a].corr(by_seed[b], method="spearman") for a, b in combinations(by_seed, 2)]
+        mean = sum(pairs) / len(pairs)
+        remarks.append(f"rank correlation of {len(by_seed)} orders between two seeds, mean of all pairs: {mean:.2f}")
+    return remarks

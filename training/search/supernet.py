@@ -1,0 +1,264 @@
+"""The super-network: every layer a mixture of all sublayers and of none, whose weights are learned with the model's.
+
+Mandava, Migacz and Florea (2021), "Pay Attention when Required", section 2.2.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.nn.functional import gumbel_softmax
+from torch.utils.data import Subset
+from transformers import PreTrainedModel, TrainerCallback
+
+from sublayers.configuration.sublayer_order import compact
+from sublayers.modeling.plan import Plan, select_positions
+from sublayers.modeling.stack import SublayerStack
+from sublayers.training.search.price import Price
+from sublayers.training.trainers.pair_trainer import PairTrainer
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+# points of the curves
+RECORDED = 100
+
+
+class Mixture(nn.ModuleList):
+    """A stack of an order (letters)n that runs as n layers, each the weighted sum of its sublayers and of its input.
+
+    It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers.
+
+    Args:
+        stack: of the order.
+        letters: the candidates of a layer.
+    """
+
+    def __init__(self, stack: SublayerStack, letters: str):
+        super().__init__(stack)
+        self.letters = letters
+        # (layers, letters + 1), the last of the identity
+        self.weights: torch.Tensor = torch.full((len(stack) // len(letters), len(letters) + 1), 1 / (len(letters) + 1))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        plan: Plan,
+        encoder_hidden_states: torch.Tensor | None = None,
+        cross_inputs: dict[str, Any] | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """Run every sublayer at all positions: (batch, length, hidden) -> (batch, length or kept, hidden)."""
+        hidden_states = plan.enter(hidden_states)
+        for number, weights in enumerate(self.weights):
+            mixed = weights[-1] * hidden_states
+            for i, weight in enumerate(weights[:-1]):
+                layer: Any = self[number * len(self.letters) + i]
+                sources = (encoder_hidden_states,) if layer.mixer.reads_source else ()
+                inputs = cross_inputs or {} if layer.mixer.reads_source else kwargs
+                mixed = torch.addcmul(mixed, layer(hidden_states, *sources, packing=plan.packing, **inputs), weight)
+            hidden_states = mixed
+        if plan.leaving is not None:
+            hidden_states = select_positions(hidden_states, plan.leaving)
+        return plan.leave(hidden_states)
+
+
+def mix(model: PreTrainedModel, field: str, letters: str) -> Mixture:
+    """Let the stack of a model that has an order (letters)n run as a mixture; `field` is the name of the order."""
+    body: Any = model.base_model
+    body = getattr(body, field.partition("_")[0]) if model.config.is_encoder_decoder else body
+    body.layers = Mixture(body.layers, letters)
+    return body.layers
+
+
+@dataclass
+class Settings:
+    """How a super-network searches; the defaults are the paper's or, where it has none, those of FBNet, its source.
+
+    Attributes:
+        field: name of the order that is searched.
+        letters: the candidates of a layer.
+        warmup_share: of all steps, in which all candidates weigh alike in the mean and only the model is trained.
+        held_out_share: of the data, which trains the architecture and never the model.
+        learning_rate: of the architecture.
+        weight_decay: of the architecture.
+        temperatures: of the Gumbel softmax, when the search begins and when it ends.
+        patience: share of the steps after the warm-up for which the order must not have changed to end the search.
+        price: what sublayers cost, if it matters.
+        budget: what the order may cost, in the price's unit.
+        price_rate: how fast the weight of the price in the loss grows while the mean cost is above the budget.
+    """
+
+    field: str
+    letters: str
+    warmup_share: float = 0.25
+    held_out_share: float = 0.2
+    learning_rate: float = 1e-2
+    weight_decay: float = 5e-4
+    temperatures: tuple[float, float] = (5.0, 0.1)
+    patience: float = 0.75
+    price: Price | None = None
+    budget: float | None = None
+    price_rate: float = 0.02
+
+    def __post_init__(self):
+        for name in ("warmup_share", "held_out_share", "patience"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is no share; give a number between 0 and 1")
+        for name, value in (("learning_rate", self.learning_rate), ("temperatures", min(self.temperatures))):
+            if value <= 0:
+                raise ValueError(f"{name} of {value} would learn nothing; give more than 0")
+
+
+class Architecture:
+    """What is learned of an order: logits of the candidates in each layer, (layers, letters + 1)."""
+
+    def __init__(self, layers: int, settings: Settings, device: torch.device):
+        self.settings = settings
+        self.logits = torch.zeros(layers, len(settings.letters) + 1, device=device, requires_grad=True)
+        rate = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+        self.optimizer = torch.optim.Adam([self.logits], **rate)
+        # of the mean cost above the budget, in the loss
+        self.price_weight = 0.0
+
+    @property
+    def probabilities(self) -> torch.Tensor:
+        """Those of the candidates in each layer: (layers, letters + 1)."""
+        return self.logits.softmax(-1)
+
+    def draw(self, temperature: float) -> torch.Tensor:
+        """Draw the weights of a mixture, with their gradient: (layers, letters + 1)."""
+        return gumbel_softmax(self.logits, tau=temperature)
+
+    def excess(self) -> torch.Tensor:
+        """Find by which share of the budget the mean cost is above it; negative if below. A scalar."""
+        settings: Any = self.settings
+        return settings.price.expected(settings.letters, self.probabilities) / settings.budget - 1
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Improve the logits by the loss of a mixture that was drawn, and by the price if there is a budget."""
+        if self.settings.budget is not None:
+            excess = self.excess()
+            self.price_weight = max(0.0, self.price_weight + self.settings.price_rate * excess.item())
+            loss = loss + self.price_weight * excess
+        # of the logits alone, which spares the gradients of the model's weights
+        (self.logits.grad,) = torch.autograd.grad(loss, [self.logits])
+        self.optimizer.step()
+
+    def order(self) -> str:
+        """Read the order off: the most probable candidate of each layer, changed where it would exceed the budget.
+
+        While it does, the change that costs the least probability for what it saves is made.
+
+        Raises:
+            ValueError: nothing is left of it.
+        """
+        settings, logs = self.settings, self.probabilities.detach().log()
+        names = [*settings.letters, ""]
+        chosen = logs.argmax(-1).tolist()
+
+        def cost(chosen: list[int]) -> float:
+            order = "".join(names[i] for i in chosen)
+            return settings.price.cost(order) if settings.price and order else 0.0
+
+        while settings.budget is not None and (now := cost(chosen)) > settings.budget:
+            changes = [
+                ((logs[layer, chosen[layer]] - logs[layer, i]).item() / saved, changed)
+                for layer in range(len(chosen))
+                for i in range(len(names))
+                if (saved := now - cost(changed := [*chosen[:layer], i, *chosen[layer + 1 :]])) > 0
+            ]
+            chosen = min(changes)[1]
+        if not (order := "".join(names[i] for i in chosen)):
+            raise ValueError("the search left every layer out; give more steps, a larger --budget or other data")
+        return compact(order)
+
+
+class TurnCallback(TrainerCallback):
+    """Let a super-network's architecture take its turn after each step of the model."""
+
+    def __init__(self, trainer: "SupernetMixin"):
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Train the architecture after the warm-up; end the search when its order does not change any more."""
+        if self.trainer.take_turn(state.global_step, state.max_steps):
+            control.should_training_stop = True
+
+
+class SupernetMixin:
+    """What makes a Trainer train a super-network: a mixture in the place of the stack, and turns for its architecture.
+
+    Args:
+        settings: of the search.
+        kwargs: arguments of the Trainer; its model has the order (letters)n, and its data are divided in two.
+    """
+
+    def __init__(self, *args: Any, settings: Settings, train_dataset: Any, **kwargs: Any):
+        shuffled = torch.randperm(len(train_dataset), generator=torch.Generator().manual_seed(kwargs["args"].seed))
+        first = round(settings.held_out_share * len(train_dataset))
+        if not 0 < first < len(train_dataset):
+            raise ValueError(
+                f"{len(train_dataset)} training examples cannot be divided between weights and architecture; give more "
+                "text or another --held_out_share"
+            )
+        # columns of a Dataset are read whole
+        choose = (
+            train_dataset.select if isinstance(train_dataset, Dataset) else lambda rows: Subset(train_dataset, rows)
+        )
+        self.held_out: Any = choose(shuffled[:first].tolist())
+        super().__init__(*args, train_dataset=choose(shuffled[first:].tolist()), **kwargs)
+        trainer: Any = self
+        self.settings = settings
+        self.mixture = mix(trainer.model, settings.field, settings.letters)
+        self.architecture = Architecture(len(self.mixture.weights), settings, trainer.args.device)
+        self.temperature = settings.temperatures[0]
+        self.batches = self._held_out_batches()
+        self.curve: list[dict[str, Any]] = []
+        self.last_change = 0
+        self.last_choice: list[int] = []
+        trainer.add_callback(TurnCallback(self))
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Compute the gradients of a batch in a mixture that is drawn for it."""
+        with torch.no_grad():
+            self.mixture.weights = self.architecture.draw(self.temperature)
+        return super().training_step(*args, **kwargs)  # type: ignore[misc]
+
+    def take_turn(self, step: int, max_steps: int) -> bool:
+        """Train the architecture on a batch that the model never sees; say whether the search is over."""
+        settings = self.settings
+        trainer: Any = self
+        begin = round(settings.warmup_share * max_steps)
+        if step > begin:
+            first, last = settings.temperatures
+            self.temperature = first * (last / first) ** ((step - begin) / (max_steps - begin))
+            self.mixture.weights = self.architecture.draw(self.temperature)
+            inputs = trainer._prepare_inputs(next(self.batches))
+            with trainer.compute_loss_context_manager():
+                loss = trainer.compute_loss(trainer.model, inputs)
+            self.architecture.step(loss)
+        choice = self.architecture.logits.argmax(-1).tolist()
+        if choice != self.last_choice or step <= begin:
+            self.last_change, self.last_choice = step, choice
+        if step % max(1, max_steps // RECORDED) == 0 or step == max_steps:
+            probabilities = self.architecture.probabilities.detach()
+            point = {"step": step, "temperature": self.temperature, "price_weight": self.architecture.price_weight}
+            self.curve.append(
+                {**point, "probabilities": [[round(p, 4) for p in row] for row in probabilities.tolist()]}
+            )
+        return step - self.last_change >= max(1.0, settings.patience * (max_steps - begin))
+
+    def _held_out_batches(self) -> Iterator[Any]:
+        while True:
+            # in the order of the division, which is one of chance
+            yield from self.get_eval_dataloader(self.held_out)  # type: ignore[attr-defined]
+
+
+class SupernetTrainer(SupernetMixin, ResumableTrainer):
+    """Trains the super-network of a single stack."""
+
+
+class SupernetPairTrainer(SupernetMixin, PairTrainer):
+    """Trains the super-network of an encoder or a decoder."""
