@@ -23,6 +23,7 @@ COMMANDS = {
     "study bert": ("studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("studies.orders", "study what the order does to what encoder-decoders write"),
+    "attention-distance": ("commands.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
     "export": ("commands.export", "write a model's folder with the code, licence and card that it needs"),
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
