@@ -113,7 +113,10 @@ def check_mixture(space: Space) -> None:
     """
     if isinstance(space.config, RecurrentLMConfig):
         raise ValueError(f"{space.config.model_type} has memory, which no mixture reads; search random orders of it")
-    if space.config.pre_attention_act:
-        raise ValueError("pre_attention_act depends on the order that is searched; leave it out")
+    if space.config.pre_attention_act not in (None, space.config.hidden_act):
+        raise ValueError(
+            f"pre_attention_act={space.config.pre_attention_act!r} is of those right before self-attention, which a "
+            f"mixture does not know; give --pre_attention_act {space.config.hidden_act}, as hidden_act is"
+        )
     if len(expand(space.order)) < 2:
         raise ValueError(f"there is nothing to search in the order {space.order!r}; give a longer one")

@@ -1,7 +1,7 @@
 """What came of a search, from its log: tables, pictures, and how much of an order's rank is chance."""
 
 import math
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Any
 
 import pandas as pd
@@ -49,12 +49,11 @@ def halves(order: str) -> tuple[str, str]:
 
     A sublayer belongs where its middle lies, to the first half if that is the cut.
     """
-    letters, before = expand(order), 0.0
-    for i, letter in enumerate(letters):
-        if before + units(letter) / 2 > units(order) / 2:
-            return letters[:i], letters[i:]
-        before += units(letter)
-    raise AssertionError("the middle of the last sublayer lies behind the cut")
+    letters = expand(order)
+    ends = accumulate(units(letter) for letter in letters)
+    middles = (end - units(letter) / 2 for end, letter in zip(ends, letters, strict=True))
+    cut = sum(middle <= units(order) / 2 for middle in middles)
+    return letters[:cut], letters[cut:]
 
 
 def rows_of(log: Log) -> pd.DataFrame:
@@ -128,21 +127,19 @@ def _draw(orders: pd.DataFrame, log: Log) -> None:
 
 
 def _table(orders: pd.DataFrame, seeds: pd.Series) -> Table:
-    table = Table("order", "from", "seeds", "loss", "perplexity", "parameters, M")
-    costs = {"flops": ("GFLOP", 1e9), "milliseconds": ("ms", 1)}
-    shown = {f"{kind}_{read}": (f"{unit}, {read}", scale) for kind, (unit, scale) in costs.items() for read in READS}
-    shown = {name: column for name, column in shown.items() if name in orders}
-    for head, _ in shown.values():
-        table.add_column(head, justify="right")
+    table = Table("order", "from", "loss (runs)", "parameters, M")
+    # a terminal has no room for a column each
+    costs = {f"{kind}, {', '.join(READS)}": [f"{kind}_{read}" for read in READS] for kind in ("flops", "milliseconds")}
+    costs = {head: names for head, names in costs.items() if orders.columns.isin(names).any()}
+    for head in costs:
+        table.add_column(head.replace("flops", "GFLOP"))
     for order, row in orders.iterrows():
         spread = "" if math.isnan(row["deviation"]) else f" ± {row['deviation']:.4f}"
-        numbers = [
-            f"{row['loss']:.4f}{spread}",
-            f"{math.exp(min(row['loss'], 709)):,.2f}",
-            f"{row['parameters'] / 1e6:.2f}",
-        ]
-        numbers += [f"{row[name] / scale:.3g}" for name, (_, scale) in shown.items()]
-        table.add_row(Text(str(order)), row["names"], str(seeds[order]), *numbers)
+        cells = [f"{row['loss']:.4f}{spread} ({seeds[order]})", f"{row['parameters'] / 1e6:.2f}"]
+        for head, names in costs.items():
+            unit = 1e9 if head.startswith("flops") else 1
+            cells.append(", ".join(f"{row[name] / unit:.3g}" for name in names))
+        table.add_row(Text(str(order)), row["names"], *cells)
     return table
 
 
