@@ -91,15 +91,15 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
         ValueError: flags that the command refuses, or a family that has no single order.
     """
     flags = expand_settings_file(flags, command)
-    config: Any
-    if command == "seq2seq":
-        run, model_flags, data, _ = seq2seq.parse(flags)
-        config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
-    else:
-        run, model_flags, _, _ = pretrain.parse(flags)
-        config, field = pretrain.make_config(run, model_flags), "sublayer_order"
+    run: Any
+    run, model_flags, data, _ = (seq2seq if command == "seq2seq" else pretrain).parse(flags)
     if run.model_name_or_path:
         raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
+    config: Any
+    if command == "seq2seq":
+        config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
+    else:
+        config, field = pretrain.make_config(run, model_flags), "sublayer_order"
     if field not in config.orders:
         raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
     return Space(Training(command, flags, field), config)

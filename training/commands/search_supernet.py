@@ -3,13 +3,14 @@
 import argparse
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 
 import pandas as pd
 
 from sublayers.training.commands.search_space import add_flags, check_mixture, read_space
 from sublayers.training.folders import claim
-from sublayers.training.search.draw import Candidate, draw_at_cost, patterns
+from sublayers.training.search.draw import Candidate, draw_at_cost, patterns, read_orders
 from sublayers.training.search.log import open_log
 from sublayers.training.search.price import READS, Cost, Price, price
 from sublayers.training.search.report import log_costs, report
@@ -49,6 +50,7 @@ def main(argv: list[str]) -> pd.DataFrame:
         "--budget", type=float, help="what the order may cost, as a share of the cost of the one that the flags give"
     )
     parser.add_argument("--random", type=int, default=3, help="how many random orders are trained, too")
+    parser.add_argument("--orders", type=Path, help="a file with an order in each line to be compared, too")
     parser.add_argument("--only_search", action="store_true", help="train no order from scratch")
     defaults = {f.name: f.default for f in fields(Settings) if f.name in FLAGS}
     for name, purpose in FLAGS.items():
@@ -60,6 +62,8 @@ def main(argv: list[str]) -> pd.DataFrame:
     args, flags = parser.parse_known_args(argv)
     space = read_space(args.training, flags, args.stack)
     check_mixture(space)
+    others = read_orders(args.orders) if args.orders else []
+    space.check(others)
     settings: dict[str, Any] = {name: getattr(args, name) for name in FLAGS}
     # refuses bad values before anything is written
     Settings(space.training.field, space.letters, **settings)
@@ -83,6 +87,7 @@ def main(argv: list[str]) -> pd.DataFrame:
             candidates = [Candidate(order, f"found {seed}") for order, seed in found.items()]
             candidates += patterns(space.letters, paid, cost)
             candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
+            candidates += others
             train_orders(log, space.training, candidates, args.seeds, args.jobs)
             log_costs(log, space.config, args.length)
         return report(log)

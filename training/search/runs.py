@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -119,7 +120,7 @@ def run_all(
             folder = futures[future]
             if error := future.exception():
                 faults.append(f"{folder.name} failed ({error}); {folder}.log has all that it printed")
-                bar.write(faults[-1])
+                bar.write(faults[-1], file=sys.stderr)
                 continue
             bar.set_postfix_str(finish(folder, future.result()))
             bar.update()

@@ -149,30 +149,30 @@ class Architecture:
     def order(self) -> str:
         """Read the order off: the most probable candidate of each layer, changed where it would exceed the budget.
 
-        While it does, the change that costs the least probability for what it saves is made.
-
-        Raises:
-            ValueError: nothing is left of it.
+        While it does, the change that costs the least probability for what it saves is made. Where all layers are left
+        out, the most probable sublayer that the budget allows is the order.
         """
-        settings, logs = self.settings, self.probabilities.detach().log()
+        settings, logs = self.settings, self.probabilities.detach().log().tolist()
         names = [*settings.letters, ""]
-        chosen = logs.argmax(-1).tolist()
+        budget = float("inf") if settings.budget is None else settings.budget
 
         def cost(chosen: list[int]) -> float:
             order = "".join(names[i] for i in chosen)
             return settings.price.cost(order) if settings.price and order else 0.0
 
-        while settings.budget is not None and (now := cost(chosen)) > settings.budget:
+        chosen = [row.index(max(row)) for row in logs]
+        while (now := cost(chosen)) > budget:
             changes = [
-                ((logs[layer, chosen[layer]] - logs[layer, i]).item() / saved, changed)
+                ((logs[layer][chosen[layer]] - logs[layer][i]) / saved, changed)
                 for layer in range(len(chosen))
                 for i in range(len(names))
                 if (saved := now - cost(changed := [*chosen[:layer], i, *chosen[layer + 1 :]])) > 0
             ]
             chosen = min(changes)[1]
-        if not (order := "".join(names[i] for i in chosen)):
-            raise ValueError("the search left every layer out; give more steps, a larger --budget or other data")
-        return compact(order)
+        if order := "".join(names[i] for i in chosen):
+            return compact(order)
+        single = [(row[i], names[i]) for row in logs for i in range(len(settings.letters)) if cost([i]) <= budget]
+        return max(single)[1]
 
 
 class TurnCallback(TrainerCallback):

@@ -1,0 +1,30 @@
+"""Made-up trainings, which the processes of a search can import."""
+
+import time
+
+from sublayers.training.search.runs import Training
+
+ORDERS = ["sf", "s2f", "s3f", "s4f", "s5f"]
+
+
+class Fake(Training):
+    """Waits instead of training, and notes that it was begun."""
+
+    def run(self, order, seed, folder):
+        with (folder.parents[2] / "started").open("a") as file:
+            file.write(f"{order} {seed}\n")
+        time.sleep(0.3)
+        return {"parameters": len(order), "metrics": {"eval_loss": len(order) + seed / 10}}
+
+
+def fake(order):
+    print(f"training {order}", flush=True)
+    return {"order": order}
+
+
+def fail():
+    raise ValueError("the loss is nan")
+
+
+def note(folder):
+    return {"files": [path.name for path in folder.iterdir()] if folder.exists() else []}
