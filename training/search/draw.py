@@ -1,7 +1,7 @@
 """The orders that a search trains: drawn at random, the papers' patterns, or all that a file names."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from sublayers.configuration.sublayer_order import (
 )
 from sublayers.training.search.price import Price
 
-# how often in a row nothing new may be drawn before there is nothing left
-TRIES = 10_000
+# how often in a row nothing new may be drawn before there is nothing left, and how many are drawn to choose from
+TRIES = 2000
 # by which share the cost of orders of equal cost may differ
 TOLERANCE = 0.05
 
@@ -54,50 +54,33 @@ def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[C
     Raises:
         ValueError: there are not so many.
     """
-
-    def drawn() -> Iterator[Candidate | None]:
-        for one in count(seed):
-            name = f"random {one}"
-            if unbalanced:
-                yield Candidate(random_unbalanced(units(order), one, letters_of(order)), name, one)
-            else:
-                yield Candidate(shuffled(order, one), name, one)
-
-    return _different(drawn(), number, f"orders with the sublayers of {order!r}")
+    found: dict[str, Candidate] = {}
+    tried = 0
+    for one in count(seed):
+        drawn = random_unbalanced(units(order), one, letters_of(order)) if unbalanced else shuffled(order, one)
+        tried += 1
+        if drawn not in found:
+            found[drawn], tried = Candidate(drawn, f"random {one}", one), 0
+        if len(found) == number:
+            break
+        if tried == TRIES:
+            raise ValueError(f"there seem to be only {len(found)} orders like {order!r}, not {number}; ask for fewer")
+    return [*found.values()]
 
 
 def draw_at_cost(order: str, price: Price, cost: float, number: int, seed: int) -> list[Candidate]:
     """Draw different orders of the letters of one, of any length and balance, at about a given cost.
 
-    Raises:
-        ValueError: there are not so many.
+    The first ones whose cost differs by at most 5 % or, where there are too few, those whose cost is nearest.
     """
-    if not number:
-        return []
-
-    def drawn() -> Iterator[Candidate | None]:
-        for one in count(seed):
-            # what costs as little as another one may have more parameters
-            budget = random.Random(one).randint(1, 2 * units(order))
-            other = random_unbalanced(budget, one, letters_of(order))
-            fits = abs(price.cost(other) - cost) <= TOLERANCE * cost
-            yield Candidate(other, f"random {one}", one) if fits else None
-
-    return _different(drawn(), number, "random orders at the cost of what was found")
-
-
-def _different(drawn: Iterator[Candidate | None], number: int, what: str) -> list[Candidate]:
-    found: dict[str, Candidate] = {}
-    tried = 0
-    for candidate in drawn:
-        tried += 1
-        if candidate and candidate.order not in found:
-            found[candidate.order], tried = candidate, 0
-        if len(found) == number:
-            return [*found.values()]
-        if tried == TRIES:
-            raise ValueError(f"there seem to be only {len(found)} {what}, not {number}; ask for fewer")
-    raise AssertionError("seeds have no end")
+    drawn: dict[str, Candidate] = {}
+    for one in range(seed, seed + TRIES):
+        # what costs as little as another one may have more parameters
+        budget = random.Random(f"budget {one}").randint(1, 2 * units(order))
+        other = random_unbalanced(budget, one, letters_of(order))
+        drawn.setdefault(other, Candidate(other, f"random {one}", one))
+    distances = {other: max(TOLERANCE, abs(price.cost(other) / cost - 1)) for other in drawn}
+    return sorted(drawn.values(), key=lambda candidate: distances[candidate.order])[:number]
 
 
 def patterns(letters: str, price: Price, cost: float) -> list[Candidate]:

@@ -19,8 +19,9 @@ def save(figure: Figure, file: Path) -> None:
 
 def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
     """Draw orders as rows of coloured boxes, each below its title."""
-    longest = max(len(expand(order)) for _, order in rows)
-    figure = Figure(figsize=(0.3 * longest + 0.2, 0.75 * len(rows)), layout="constrained")
+    # in boxes; a letter of a title is about a third as wide
+    width = max(max(len(expand(order)), len(title) / 3) for title, order in rows)
+    figure = Figure(figsize=(0.3 * width + 0.2, 0.75 * len(rows) + 0.1), layout="constrained")
     axes = figure.subplots()
     for row, (title, order) in enumerate(rows):
         axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
@@ -28,7 +29,7 @@ def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
             box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
             axes.add_patch(box)
             axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
-    axes.set(xlim=(0, longest), ylim=(-2.5 * len(rows) + 1.5, 1.6), aspect="equal")
+    axes.set(xlim=(0, width), ylim=(-2.5 * len(rows) + 1.5, 1.6), aspect="equal")
     axes.axis("off")
     save(figure, file)
 

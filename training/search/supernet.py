@@ -214,7 +214,7 @@ class SupernetMixin:
         self.mixture = mix(trainer.model, settings.field, settings.letters)
         self.architecture = Architecture(len(self.mixture.weights), settings, trainer.args.device)
         self.temperature = settings.temperatures[0]
-        self.batches = self._held_out_batches()
+        self.turns = self._held_out_batches()
         self.curve: list[dict[str, Any]] = []
         self.last_change = 0
         self.last_choice: list[int] = []
@@ -235,7 +235,7 @@ class SupernetMixin:
             first, last = settings.temperatures
             self.temperature = first * (last / first) ** ((step - begin) / (max_steps - begin))
             self.mixture.weights = self.architecture.draw(self.temperature)
-            inputs = trainer._prepare_inputs(next(self.batches))
+            inputs = trainer._prepare_inputs(next(self.turns))
             with trainer.compute_loss_context_manager():
                 loss = trainer.compute_loss(trainer.model, inputs)
             self.architecture.step(loss)
