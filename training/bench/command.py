@@ -50,6 +50,15 @@ SIZES = {
         "length": (512, "characters of a segment behind a full memory"),
         "repeats": (7, "rounds, after one to warm up"),
     },
+    "supernet": {
+        "layers": (8, "self-attention sublayers of the plain model, and as many feed-forward ones"),
+        "hidden_size": (256, "width; feed-forward sublayers are four times as wide"),
+        "heads": (4, "attention heads"),
+        "vocab_size": (8192, "tokens in the vocabulary"),
+        "batch_size": (8, "sequences of a step"),
+        "length": (128, "tokens of these sequences"),
+        "repeats": (7, "rounds, after one to warm up"),
+    },
     "bert": {
         "layers": (12, "layers of BERT; DistilBERT has half of them"),
         "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
@@ -81,6 +90,7 @@ DEFAULT_ORDERS = {
     "iot": "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
     "seq2seq": "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
     "spans": "one attention sublayer of the sandwich character model",
+    "supernet": "interleaved",
 }
 BERT_TASKS = ("classification", "question answering", "fine-tuning step", "MLM training step")
 
@@ -114,7 +124,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
         own.set_defaults(module=family)
-    lm, bert, iot, seq2seq, spans = (families.choices[name] for name in DEFAULT_ORDERS)
+    lm, bert, iot, seq2seq, spans, _ = (families.choices[name] for name in DEFAULT_ORDERS)
     lm.add_argument(
         "--memory",
         action="store_const",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from sublayers.training.commands.search_space import add_flags, read_space
+from sublayers.training.commands.search_space import Space, add_flags, read_space
 from sublayers.training.flags import positive
 from sublayers.training.folders import claim
-from sublayers.training.search.draw import draw, read_orders
+from sublayers.training.search.draw import Candidate, draw, read_orders
 from sublayers.training.search.log import open_log
 from sublayers.training.search.report import log_costs, report
 from sublayers.training.search.runs import train_orders
@@ -27,9 +27,23 @@ def main(argv: list[str]) -> pd.DataFrame:
         FileExistsError: the output folder holds something else, or another search.
         ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
     """
+    args, space, candidates = parse(argv)
+    with claim(args.output_dir):
+        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters})
+        train_orders(log, space.training, candidates, args.seeds, args.jobs)
+        log_costs(log, space.config, args.length)
+        return report(log)
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
+    """Read the flags of the search and those of the training, and find the orders that they ask for.
+
+    Raises:
+        ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
+    """
     parser = argparse.ArgumentParser(prog="sublayers search random", description=__doc__, allow_abbrev=False)
     add_flags(parser, "runs/search-random")
-    parser.add_argument("--number", type=positive, default=20, help="of orders")
+    parser.add_argument("--number", type=positive, default=20, help="of orders, default %(default)s")
     parser.add_argument(
         "--draw_seed", type=int, default=0, help="of the first order; the next ones have the next seeds"
     )
@@ -46,8 +60,4 @@ def main(argv: list[str]) -> pd.DataFrame:
     else:
         candidates = draw(space.order, args.number, args.draw_seed, args.unbalanced)
     space.check(candidates)
-    with claim(args.output_dir):
-        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters})
-        train_orders(log, space.training, candidates, args.seeds, args.jobs)
-        log_costs(log, space.config, args.length)
-        return report(log)
+    return args, space, candidates

@@ -4,14 +4,14 @@ import argparse
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pandas as pd
 
-from sublayers.training.commands.search_space import add_flags, check_mixture, read_space
+from sublayers.training.commands.search_space import Space, add_flags, check_mixture, read_space
 from sublayers.training.folders import claim
 from sublayers.training.search.draw import Candidate, draw_at_cost, patterns, read_orders
-from sublayers.training.search.log import open_log
+from sublayers.training.search.log import Log, open_log
 from sublayers.training.search.price import READS, Cost, Price, price
 from sublayers.training.search.report import log_costs, report
 from sublayers.training.search.runs import find_orders, train_orders
@@ -41,6 +41,41 @@ def main(argv: list[str]) -> pd.DataFrame:
         FileExistsError: the output folder holds something else, or another search.
         ValueError: bad flags, a family that cannot be mixed, or a budget that no order meets.
     """
+    args, space, others = parse(argv)
+    settings = {name: getattr(args, name) for name in FLAGS}
+    told = {name: getattr(args, name) for name in ("cost", "read", "length", "budget")}
+    with claim(args.output_dir):
+        # measured once, so that a search that goes on goes on with the same
+        known = Log(args.output_dir).events("price")
+        counted = price(space.config, space.letters, args.cost, args.length, args.read) if not known else None
+        paid = counted or Price(known[0]["full"], known[0]["read"])
+        budget = None if args.budget is None else args.budget * paid.cost(space.order)
+        if budget is not None and not budget >= (least := min(paid.read.values())):
+            share = least / paid.cost(space.order)
+            raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
+        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters, **settings, **told})
+        if counted:
+            log.append("price", **counted._asdict())
+        search = Settings(space.training.field, space.letters, price=paid, budget=budget, **settings)
+        find_orders(log, partial(space.search, search), args.search_seeds, args.jobs)
+        if not args.only_search:
+            found = {event["order"]: event["seed"] for event in log.events("supernet")}
+            cost = paid.cost(next(iter(found))) if budget is None else budget
+            candidates = [Candidate(order, f"found {seed}") for order, seed in found.items()]
+            candidates += patterns(space.letters, paid, cost)
+            candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
+            candidates += others
+            train_orders(log, space.training, candidates, args.seeds, args.jobs)
+            log_costs(log, space.config, args.length)
+        return report(log)
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
+    """Read the flags of the search and those of the training, and the orders that are compared with what is found.
+
+    Raises:
+        ValueError: bad flags, a family that cannot be mixed, or orders that it cannot run.
+    """
     parser = argparse.ArgumentParser(prog="sublayers search supernet", description=__doc__, allow_abbrev=False)
     add_flags(parser, "runs/search-supernet")
     parser.add_argument("--search_seeds", type=int, nargs="+", default=[0], help="a search with each")
@@ -64,30 +99,6 @@ def main(argv: list[str]) -> pd.DataFrame:
     check_mixture(space)
     others = read_orders(args.orders) if args.orders else []
     space.check(others)
-    settings: dict[str, Any] = {name: getattr(args, name) for name in FLAGS}
     # refuses bad values before anything is written
-    Settings(space.training.field, space.letters, **settings)
-    told = {name: getattr(args, name) for name in ("cost", "read", "length", "budget")}
-    with claim(args.output_dir):
-        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters, **settings, **told})
-        if not log.events("price"):
-            # measured once, so that a search that goes on goes on with the same
-            counted = price(space.config, space.letters, args.cost, args.length, args.read)
-            log.append("price", **counted._asdict())
-        paid = Price(*(log.events("price")[0][name] for name in Price._fields))
-        budget = None if args.budget is None else args.budget * paid.cost(space.order)
-        if budget is not None and budget < (least := min(paid.read.values())):
-            share = least / paid.cost(space.order)
-            raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
-        search = Settings(space.training.field, space.letters, price=paid, budget=budget, **settings)
-        find_orders(log, partial(space.search, search), args.search_seeds, args.jobs)
-        if not args.only_search:
-            found = {event["order"]: event["seed"] for event in log.events("supernet")}
-            cost = paid.cost(next(iter(found))) if budget is None else budget
-            candidates = [Candidate(order, f"found {seed}") for order, seed in found.items()]
-            candidates += patterns(space.letters, paid, cost)
-            candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
-            candidates += others
-            train_orders(log, space.training, candidates, args.seeds, args.jobs)
-            log_costs(log, space.config, args.length)
-        return report(log)
+    Settings(space.training.field, space.letters, **{name: getattr(args, name) for name in FLAGS})
+    return args, space, others
