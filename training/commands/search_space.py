@@ -46,10 +46,11 @@ class Space(NamedTuple):
             setattr(config, self.training.field, candidate.order)
             config.validate()
 
-    def search(self, settings: Settings, seed: int, folder: Path) -> dict[str, Any]:
-        """Train a super-network, and return the order that it found and how it came to it."""
+    def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
+        """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
         order = f"({settings.letters}){len(expand(self.order))}"
         own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
+        own += [f"--max_steps={steps}"] if steps else []
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
         trainer: Any
         if self.training.command == "seq2seq":
@@ -92,9 +93,13 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
     """
     flags = expand_settings_file(flags, command)
     run: Any
-    run, model_flags, data, _ = (seq2seq if command == "seq2seq" else pretrain).parse(flags)
+    run, model_flags, data, args = (seq2seq if command == "seq2seq" else pretrain).parse(flags)
     if run.model_name_or_path:
         raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
+    if not (args.do_train and args.do_eval):
+        raise ValueError(
+            "orders are trained and then ranked by their loss; give both --do_train and --do_eval or neither"
+        )
     config: Any
     if command == "seq2seq":
         config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"

@@ -9,6 +9,7 @@ from typing import get_args
 import pandas as pd
 
 from sublayers.training.commands.search_space import Space, add_flags, check_mixture, read_space
+from sublayers.training.flags import positive
 from sublayers.training.folders import claim
 from sublayers.training.search.draw import Candidate, draw_at_cost, patterns, read_orders
 from sublayers.training.search.log import Log, open_log
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> pd.DataFrame:
     """
     args, space, others = parse(argv)
     settings = {name: getattr(args, name) for name in FLAGS}
-    told = {name: getattr(args, name) for name in ("cost", "read", "length", "budget")}
+    told = {name: getattr(args, name) for name in ("search_steps", "cost", "read", "length", "budget")}
     with claim(args.output_dir):
         # measured once, so that a search that goes on goes on with the same
         known = Log(args.output_dir).events("price")
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> pd.DataFrame:
         if counted:
             log.append("price", **counted._asdict())
         search = Settings(space.training.field, space.letters, price=paid, budget=budget, **settings)
-        find_orders(log, partial(space.search, search), args.search_seeds, args.jobs)
+        find_orders(log, partial(space.search, search, args.search_steps), args.search_seeds, args.jobs)
         if not args.only_search:
             found = {event["order"]: event["seed"] for event in log.events("supernet")}
             cost = paid.cost(next(iter(found))) if budget is None else budget
@@ -79,6 +80,9 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
     parser = argparse.ArgumentParser(prog="sublayers search supernet", description=__doc__, allow_abbrev=False)
     add_flags(parser, "runs/search-supernet")
     parser.add_argument("--search_seeds", type=int, nargs="+", default=[0], help="a search with each")
+    parser.add_argument(
+        "--search_steps", type=positive, help="of a search; default: as many as an order is trained for"
+    )
     parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
     parser.add_argument("--read", choices=[*READS], default="all", help="positions: one by a classifier, for example")
     parser.add_argument(

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.configuration.sublayer_cost import flops, read_positions
-from sublayers.configuration.sublayer_order import counts, expand
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
+from sublayers.configuration.sublayer_order import expand
 from sublayers.training.search.draw import units
 from sublayers.training.search.log import Log
 from sublayers.training.search.pictures import (
@@ -30,7 +30,7 @@ def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
     Milliseconds can be compared where they were measured in turn, so all orders are measured again.
     """
     orders = [*dict.fromkeys(event["order"] for event in log.events("order"))]
-    if log.events("costs") and log.events("costs")[-1]["costs"].keys() >= {*orders}:
+    if any(event["length"] == length and event["costs"].keys() >= {*orders} for event in log.events("costs")[-1:]):
         return
     widths = (config.hidden_size, config.intermediate_size)
     positions = {read: read_positions(length)[name] for read, name in READS.items()}
@@ -40,7 +40,8 @@ def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
         counted = {
             read: flops(order, *widths, length, number, length, **sizes(config)) for read, number in positions.items()
         }
-        costs[order] = {"flops": counted, "milliseconds": times.get(order, {})}
+        cache = {"all": cache_bytes(order, config.hidden_size, length)}
+        costs[order] = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
     log.append("costs", length=length, costs=costs)
 
 
@@ -62,6 +63,7 @@ def rows_of(log: Log) -> pd.DataFrame:
     for event in log.events("order"):
         drawn.setdefault(event["order"], []).append(event)
     costs = log.events("costs")[-1]["costs"] if log.events("costs") else {}
+    searched = log.events("search")[0]["letters"]
     rows = []
     for event in log.events("run"):
         order, metrics = event["order"], event["metrics"]
@@ -69,7 +71,7 @@ def rows_of(log: Log) -> pd.DataFrame:
         row = {"order": order, "names": names, "draw_seed": drawn[order][0]["draw_seed"], "seed": event["seed"]}
         row["parameters"] = event["parameters"]
         for half, letters in zip(("bottom", "top"), halves(order), strict=True):
-            row |= {f"{half}_{letter}": letters.count(letter) for letter in counts(order) if letter in expand(order)}
+            row |= {f"{half}_{letter}": letters.count(letter) for letter in searched}
         for kind, numbers in costs.get(order, {}).items():
             row |= {f"{kind}_{read}": number for read, number in numbers.items()}
         # more than 709 would overflow
@@ -82,8 +84,8 @@ def report(log: Log) -> pd.DataFrame:
     """Write tables and pictures of all runs and super-networks of a log into its folder, and print what they say.
 
     `orders.csv` and `orders.json` have a row for each run. `orders.svg` has the orders from the best to the worst,
-    `bottom_half.svg` the loss against the self-attentions in the bottom half, `cost.svg` the loss against FLOPs;
-    `supernet-SEED.svg` and `mixtures.svg` have what super-networks learned.
+    `bottom_half.svg` the loss against the self-attentions in the bottom half, `cost.svg` the loss against what counts
+    as cost; `supernet-SEED.svg` and `mixtures.svg` have what super-networks learned.
 
     Returns:
         The rows.
@@ -120,10 +122,10 @@ def _draw(orders: pd.DataFrame, log: Log) -> None:
     draw_orders(titles, folder / "orders.svg")
     if "bottom_s" in orders:
         draw_bottom_halves([*zip(orders["bottom_s"], orders["loss"], strict=True)], folder / "bottom_half.svg")
-    if "flops_all" in orders:
-        points = [*zip(orders["names"], orders["flops_all"] / 1e9, orders["loss"], strict=True)]
-        length = log.events("costs")[-1]["length"]
-        draw_costs(points, f"GFLOP for {length} tokens, all of them read", folder / "cost.svg")
+    cost, read = (log.events("search")[0].get(name, usual) for name, usual in (("cost", "flops"), ("read", "all")))
+    column = next((name for name in (f"{cost}_{read}", f"{cost}_all", cost) if name in orders), "parameters")
+    points = [*zip(orders["names"], orders[column], orders["loss"], strict=True)]
+    draw_costs(points, f"{column.replace('_', ', positions read: ')}", folder / "cost.svg")
 
 
 def _table(orders: pd.DataFrame, seeds: pd.Series) -> Table:

@@ -151,6 +151,7 @@ def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
         ("random pretrain lm.json --orders c.txt", "sublayer_order='scf' holds .'c'., but there sandwich_lm runs only"),
         ("random pretrain lm.json --learning_rat 3", "unknown option 'learning_rat', did you mean 'learning_rate'?"),
         ("random pretrain lm.json --model_name_or_path x", "orders are trained from scratch; leave"),
+        ("random pretrain lm.json --do_train", "give both --do_train and --do_eval or neither"),
         ("random seq2seq pairs.json --model_type iot_seq2seq", "has no|unknown option"),
         ("supernet pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
         ("supernet pretrain lm.json --sublayer_order s", "there is nothing to search in the order 's'"),
