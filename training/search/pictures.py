@@ -86,7 +86,7 @@ def draw_probabilities(curve: list[dict[str, Any]], letters: str, title: str, fi
     figure.supxlabel("step")
     figure.supylabel("probability")
     figure.suptitle(title, size=10)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
     save(figure, file)
 
 
@@ -104,7 +104,7 @@ def draw_mixtures(mixtures: list[tuple[str, list[list[float]]]], letters: str, f
         axes.set(ylabel="probability", ylim=(0, 1))
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.supxlabel("layer")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
     save(figure, file)
 
 

@@ -92,9 +92,9 @@ def report(log: Log) -> pd.DataFrame:
     """
     folder, console = log.file.parent, Console()
     letters = log.events("search")[0]["letters"]
-    found = [
+    found = sorted(
         (event["seed"], f"seed {event['seed']}: {event['order']}", event["curve"]) for event in log.events("supernet")
-    ]
+    )
     for seed, title, curve in found:
         draw_probabilities(curve, letters, title, folder / f"supernet-{seed}.svg")
     if found:
