@@ -13,7 +13,7 @@ from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.flags import expand_settings_file, positive
 from sublayers.training.search.draw import Candidate, letters_of
 from sublayers.training.search.runs import Training
-from sublayers.training.search.supernet import Settings, SupernetMixin, SupernetPairTrainer, SupernetTrainer
+from sublayers.training.search.supernet import Settings, SupernetPairTrainer, SupernetTrainer
 
 
 class Space(NamedTuple):
@@ -54,14 +54,13 @@ class Space(NamedTuple):
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
         trainer: Any
         if self.training.command == "seq2seq":
-            made = partial(SupernetPairTrainer, settings=settings)
-            trainer, _ = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=made)
+            pair_trainer = partial(SupernetPairTrainer, settings=settings)
+            trainer, _ = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=pair_trainer)
         else:
-            made = partial(SupernetTrainer, settings=settings)
-            trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=made)
+            own_trainer = partial(SupernetTrainer, settings=settings)
+            trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=own_trainer)
         metrics = trainer.train().metrics
-        found: SupernetMixin = trainer
-        return {"order": found.architecture.order(), "metrics": metrics, "curve": found.curve}
+        return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
 
 
 def add_flags(parser: argparse.ArgumentParser, output_dir: str) -> None:

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
 
@@ -93,7 +93,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
     parser.add_argument("--only_search", action="store_true", help="train no order from scratch")
     defaults = {f.name: f.default for f in fields(Settings) if f.name in FLAGS}
     for name, purpose in FLAGS.items():
-        several = {"nargs": 2, "metavar": ("FIRST", "LAST")} if name == "temperatures" else {}
+        several: dict[str, Any] = {"nargs": 2, "metavar": ("FIRST", "LAST")} if name == "temperatures" else {}
         flag = f"--architecture_{name}" if name in ("learning_rate", "weight_decay") else f"--{name}"
         parser.add_argument(
             flag, dest=name, type=float, default=defaults[name], help=f"{purpose}, default %(default)s", **several

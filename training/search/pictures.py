@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from sublayers.configuration.sublayer_order import ALPHABET, expand
 
@@ -40,7 +41,7 @@ def draw_bottom_halves(points: list[tuple[int, float]], file: Path) -> None:
     axes = figure.subplots()
     axes.plot(*zip(*points, strict=True), "o", alpha=0.7)
     axes.set(xlabel="self-attention sublayers in the bottom half of the parameters", ylabel="loss (nats per token)")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     save(figure, file)
 
 
@@ -102,7 +103,7 @@ def draw_mixtures(mixtures: list[tuple[str, list[list[float]]]], letters: str, f
             bottom = [below + share for below, share in zip(bottom, shares, strict=True)]
         axes.set_title(title, size=9, family="monospace")
         axes.set(ylabel="probability", ylim=(0, 1))
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.supxlabel("layer")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
     save(figure, file)

@@ -14,7 +14,7 @@ from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
 from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack
-from sublayers.training.metrics.timing import time_in_turn
+from sublayers.training.metrics.timing import Call, time_in_turn
 
 Cost = Literal["flops", "parameters", "milliseconds", "cache"]
 # as the orders' own table names them
@@ -153,7 +153,7 @@ def milliseconds(
     for read in reads:
         positions = torch.arange(length - read_positions(length)[READS[read]], length)[None]
         plan = Plan(states, read=None if read == "all" else positions)
-        calls = {
+        calls: dict[Any, Call] = {
             order: partial(stack, states, plan, encoder_hidden_states=states, order=number)
             for number, order in enumerate(orders)
         }

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context, parent_process
@@ -92,7 +92,7 @@ def find_orders(log: Log, search: Callable[[int, Path], dict[str, Any]], seeds: 
 
 def run_all(
     name: str,
-    work: dict[Path, Callable[[], dict[str, Any]]],
+    work: Mapping[Path, Callable[[], dict[str, Any]]],
     finish: Callable[[Path, dict[str, Any]], str],
     jobs: int,
     finished: int = 0,

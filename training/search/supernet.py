@@ -5,6 +5,7 @@ Mandava, Migacz and Florea (2021), "Pay Attention when Required", section 2.2.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,8 +118,7 @@ class Architecture:
     def __init__(self, layers: int, settings: Settings, device: torch.device):
         self.settings = settings
         self.logits = torch.zeros(layers, len(settings.letters) + 1, device=device, requires_grad=True)
-        rate = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-        self.optimizer = torch.optim.Adam([self.logits], **rate)
+        self.optimizer = torch.optim.Adam([self.logits], settings.learning_rate, weight_decay=settings.weight_decay)
         # of the mean cost above the budget, in the loss
         self.price_weight = 0.0
 
@@ -203,12 +203,11 @@ class SupernetMixin:
                 f"{len(train_dataset)} training examples cannot be divided between weights and architecture; give more "
                 "text or another --held_out_share"
             )
+        held_out, rest = shuffled[:first].tolist(), shuffled[first:].tolist()
         # columns of a Dataset are read whole
-        choose = (
-            train_dataset.select if isinstance(train_dataset, Dataset) else lambda rows: Subset(train_dataset, rows)
-        )
-        self.held_out: Any = choose(shuffled[:first].tolist())
-        super().__init__(*args, train_dataset=choose(shuffled[first:].tolist()), **kwargs)
+        choose: Any = train_dataset.select if isinstance(train_dataset, Dataset) else partial(Subset, train_dataset)
+        self.held_out = choose(held_out)
+        super().__init__(*args, train_dataset=choose(rest), **kwargs)  # type: ignore[call-arg]
         trainer: Any = self
         self.settings = settings
         self.mixture = mix(trainer.model, settings.field, settings.letters)
