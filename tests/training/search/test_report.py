@@ -31,7 +31,7 @@ def test_a_row_says_all_that_is_known_of_a_run(log):
     row = rows[(rows["order"] == "s3f3") & (rows["seed"] == 1)].iloc[0]
     assert row["names"] == "random 0, sandwich"
     assert row["draw_seed"] == 0
-    # the fourth unit and a half is the cut
+    # 9 units are cut into sssf|ff
     assert (row["bottom_s"], row["bottom_f"], row["top_s"], row["top_f"]) == (3, 1, 0, 2)
     assert row["perplexity"] == pytest.approx(math.exp(1.1))
     assert row["train_loss"] == 9.0
@@ -44,10 +44,10 @@ def test_a_row_says_all_that_is_known_of_a_run(log):
 def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(log, capsys):
     report(log)
     shown = capsys.readouterr().out
-    # both have three and a half attentions and half a feed-forward sublayer, which counts below, in the first 4.5 units
+    # 9 units are cut into sssf|ff and ssfs|ff
     assert "mean of the better 2 orders: bottom s 3.0, bottom f 1.0, top s 0.0, top f 2.0" in shown
-    # sfsf|sf and ff|fsss
-    assert "mean of the worse 2 orders: bottom s 1.0, bottom f 2.0, top s 2.0, top f 1.0" in shown
+    # sfs|fsf and ff|fsss
+    assert "mean of the worse 2 orders: bottom s 1.0, bottom f 1.5, top s 2.0, top f 1.5" in shown
     assert "rank correlation of the loss with the self-attentions in the bottom half: -" in shown
     assert "rank correlation of 4 orders between two seeds, mean of all pairs: 1.00" in shown
     assert "1.0500 ± 0.0707 (2)" in shown
