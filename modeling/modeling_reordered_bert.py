@@ -113,6 +113,40 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             pooled = self.pooler(select_positions(hidden_states, first_tokens(tokens, attention_mask))[:, 0])
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
+    def forward_first_token(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPooling:
+        """Run for each row's first token that is not padding, all that pooling by it reads: (batch, 1, hidden).
+
+        Hidden states and attention weights, where they are asked for, are those of every token. Raises what `forward`
+        raises.
+        """
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
+        plan = Plan(tokens, attention_mask, first_tokens(tokens, attention_mask), self.is_recorded(**kwargs))
+        outputs = self(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            plan=plan,
+            return_dict=True,
+            **kwargs,
+        )
+        state = plan.select(outputs.last_hidden_state)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=state,
+            pooler_output=None if self.pooler is None else self.pooler(state[:, 0]),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
 
 @dataclass
 class LabelledLMOutput(MaskedLMOutput):
@@ -306,8 +340,7 @@ class ReorderedBertForNextSentencePrediction(ReorderedBertPreTrainedModel):
         **kwargs,
     ) -> NextSentencePredictorOutput:
         """Score class 0, the second segment follows, and class 1, it does not; labels (batch) are these classes."""
-        pooled, outputs = read_pooled(
-            self,
+        outputs = self.model.forward_first_token(
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -315,21 +348,13 @@ class ReorderedBertForNextSentencePrediction(ReorderedBertPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.seq_relationship(pooled)
+        logits = self.seq_relationship(outputs.pooler_output)
         return NextSentencePredictorOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels.view(-1), num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-def read_pooled(model: ReorderedBertPreTrainedModel, **inputs):
-    """Run `model.model` for the first token of each row and pool it: (batch, hidden), and the body's outputs."""
-    mask = inputs["attention_mask"]
-    first = first_tokens(check_tokens(inputs["input_ids"], inputs["inputs_embeds"], mask), mask)
-    hidden_states, outputs = run_and_read(model, first, **inputs)
-    return model.model.pooler(hidden_states[:, 0]), outputs
 
 
 def find_labelled(
@@ -407,8 +432,7 @@ class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
         **kwargs,
     ) -> SequenceClassifierOutput:
         """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
-        pooled, outputs = read_pooled(
-            self,
+        outputs = self.model.forward_first_token(
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -416,7 +440,7 @@ class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.classifier(self.dropout(pooled))
+        logits = self.classifier(self.dropout(outputs.pooler_output))
         return SequenceClassifierOutput(
             loss=None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch),
             logits=logits,
@@ -459,8 +483,8 @@ class ReorderedBertForMultipleChoice(ReorderedBertPreTrainedModel):
         for name, tensor in inputs.items():
             check_shape(name, tensor, *shape)
         flat = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in inputs.items()}
-        pooled, outputs = read_pooled(self, **flat, **kwargs)
-        logits = self.classifier(self.dropout(pooled)).view(-1, shape[1])
+        outputs = self.model.forward_first_token(**flat, **kwargs)
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, shape[1])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels.view(-1), num_items_in_batch),
             logits=logits,
