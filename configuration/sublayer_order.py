@@ -386,9 +386,8 @@ def random_unbalanced(budget: int, seed: int, letters: str = "sf") -> str:
     draw, order = random.Random(seed), ""
     while budget > 0:
         # the paper leaves open what follows when f is drawn for the last unit; only attention fills the budget exactly
-        letter = draw.choice(letters if budget > 1 else letters.replace("f", ""))
-        order += letter
-        budget -= 2 if letter == "f" else 1
+        order += draw.choice(letters if budget > 1 else letters.replace("f", ""))
+        budget -= 2 if order[-1] == "f" else 1
     return compact(order)
 
 

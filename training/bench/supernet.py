@@ -12,7 +12,8 @@ from sublayers.configuration.sublayer_cost import flops
 from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
-from sublayers.training.search.supernet import Architecture, Settings, mix
+from sublayers.training.search.settings import Settings
+from sublayers.training.search.supernet import Architecture, mix
 
 REMARK = (
     "Ratios are to the plain model. A super-network runs both candidates of every layer, a plain model one of them. An "

@@ -2,19 +2,21 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from sublayers.training.commands.search_space import Space, add_flags, read_space
+from sublayers.training.commands.search_arguments import add_flags
 from sublayers.training.flags import positive
 from sublayers.training.folders import claim
 from sublayers.training.search.draw import Candidate, draw, read_orders
 from sublayers.training.search.log import open_log
-from sublayers.training.search.report import log_costs, report
-from sublayers.training.search.runs import train_orders
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sublayers.training.commands.search_space import Space
 
 
-def main(argv: list[str]) -> pd.DataFrame:
+def main(argv: list[str]) -> "pd.DataFrame":
     """Train every order that is not finished, measure what all cost, and report (Sandwich, section 3).
 
     Args:
@@ -28,6 +30,10 @@ def main(argv: list[str]) -> pd.DataFrame:
         ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
     """
     args, space, candidates = parse(argv)
+    # take seconds, which --help need not
+    from sublayers.training.search.report import log_costs, report
+    from sublayers.training.search.runs import train_orders
+
     with claim(args.output_dir):
         log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters})
         train_orders(log, space.training, candidates, args.seeds, args.jobs)
@@ -35,7 +41,7 @@ def main(argv: list[str]) -> pd.DataFrame:
         return report(log)
 
 
-def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
+def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]]:
     """Read the flags of the search and those of the training, and find the orders that they ask for.
 
     Raises:
@@ -54,6 +60,8 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
     )
     parser.add_argument("--orders", type=Path, help="a file with an order in each line to be trained instead")
     args, flags = parser.parse_known_args(argv)
+    from sublayers.training.commands.search_space import read_space
+
     space = read_space(args.training, flags, args.stack)
     if args.orders:
         candidates = read_orders(args.orders)

@@ -2,14 +2,15 @@
 
 import argparse
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from sublayers.training.search.log import read_log
-from sublayers.training.search.report import report
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def main(argv: list[str]) -> pd.DataFrame:
+def main(argv: list[str]) -> "pd.DataFrame":
     """Write tables and pictures into the folder of a search from its log, and print what they say.
 
     Returns:
@@ -20,4 +21,8 @@ def main(argv: list[str]) -> pd.DataFrame:
     """
     parser = argparse.ArgumentParser(prog="sublayers search report", description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="the --output_dir of a search")
-    return report(read_log(parser.parse_args(argv).folder))
+    log = read_log(parser.parse_args(argv).folder)
+    # takes seconds, which --help need not
+    from sublayers.training.search.report import report
+
+    return report(log)

@@ -1,6 +1,5 @@
-"""What the searches for an order share: their flags, and the space of orders that the flags of a training span."""
+"""The space of orders that the flags of a training span, and how they are trained and searched."""
 
-import argparse
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,11 @@ from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.commands import pretrain, seq2seq
-from sublayers.training.flags import expand_settings_file, positive
+from sublayers.training.flags import expand_settings_file
 from sublayers.training.search.draw import Candidate, letters_of
 from sublayers.training.search.runs import Training
-from sublayers.training.search.supernet import Settings, SupernetPairTrainer, SupernetTrainer
+from sublayers.training.search.settings import Settings
+from sublayers.training.search.supernet import SupernetPairTrainer, SupernetTrainer
 
 
 class Space(NamedTuple):
@@ -61,22 +61,6 @@ class Space(NamedTuple):
             trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=own_trainer)
         metrics = trainer.train().metrics
         return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
-
-
-def add_flags(parser: argparse.ArgumentParser, output_dir: str) -> None:
-    """Add the flags that all searches have."""
-    parser.add_argument("training", choices=("pretrain", "seq2seq"), help="the command that trains an order")
-    parser.add_argument(
-        "--output_dir", type=Path, default=Path(output_dir), help="what is done in it is not done again"
-    )
-    parser.add_argument("--stack", choices=("encoder", "decoder"), default="decoder", help="of an encoder-decoder")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="a training of each order with each")
-    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
-    parser.add_argument("--length", type=positive, default=128, help="tokens of a sequence whose cost is counted")
-    parser.epilog = (
-        "All other flags are those of the training, after an optional recipe or settings file of it. The order that "
-        "they give says which sublayers there are, and how many. Give a tokenizer; otherwise each run trains one."
-    )
 
 
 def read_space(command: str, flags: list[str], stack: str) -> Space:

@@ -4,19 +4,19 @@ import argparse
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import pandas as pd
-
-from sublayers.training.commands.search_space import Space, add_flags, check_mixture, read_space
+from sublayers.training.commands.search_arguments import add_flags
 from sublayers.training.flags import positive
 from sublayers.training.folders import claim
 from sublayers.training.search.draw import Candidate, draw_at_cost, patterns, read_orders
 from sublayers.training.search.log import Log, open_log
-from sublayers.training.search.price import READS, Cost, Price, price
-from sublayers.training.search.report import log_costs, report
-from sublayers.training.search.runs import find_orders, train_orders
-from sublayers.training.search.supernet import Settings
+from sublayers.training.search.settings import READS, Cost, Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sublayers.training.commands.search_space import Space
 
 # what a flag says of the architecture, by the name of its setting
 FLAGS = {
@@ -29,7 +29,7 @@ FLAGS = {
 }
 
 
-def main(argv: list[str]) -> pd.DataFrame:
+def main(argv: list[str]) -> "pd.DataFrame":
     """Search with every seed, train what is found and others of equal cost from scratch, and report (PAR, section 2.2).
 
     Args:
@@ -43,6 +43,11 @@ def main(argv: list[str]) -> pd.DataFrame:
         ValueError: bad flags, a family that cannot be mixed, or a budget that no order meets.
     """
     args, space, others = parse(argv)
+    # take seconds, which --help need not
+    from sublayers.training.search.price import Price, price
+    from sublayers.training.search.report import log_costs, report
+    from sublayers.training.search.runs import find_orders, train_orders
+
     settings = {name: getattr(args, name) for name in FLAGS}
     told = {name: getattr(args, name) for name in ("search_steps", "cost", "read", "length", "budget")}
     with claim(args.output_dir):
@@ -71,7 +76,7 @@ def main(argv: list[str]) -> pd.DataFrame:
         return report(log)
 
 
-def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
+def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]]:
     """Read the flags of the search and those of the training, and the orders that are compared with what is found.
 
     Raises:
@@ -99,6 +104,8 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Space, list[Candidate]]:
             flag, dest=name, type=float, default=defaults[name], help=f"{purpose}, default %(default)s", **several
         )
     args, flags = parser.parse_known_args(argv)
+    from sublayers.training.commands.search_space import check_mixture, read_space
+
     space = read_space(args.training, flags, args.stack)
     check_mixture(space)
     others = read_orders(args.orders) if args.orders else []

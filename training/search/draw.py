@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sublayers.configuration.sublayer_order import (
     ALPHABET,
@@ -16,7 +16,9 @@ from sublayers.configuration.sublayer_order import (
     sandwich,
     shuffled,
 )
-from sublayers.training.search.price import Price
+
+if TYPE_CHECKING:
+    from sublayers.training.search.price import Price
 
 # how often in a row nothing new may be drawn before there is nothing left, and how many are drawn to choose from
 TRIES = 2000
@@ -68,7 +70,7 @@ def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[C
     return [*found.values()]
 
 
-def draw_at_cost(order: str, price: Price, cost: float, number: int, seed: int) -> list[Candidate]:
+def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int) -> list[Candidate]:
     """Draw different orders of the letters of one, of any length and balance, at about a given cost.
 
     The first ones whose cost differs by at most 5 % or, where there are too few, those whose cost is nearest.
@@ -83,7 +85,7 @@ def draw_at_cost(order: str, price: Price, cost: float, number: int, seed: int) 
     return sorted(drawn.values(), key=lambda candidate: distances[candidate.order])[:number]
 
 
-def patterns(letters: str, price: Price, cost: float) -> list[Candidate]:
+def patterns(letters: str, price: "Price", cost: float) -> list[Candidate]:
     """Choose of each of the papers' patterns the one whose cost is nearest to another order's.
 
     Args:

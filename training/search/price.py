@@ -3,7 +3,7 @@
 from copy import copy
 from functools import partial
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,10 +15,8 @@ from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.metrics.timing import Call, time_in_turn
+from sublayers.training.search.settings import READS, Cost
 
-Cost = Literal["flops", "parameters", "milliseconds", "cache"]
-# as the orders' own table names them
-READS = dict(zip(("all", "masked", "one"), read_positions(1), strict=True))
 # more sublayers of a kind in a row, so that the clock sees something
 IN_A_ROW = 4
 REPEATS = 9

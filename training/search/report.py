@@ -21,7 +21,8 @@ from sublayers.training.search.pictures import (
     draw_orders,
     draw_probabilities,
 )
-from sublayers.training.search.price import READS, can_be_measured, milliseconds, sizes
+from sublayers.training.search.price import can_be_measured, milliseconds, sizes
+from sublayers.training.search.settings import READS
 
 
 def log_costs(log: Log, config: SublayersConfig, length: int) -> None:

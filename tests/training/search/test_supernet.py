@@ -19,7 +19,8 @@ from sublayers import (
     expand,
 )
 from sublayers.training.search.price import Price, price
-from sublayers.training.search.supernet import Architecture, Settings, SupernetTrainer, mix
+from sublayers.training.search.settings import Settings
+from sublayers.training.search.supernet import Architecture, SupernetTrainer, mix
 
 SIZES = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "dropout": 0.0}
 SIZES |= {"attention_dropout": 0.0, "activation_dropout": 0.0, "max_position_embeddings": 12}
