@@ -216,7 +216,7 @@ def late(number, generator):
     return tokens, segments, values[torch.arange(number), table[token, segment]]
 
 
-def search(task, seed, folder, trainer_class=SupernetTrainer, steps=500, **changes):
+def search(task, seed, folder, trainer_class=SupernetTrainer, steps=400, **changes):
     tokens, segments, labels = task(8000, torch.Generator().manual_seed(seed))
     set_seed(seed)
     sizes = {"vocab_size": 4 + PLACES, "type_vocab_size": PLACES, "max_position_embeddings": 1 + PLACES}
@@ -231,7 +231,7 @@ def search(task, seed, folder, trainer_class=SupernetTrainer, steps=500, **chang
     )
     counted = price(config, "sf", "parameters", 4, "all")
     # room for two of the four layers
-    how = {"warmup_share": 0.5, "learning_rate": 0.1, "price": counted, "budget": 1.1 * counted.cost("sf")} | changes
+    how = {"warmup_share": 0.3, "learning_rate": 0.1, "price": counted, "budget": 1.1 * counted.cost("sf")} | changes
     args = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
