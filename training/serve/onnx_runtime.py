@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import torch
 from jinja2 import Template
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import quant_pre_process, quantize_dynamic
 from transformers import AutoTokenizer
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
@@ -113,7 +113,7 @@ def _write_graph(model: SublayersPreTrainedModel, file: Path) -> list[str]:
     batch = _inputs(model, *EXPORTED)
     names = [*_run(model, batch)]
     shapes = {name: _dimensions(name, tensor.ndim, model.config) for name, tensor in batch.items()}
-    program = torch.onnx.export(
+    program: Any = torch.onnx.export(
         model, (), kwargs=batch, dynamic_shapes=shapes, output_names=names, dynamo=True, verbose=False
     )
     # these tell where on this machine the code is
@@ -123,7 +123,7 @@ def _write_graph(model: SublayersPreTrainedModel, file: Path) -> list[str]:
     return names
 
 
-def _dimensions(name: str, rank: int, config: SublayersConfig) -> dict[int, Any]:
+def _dimensions(name: str, rank: int, config: Any) -> dict[int, Any]:
     """Name the axes of an input; the last one is as long as there are positions."""
     length = "decoder_length" if name.startswith("decoder") else "length"
     names = ["batch", "choices"][: rank - 1]
@@ -177,10 +177,13 @@ def _check(session: onnxruntime.InferenceSession, model: SublayersPreTrainedMode
 
 
 def _quantize(full: Path, file: Path) -> None:
-    graph = onnx.load(full)
-    # where torch and the quantiser's own inference of shapes disagree, it gives up
-    del graph.graph.value_info[:]
     is_large = full.with_name(f"{MODEL}.data").exists()
+    folded = full.with_name(f"folded_{MODEL}")
+    # what is transposed while it runs, such as a head that is tied to the embeddings, would stay in 32 bits
+    quant_pre_process(full, folded, skip_symbolic_shape=True, skip_onnx_shape=True, save_as_external_data=is_large)
+    graph = onnx.load(folded)
+    # these are not the shapes that the quantiser infers, after which it gives up
+    del graph.graph.value_info[:]
     quantize_dynamic(graph, file, ["MatMul"], per_channel=True, use_external_data_format=is_large)
 
 
