@@ -25,7 +25,7 @@ COMMANDS = {
     "study orders": ("studies.orders", "study what the order does to what encoder-decoders write"),
     "attention-distance": ("commands.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
-    "export": ("commands.export", "write a model's folder with the code, licence and card that it needs"),
+    "export": ("commands.export", "write a model's folder with the code and card that it needs, or for ONNX Runtime"),
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
     "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
@@ -53,7 +53,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
-        _exit(f"sublayers {name} needs {error.name}; pip install 'sublayers[train]'")
+        missing = "onnxruntime onnxscript" if str(error.name).startswith("onnx") else "'sublayers[train]'"
+        _exit(f"sublayers {name} needs {error.name}; pip install {missing}")
     except Exception as error:
         if not (isinstance(error, (ValueError, OSError)) or is_of_a_file(error)):
             raise

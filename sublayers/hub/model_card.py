@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.dataclasses import validate_typed_dict
@@ -116,6 +116,13 @@ class Run(TypedDict, total=False):
     license: str
 
 
+class Graph(NamedTuple):
+    """A model that is a graph of another program: how it is used, in Markdown, and how large it is."""
+
+    usage: str
+    num_parameters: int
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """Read the record of a run, if a folder has one; each text is of one line.
 
@@ -140,7 +147,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     return run
 
 
-def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[str] = ()) -> None:
+def write_card(
+    folder: str | Path, model_id: str | None = None, tags: Iterable[str] = (), graph: Graph | None = None
+) -> None:
     """Write the card of the model in a folder.
 
     A card that somebody has made his own is left alone, and a class of his own is his to describe.
@@ -149,6 +158,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         folder: of a model with safetensors; what `run.json` in it says of training is told, too.
         model_id: by which it will be loaded; by default the folder's name.
         tags: for the Hub, beside our own.
+        graph: what there is instead of safetensors.
 
     Raises:
         ValueError: the record of the run cannot be read, or there is a card in another encoding than UTF-8.
@@ -172,7 +182,7 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
     drawn = stacks(config)
     data = ModelCardData(
         model_name=model_id,
-        library_name="transformers",
+        library_name=None if graph else "transformers",
         license=run.get("license", "apache-2.0"),
         pipeline_tag=task,
         language=run.get("languages"),
@@ -206,7 +216,8 @@ def write_card(folder: str | Path, model_id: str | None = None, tags: Iterable[s
         paper=paper(config.model_type),
         citation=citation(paper(config.model_type)),
         config=config,
-        num_parameters=num_parameters(folder),
+        num_parameters=graph.num_parameters if graph else num_parameters(folder),
+        usage=graph and graph.usage,
         has_loss_curve=(folder / LOSS_CURVE).exists(),
         has_tokenizer=(folder / "tokenizer_config.json").exists(),
         stacks=drawn,

@@ -68,19 +68,27 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
 
 
 def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write what a model's folder needs beside weights and code: the tokenizer it was loaded with, and a card.
+    """Write what a model's folder needs beside weights and code: its tokenizer and a card.
+
+    Raises:
+        ValueError: a tokenizer that cannot be loaded without code of its own.
+    """
+    copy_tokenizers(model, Path(folder))
+    write_card(folder)
+
+
+def copy_tokenizers(model: PreTrainedModel, folder: Path) -> None:
+    """Save the tokenizer that a model was loaded with, or both of an encoder-decoder, in a folder that has none.
 
     Raises:
         ValueError: a tokenizer that cannot be loaded without code of its own.
     """
     from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 
-    folder = Path(folder)
     if model.name_or_path and not (folder / "tokenizer_config.json").exists():
         _copy_if_there(model.name_or_path, folder)
         if getattr(model.config, "encoder_vocab_size", None):
             _copy_if_there(model.name_or_path, folder, TARGET_TOKENIZER)
-    write_card(folder)
 
 
 def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "") -> None:

@@ -5,13 +5,41 @@ from pathlib import Path
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run `export` for the command line."""
+    """Run `export` or `export_onnx` for the command line."""
     parser = argparse.ArgumentParser(prog="sublayers export", description=__doc__)
     parser.add_argument("source", type=Path, help="a model's folder, such as the output_dir of a training command")
     parser.add_argument("destination", type=Path, help="a new folder")
+    parser.add_argument(
+        "--format",
+        choices=("package", "onnx"),
+        default="package",
+        help="with its code, for transformers (default), or as a graph for ONNX Runtime",
+    )
+    parser.add_argument("--int8", action="store_true", help="of onnx: weights in 8 bits; says what that changes")
+    parser.add_argument("--texts", type=Path, metavar="FILE", help="of --int8: a text in each line, to measure this on")
     arguments = parser.parse_args(argv)
+    if arguments.int8 and arguments.format != "onnx":
+        parser.error("--int8 is of another format; add --format onnx")
+    if arguments.texts and not arguments.int8:
+        parser.error(f"--texts {arguments.texts} is for measuring int8; add --int8")
+    source, destination = arguments.source, arguments.destination
     # takes seconds, which --help need not
-    from sublayers.training.trainers.export import export
+    if arguments.format == "package":
+        from sublayers.training.trainers.export import export
 
-    export(arguments.source, arguments.destination)
-    print(f"{arguments.destination} loads with trust_remote_code=True where this package is not installed")
+        export(source, destination)
+        print(f"{destination} loads with trust_remote_code=True where this package is not installed")
+        return
+    from sublayers.training.serve.onnx_runtime import export_onnx
+
+    report = export_onnx(source, destination, arguments.int8, arguments.texts)
+    print(
+        f"{destination}/model.onnx, {report['bytes'] / 1e6:.1f} MB; in 32 bits, its outputs are those of torch but for "
+        f"{report['difference']:.1e}"
+    )
+    if arguments.int8:
+        same = "" if report["same_label"] is None else f"; {report['same_label']:.1%} have the same label"
+        print(
+            f"int8 changes the outputs of {report['texts']} texts by {report['mean']:.2g} on average and "
+            f"{report['largest']:.2g} at most{same}"
+        )

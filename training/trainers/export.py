@@ -8,6 +8,7 @@ from transformers import AutoConfig
 from sublayers import AUTO_CLASSES
 from sublayers.hub.loading import load
 from sublayers.hub.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 
 
@@ -21,11 +22,29 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
 
     Raises:
         FileExistsError: the destination holds files.
-        OSError: the source has no configuration, or no safetensors.
-        ValueError: the source is no model of this package, lacks some of its weights, or is refused by `load`
-            or `write_card`.
+        OSError, ValueError: see `read_model`.
     """
     refuse_to_overwrite(destination)
+    model = read_model(source)
+    with whole_folder(destination) as folder:
+        for name in (RUN, LOSS_CURVE, CARD):
+            if (source / name).exists():
+                shutil.copyfile(source / name, folder / name)
+        model.save_pretrained(folder, self_contained=True)
+        write_card(folder, model_id or destination.resolve().name)
+
+
+def read_model(source: Path) -> SublayersPreTrainedModel:
+    """Read the model of a folder with all of its weights, where also card and record can be read.
+
+    Args:
+        source: folder of a trained model.
+
+    Raises:
+        OSError: the source has no configuration, or no safetensors.
+        ValueError: the source is no model of this package, lacks some of its weights, is refused by `load`, or has a
+            card or a record that cannot be read.
+    """
     if not (source / "config.json").exists():
         raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
     config = load(AutoConfig, source)
@@ -43,9 +62,4 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
     model, loaded = load(heads[architecture], source, use_safetensors=True, output_loading_info=True)
     if lacking := sorted(loaded["missing_keys"]):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; train the model and save it first")
-    with whole_folder(destination) as folder:
-        for name in (RUN, LOSS_CURVE, CARD):
-            if (source / name).exists():
-                shutil.copyfile(source / name, folder / name)
-        model.save_pretrained(folder, self_contained=True)
-        write_card(folder, model_id or destination.resolve().name)
+    return model

@@ -1,4 +1,6 @@
 import json
+import re
+import sys
 
 import pytest
 import torch
@@ -154,6 +156,23 @@ def test_a_card_or_record_that_cannot_be_read_is_one_sentence(trained, tmp_path,
     assert end.value.code == 2
     assert f"{trained}/{name} is no" in capsys.readouterr().err.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_flags_of_another_format_are_refused(tmp_path, capsys):
+    for flags in (["--int8"], ["--format", "onnx", "--texts", "texts.txt"]):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["export", str(tmp_path), str(tmp_path / "exported"), *flags])
+        assert end.value.code == 2
+        assert re.search("add --(format onnx|int8)$", capsys.readouterr().err.strip())
+
+
+def test_without_onnx_runtime_it_says_what_to_install(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "sublayers.training.serve.onnx_runtime", raising=False)
+    for name in ("onnx", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(SystemExit):
+            cli.main(["export", str(trained), str(tmp_path / "exported"), "--format", "onnx"])
+        assert capsys.readouterr().err.endswith("needs onnx; pip install onnxruntime onnxscript\n")
 
 
 def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):

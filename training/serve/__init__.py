@@ -1,0 +1,1 @@
+"""A trained model in the forms that other programs serve."""
