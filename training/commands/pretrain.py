@@ -90,13 +90,13 @@ def main(argv: list[str]) -> dict[str, float]:
     run, model_flags, corpus_args, args = parse(argv)
     with claim(str(args.output_dir), args.process_index):
         checkpoint = find_checkpoint(args)
+        # the Trainer switches the cache off, and would save the model that way
+        use_cache = make_config(run, model_flags).use_cache
         trainer = make_trainer(run, model_flags, corpus_args, args, checkpoint)
         model: Any = trainer.model
-        use_cache = model.config.use_cache
         metrics: dict[str, float] = {}
         if args.do_train:
             trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
-            # the Trainer switches the cache off, and would save the model that way
             model.config.use_cache = use_cache
             trainer.save_model()
             model.config.use_cache = False
