@@ -126,7 +126,7 @@ def _draw(orders: pd.DataFrame, log: Log) -> None:
     cost, read = (log.events("search")[0].get(name, usual) for name, usual in (("cost", "flops"), ("read", "all")))
     column = next((name for name in (f"{cost}_{read}", f"{cost}_all", cost) if name in orders), "parameters")
     points = [*zip(orders["names"], orders[column], orders["loss"], strict=True)]
-    draw_costs(points, f"{column.replace('_', ', positions read: ')}", folder / "cost.svg")
+    draw_costs(points, column.replace("_", ", positions read: "), folder / "cost.svg")
 
 
 def _table(orders: pd.DataFrame, seeds: pd.Series) -> Table:
