@@ -15,7 +15,8 @@ from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDa
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from sublayers.configuration.sublayer_order import ALPHABET, cache_slots, compact, expand
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
 COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor", "_span")

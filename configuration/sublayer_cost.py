@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sublayers.configuration.sublayer_order import ALPHABET, Sizes, Work, cache_slots, counts, expand, tail_start
+from sublayers.configuration.alphabet import ALPHABET, Sizes, Work
+from sublayers.configuration.sublayer_order import cache_slots, counts, expand, tail_start
 
 
 def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
@@ -43,15 +44,17 @@ def flops(
     read: int,
     source_length: int | None = None,
     *more_sizes: Any,
+    keeps_cache: bool = False,
     **named_sizes: Any,
 ) -> int:
     """FLOPs of a forward pass over `length` tokens of which `read` positions are used, 2 for each multiply-add.
 
     From the last attention or convolution on nothing but the read positions is computed, except that attention's keys
-    and values, or all of that convolution but its output. Attention scores are counted in full, also where a causal
-    mask would hide half of them; norms, softmax, activations and biases are not counted. `source_length` is the number
-    of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens are a
-    segment behind a full memory of hidden states.
+    and values, or all of that convolution but its output. Self-attention that is read at one position has no keys and
+    values either, unless `keeps_cache`, as when a prompt is prefilled (or a model trained). Attention scores are
+    counted in full, also where a causal mask would hide half of them; norms, softmax, activations and biases are not
+    counted. `source_length` is the number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With
+    a `memory_length`, the tokens are a segment behind a full memory of hidden states.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.
@@ -61,7 +64,8 @@ def flops(
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
     source_length = length if source_length is None else source_length
     last_mixer = tail_start(order) - 1
-    work = [Work(length, length if i < last_mixer else read, source_length) for i in range(len(expand(order)))]
+    reads = [length if i < last_mixer else read for i in range(len(expand(order)))]
+    work = [Work(length, each, source_length, keeps_cache) for each in reads]
     return 2 * sum(
         ALPHABET[letter].multiply_adds(sizes, each) for letter, each in zip(expand(order), work, strict=True)
     )

@@ -7,6 +7,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from sublayers.modeling.linear import is_bare
 from sublayers.modeling.plan import Packing, select_positions
 
 
@@ -100,12 +101,45 @@ class SelfAttention(Attention):
                 attention_mask = self.causal_rows(read_positions, length, past_key_values)
 
         query = self.split_heads(self.q_proj(queries), query_packing)
+        if read_positions is not None and query.shape[2] == 1 and past_key_values is None and self.folds(hidden_states):
+            rows = hidden_states if packing is None else packing.pad(hidden_states)
+            output, weights = self.attend_to_states(query, rows, attention_mask, **kwargs)
+            return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
         key = self.split_heads(self.k_proj(hidden_states), packing)
         value = self.split_heads(self.v_proj(hidden_states), packing)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
+
+    def folds(self, states: torch.Tensor) -> bool:
+        """Say whether the weights of keys and values may be used without a call of their maps."""
+        is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
+        # the bias of the keys would get no gradient, which those who train in several processes wait for
+        learns = torch.is_grad_enabled() and self.k_proj.weight.requires_grad and not is_exported
+        return not (self.training or learns) and is_bare(self.k_proj, states) and is_bare(self.v_proj, states)
+
+    def attend_to_states(
+        self, query, states, attention_mask=None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix the states (batch, length, hidden) for one query a row (batch, heads, 1, head_dim), and map the mix.
+
+        A key is W_k x + b, so that q . k = (q W_k) . x + q . b, where the last term is the same for all keys and
+        leaves no trace in the softmax. Weights sum to 1, so that the mix of values is the value of the mix. Keys and
+        values of all the positions are then never computed.
+
+        Returns:
+            The mix (batch, 1, hidden), and the weights (batch, heads, 1, length) if the backend has them.
+        """
+        of_heads = (-1, self.head_dim, states.shape[-1])
+        # the heads are queries of one head, which is as wide as the states
+        queries = (query[:, :, 0].transpose(0, 1) @ self.k_proj.weight.view(of_heads)).transpose(0, 1)[:, None]
+        mask = None if attention_mask is None else attention_mask.transpose(1, 2)
+        mixed, weights = self.attend(queries, states[:, None], states[:, None], mask, **kwargs)
+        values = mixed.transpose(0, 1) @ self.v_proj.weight.view(of_heads).transpose(1, 2)
+        output = values.transpose(0, 1).flatten(1)[:, None]
+        output = output if self.v_proj.bias is None else output + self.v_proj.bias
+        return output, None if weights is None else weights.transpose(1, 2)
 
     def causal_rows(self, positions: torch.Tensor, length: int, past_key_values: Cache | None) -> torch.Tensor:
         """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 @cache
@@ -75,6 +76,21 @@ def onednn_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
     """Run a linear map as `onednn_linear` does: (..., in) -> (..., out)."""
     return onednn_linear(states, layer.weight, layer.bias)
+
+
+def is_bare(layer: nn.Linear, states: torch.Tensor) -> bool:
+    """Say whether a product of states with the weight is all that a linear map does.
+
+    Adapters, quantisers and offloading put something else in its place, or in the place of its weight, and whoever
+    watches it wants it called.
+    """
+    return (
+        type(layer) is nn.Linear
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+        and not is_traceable_wrapper_subclass(layer.weight)
+        and layer.weight.device == states.device
+    )
 
 
 def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

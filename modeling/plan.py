@@ -3,6 +3,9 @@
 import torch
 from transformers.utils.import_utils import is_tracing
 
+# less than one place in so many is not worth moving the others together
+LEAST_PADDING = 32
+
 
 class Packing:
     """Where each of the packed tokens belongs: (batch, length, ...) <-> (1, tokens, ...).
@@ -64,8 +67,8 @@ def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Ten
 class Plan:
     """Which positions of a batch are computed and in which layout, decided once for all sublayers.
 
-    Outside of graphs, whose shapes are fixed, padding is left out: tokens stand one behind the other, and only
-    attention's core sees rows. Positions that nobody reads leave the stack at its last attention.
+    Outside of graphs, whose shapes are fixed, padding is left out unless there is hardly any: tokens stand one behind
+    the other, and only attention's core sees rows. Positions that nobody reads leave the stack at its last attention.
 
     Attributes:
         read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
@@ -94,12 +97,15 @@ class Plan:
         real = None
         if attention_mask is not None and attention_mask.ndim == 2 and not is_recorded:
             real = attention_mask[:, -length:].bool()
+        is_zeroed = real is not None and read is None and length > 1
         if in_graph:
-            self.padding = ~real if real is not None and read is None and length > 1 else None
+            self.padding = ~real if is_zeroed else None
             return
-        # of one new token in each row there is nothing to save
-        if real is None or (length == 1 and not ragged) or real.all():
+        hidden = 0 if real is None else real.numel() - int(real.sum())
+        # of one new token in each row there is nothing to save, and little padding costs less than to leave it out
+        if real is None or (length == 1 and not ragged) or hidden * LEAST_PADDING < real.numel():
             self.packing = Packing(batch, length, None) if ragged and not is_recorded else None
+            self.padding = ~real if is_zeroed and hidden else None
         else:
             if read is not None:
                 real = real | read if ragged else real.scatter(1, read.expand(batch, -1), True)

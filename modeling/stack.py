@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward

@@ -16,9 +16,10 @@ from markupsafe import Markup
 from safetensors import safe_open
 from transformers import AutoConfig
 
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
-from sublayers.configuration.sublayer_order import ALPHABET, expand
+from sublayers.configuration.sublayer_order import expand
 
 CARD = "README.md"
 # what a training command leaves behind: its own command, data, seeds and scores

@@ -7,8 +7,9 @@ from families import small
 from torch import nn
 
 from sublayers import PARBertConfig, PARBertForSequenceClassification, SandwichLMConfig, SandwichLMForCausalLM, compact
+from sublayers.configuration.alphabet import ALPHABET, Letter
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
-from sublayers.configuration.sublayer_order import ALPHABET, Letter, tail_start
+from sublayers.configuration.sublayer_order import tail_start
 from sublayers.hub.model_card import stacks
 from sublayers.modeling.plan import Plan, select_positions
 from sublayers.modeling.stack import BUILDERS

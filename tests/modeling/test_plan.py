@@ -105,6 +105,17 @@ def test_packs_only_where_that_saves_something():
     assert Plan(tokens, mask).packing.index.tolist() == [0, 1, 2, 3]
 
 
+def test_a_little_padding_stays_and_is_zeroed():
+    tokens, mask = torch.randn(2, 32, 4), torch.ones(2, 32, dtype=torch.long)
+    mask[1, 31] = 0
+    plan = Plan(tokens, mask)
+    assert plan.packing is None
+    assert torch.equal(plan.leave(plan.enter(tokens)), tokens * mask[..., None])
+    assert Plan(tokens, mask, torch.tensor([[0]])).padding is None
+    mask[0, 0] = 0
+    assert Plan(tokens, mask).packing.index.tolist() == [*range(1, 63)]
+
+
 def test_reads_the_mask_of_the_present_tokens():
     past_and_present = torch.tensor([[0, 1, 1, 1], [0, 0, 0, 1]])
     assert Plan(torch.randn(2, 2, 4), past_and_present).packing.index.tolist() == [0, 1, 3]

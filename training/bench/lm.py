@@ -146,7 +146,8 @@ def comparison(args: argparse.Namespace) -> Comparison:
         read = 1 if task == "prefill" else args.length
         # the logits of one token need the whole body everywhere but in ours
         body_read = read if name.startswith(OURS) else args.length
-        body = flops(models[name][0], args.hidden_size, 4 * args.hidden_size, args.length, body_read)
+        sizes = (args.hidden_size, 4 * args.hidden_size, args.length, body_read)
+        body = flops(models[name][0], *sizes, keeps_cache=True)
         passes = 3 if task == "train step" else 1
         return passes * args.batch_size * (body + 2 * read * args.hidden_size * args.vocab_size) / 1e9
 

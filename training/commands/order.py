@@ -9,13 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
-from sublayers.configuration.sublayer_order import ALPHABET, compact, counts, expand
+from sublayers.configuration.sublayer_order import compact, counts, expand
 from sublayers.training.flags import positive
 
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
-    "in classification and when a prompt is prefilled. With a memory, the length is that of a segment behind it."
+    "in classification. A prompt that is prefilled costs little more than one. With a memory, the length is that of a "
+    "segment behind it."
 )
 
 
@@ -39,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         "--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of cache and memory"
     )
     parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="of convolutions")
-    parser.add_argument("--heads", type=positive, default=16, help="of convolutions, each with a kernel")
+    parser.add_argument("--heads", type=positive, default=16, help="attention heads, and kernels of a convolution")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)

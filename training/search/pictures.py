@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from sublayers.configuration.sublayer_order import ALPHABET, expand
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.sublayer_order import expand
 
 IDENTITY = "#dddddd"
 

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
-from sublayers.configuration.sublayer_order import ALPHABET, expand, tail_start
+from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.metrics.timing import Call, time_in_turn

@@ -36,7 +36,7 @@ def test_a_row_says_all_that_is_known_of_a_run(log):
     assert row["perplexity"] == pytest.approx(math.exp(1.1))
     assert row["train_loss"] == 9.0
     for read, positions in (("all", 40), ("masked", 6), ("one", 1)):
-        assert row[f"flops_{read}"] == flops("s3f3", 16, 64, 40, positions)
+        assert row[f"flops_{read}"] == flops("s3f3", 16, 64, 40, positions, num_attention_heads=2)
         assert row[f"milliseconds_{read}"] > 0
     assert row["cache_all"] == 2 * 16 * 2 * 3 * 40
 
