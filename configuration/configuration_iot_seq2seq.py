@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import strict
-from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.configuration.sublayer_order import ALPHABET, compact, expand
 
 
 @strict
@@ -17,8 +17,9 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     field chooses; the defaults are the paper's, and those of the code where the paper names none.
 
     Raises:
-        ValueError: a list of orders that is empty, repeats one or mixes different sublayers, a temperature that is not
-            positive, a least probability that so many orders cannot all have, or what every configuration refuses.
+        ValueError: a list of orders that is empty, repeats one, mixes different sublayers or has self-attention and
+            convolutions in several sequences, a temperature that is not positive, a least probability that so many
+            orders cannot all have, or what every configuration refuses.
     """
 
     model_type = "iot_seq2seq"
@@ -105,6 +106,13 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
                 raise ValueError(f"{name}={getattr(self, name)} holds an order twice; leave one of them out")
             if len({"".join(sorted(order)) for order in orders}) > 1:
                 raise ValueError(f"{name}={getattr(self, name)} must all run the same sublayers, each in another order")
+            # which a cache wants of all rows at once
+            remembering = {"".join(letter for letter in order if ALPHABET[letter].cache == "self") for order in orders}
+            if len(remembering) > 1:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} run self-attention and convolutions in the sequences "
+                    f"{sorted(remembering)}; bring them into one, and vary what stands between them"
+                )
             # even the uniform distribution would be clamped
             if len(orders) * self.min_order_probability > 1:
                 raise ValueError(

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import (
     ModelOutput,
     Seq2SeqModelOutput,
 )
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
@@ -34,14 +34,11 @@ from sublayers.modeling.order_choice import (
     OrderPredictor,
     OrderStatistics,
     auxiliary_losses,
-    cache_of_order,
     choose_order,
     confidences,
-    drop_blocks,
     mean_state,
     order_of_each_row,
     run_rows,
-    select_rows,
 )
 
 # updates from one temperature to the next
@@ -144,15 +141,15 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
             means = mean_state(inputs_embeds * self.embed_scale, attention_mask)
             logits = self.encoder_order_predictor(means)
         order = choose_order(forced_encoder_order, logits, config.encoder_orders, batch)
-        of_sources = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
-
-        def run(number: int, rows: torch.Tensor | None) -> ModelOutput:
-            dropped = drop_blocks(config.layerdrop * self.training, config.num_encoder_blocks, len(self.layers))
-            return super(IOTSeq2SeqEncoder, self).forward(
-                **select_rows(of_sources, rows), order=number, dropped=dropped, return_dict=True, **kwargs
-            )
-
-        outputs = run_rows(order, len(config.encoder_orders), run, is_tracing(inputs_embeds))
+        outputs = run_rows(
+            self,
+            super().forward,
+            order,
+            config.num_encoder_blocks,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
         orders = order_of_each_row(order, batch, device)
         encoded = IOTEncoderOutput(**outputs, encoder_order=orders, encoder_order_logits=logits)
         return self.choose_decoder_order(encoded, attention_mask, forced_decoder_order)
@@ -163,69 +160,16 @@ class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
 
     config: IOTSeq2SeqConfig
 
-    @merge_with_config_defaults
     @can_return_tuple
     def forward(  # type: ignore[override]
-        self,
-        encoder_hidden_states: torch.Tensor,
-        encoder_attention_mask: torch.Tensor | None = None,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        padding_mask: torch.Tensor | None = None,
-        order: Order = 0,
-        **kwargs,
+        self, encoder_hidden_states: torch.Tensor, *args, order: Order = 0, **kwargs
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Run the decoder in one order, or in one for each source (sources,), with a cache for the rows of each order.
+        """Run the decoder in one order, or in one for each source (sources,).
 
-        Raises:
-            ValueError: a cache that was filled when all rows had one order, or what every decoder refuses.
+        Raises what every decoder raises.
         """
-        config = self.config
-        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
-        check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
-        batch, sources = tokens.shape[0], encoder_hidden_states.shape[0]
-        of_sources = {
-            "encoder_hidden_states": encoder_hidden_states,
-            "encoder_attention_mask": encoder_attention_mask,
-        }
-        of_targets = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "padding_mask": padding_mask,
-        }
-        dense, cache = False, past_key_values
-        if isinstance(order, torch.Tensor):
-            order = order.repeat_interleave(batch // sources)
-            dense = is_tracing(tokens) and cache is None
-            use_cache = use_cache and not dense
-            if use_cache and cache is None and not self.training:
-                cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-
-        def run(number: int, rows: torch.Tensor | None) -> ModelOutput:
-            dropped = drop_blocks(config.layerdrop * self.training, config.num_decoder_blocks, len(self.layers))
-            # all rows of a source stand together
-            source_rows = None if rows is None else rows[:: batch // sources] // (batch // sources)
-            return super(IOTSeq2SeqDecoder, self).forward(
-                **select_rows(of_sources, source_rows),
-                **select_rows(of_targets, rows),
-                past_key_values=cache if cache is None or rows is None else cache_of_order(cache, number, rows),
-                use_cache=use_cache,
-                order=number,
-                dropped=dropped,
-                return_dict=True,
-                **kwargs,
-            )
-
-        outputs = run_rows(order, len(config.decoder_orders), run, dense)
-        if use_cache and cache is not None:
-            outputs["past_key_values"] = cache
-        return outputs  # type: ignore[return-value]
+        blocks = self.config.num_decoder_blocks
+        return run_rows(self, super().forward, order, blocks, encoder_hidden_states, *args, **kwargs)  # type: ignore
 
 
 class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
@@ -500,7 +444,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         """
         forced = kwargs.get("forced_decoder_order")
         if isinstance(forced, torch.Tensor) or (forced is None and self.config.num_predicted_orders[1]):
-            # a graph for each order and number of rows would be compiled
+            # a graph would make every row in every run, whatever its order
             kwargs["disable_compile"] = True
         encoder, mask, encoded = self.get_encoder(), kwargs.get("attention_mask"), kwargs.get("encoder_outputs")
         if encoded is None:

@@ -3,14 +3,12 @@
 Zhu et al. (2021), section 3.
 """
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.import_utils import is_tracing
 
@@ -103,85 +101,6 @@ def drop_blocks(rate: float, num_blocks: int, num_sublayers: int) -> set[int]:
     return {length * block + place for block, drop in enumerate(dropped) if drop for place in range(length)}
 
 
-class CacheByOrder(Cache):
-    """A cache for the rows of each order, all of the kind of an empty one."""
-
-    is_compileable = False
-
-    def __init__(self, empty: Cache):
-        super().__init__(layers=empty.layers)
-        self.empty = empty
-        self.parts: dict[int, Cache] = {}
-        self.rows: dict[int, torch.Tensor] = {}
-
-    def part(self, order: int, rows: torch.Tensor) -> Cache:
-        """Return the cache of an order, whose rows (rows,) are the same at every step."""
-        if order not in self.parts:
-            self.parts[order], self.rows[order] = copy.deepcopy(self.empty), rows
-            # whoever asks for lengths is told these, all are alike
-            self.layers = self.parts[order].layers
-        return self.parts[order]
-
-    def reorder_cache(self, beam_idx: torch.LongTensor):
-        """Let beams trade places within their source, and so within their order."""
-        for order, part in self.parts.items():
-            rows = self.rows[order]
-            part.reorder_cache(torch.searchsorted(rows, beam_idx[rows]))  # type: ignore[arg-type]
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Remove tokens from every part."""
-        for part in self.parts.values():
-            part.crop(tokens_to_remove)
-
-    def reset(self) -> None:
-        """Empty every part."""
-        for part in self.parts.values():
-            part.reset()
-
-
-def cache_of_order(cache: EncoderDecoderCache, order: int, rows: torch.Tensor) -> EncoderDecoderCache:
-    """Return the cache of an order, whose rows are (rows,), within that of all rows, which is divided if it is empty.
-
-    Raises:
-        ValueError: the cache was filled when all rows had one order.
-    """
-    for name in ("self_attention_cache", "cross_attention_cache"):
-        whole = getattr(cache, name)
-        if not isinstance(whole, CacheByOrder):
-            if whole.get_seq_length():
-                raise ValueError("this cache holds rows of one order; force that order again, or give a new cache")
-            setattr(cache, name, CacheByOrder(whole))
-    caches: Any = (cache.self_attention_cache, cache.cross_attention_cache)
-    return EncoderDecoderCache(*(whole.part(order, rows) for whole in caches))
-
-
-def rows_by_order(order: torch.Tensor) -> dict[int, torch.Tensor]:
-    """Find the rows that chose each of the orders (batch,)."""
-    return {int(number): (order == number).nonzero()[:, 0] for number in order.unique()}
-
-
-def select_rows(inputs: dict[str, torch.Tensor | None], rows: torch.Tensor | None) -> dict[str, torch.Tensor | None]:
-    """Take some rows of inputs (batch or 1, ...), or None for all; a single row is that of the whole batch."""
-    if rows is None:
-        return inputs
-    return {name: value if value is None or len(value) == 1 else value[rows] for name, value in inputs.items()}
-
-
-def merge_outputs(outputs: Sequence[ModelOutput], merge: Callable[[list[torch.Tensor]], torch.Tensor]) -> ModelOutput:
-    """Make one output of several, tensor by tensor."""
-    first = outputs[0]
-    merged: dict[str, Any] = {}
-    for name in first:
-        values = [output[name] for output in outputs]
-        if isinstance(first[name], torch.Tensor):
-            merged[name] = merge(values)
-        elif isinstance(first[name], tuple):
-            # states that nobody asked for are None
-            parts = zip(*values, strict=True)
-            merged[name] = tuple(None if each[0] is None else merge([*each]) for each in parts)
-    return type(first)(**merged)
-
-
 def choose_order(forced: Order | None, logits: torch.Tensor | None, orders: Sequence[str], batch: int) -> Order:
     """Choose the order of each row (batch,) by its scores (batch, orders), or one for all (equation 4).
 
@@ -207,23 +126,41 @@ def order_of_each_row(order: Order, batch: int, device: torch.device) -> torch.T
     return order if isinstance(order, torch.Tensor) else torch.full((batch,), order, device=device)
 
 
-def run_rows(
-    order: Order, num_orders: int, run: Callable[[int, torch.Tensor | None], ModelOutput], dense: bool
-) -> ModelOutput:
-    """Run each row in its order, and bring the outputs back into the rows' places.
+def by_place(
+    recorded: Sequence[torch.Tensor], runs: Sequence[tuple[int, tuple[int, ...]]], order: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Sort what each run made of all rows (batch, ...) by its place among the runs of a row's order, (sources,)."""
+    places: tuple[torch.Tensor, ...] = ()
+    for number in sorted({number for _, numbers in runs for number in numbers}):
+        own = [states for (_, numbers), states in zip(runs, recorded, strict=True) if number in numbers]
+        rows = (order == number).repeat_interleave(own[0].shape[0] // order.shape[0])
+        rows = rows.view(-1, *[1] * (own[0].ndim - 1))
+        places = tuple(torch.where(rows, *each) for each in zip(own, places or own, strict=True))
+    return places
 
-    `run` takes an order and its rows, or None for all of them. A `dense` run makes every row in every order and then
-    selects, since a graph that is traced cannot depend on who chose what.
-    """
-    if isinstance(order, int):
-        return run(order, None)
-    if dense:
-        rows = torch.arange(order.shape[0], device=order.device)
-        every = [run(number, None) for number in range(num_orders)]
-        return merge_outputs(every, lambda tensors: torch.stack(tensors)[order, rows])
-    rows_of = rows_by_order(order)
-    if len(rows_of) == 1:
-        return run(next(iter(rows_of)), None)
-    places = torch.cat([*rows_of.values()]).argsort()
-    parts = [run(number, rows) for number, rows in rows_of.items()]
-    return merge_outputs(parts, lambda tensors: torch.cat(tensors)[places])
+
+def run_rows(
+    body: Any, run: Callable[..., ModelOutput], order: Order, num_blocks: int, *args: Any, **kwargs: Any
+) -> ModelOutput:
+    """Run an encoder or decoder, each row in its order, and sort what is recorded by the places of the row's order."""
+    stack, dropped = body.layers, drop_blocks(body.config.layerdrop * body.training, num_blocks, len(body.layers))
+    asked = kwargs.get("output_hidden_states")
+    asked = body.config.output_hidden_states if asked is None else asked
+    if isinstance(order, torch.Tensor) and not isinstance(asked, bool):
+        # they are counted by places, not by runs
+        kwargs["output_hidden_states"] = asked is not None
+    outputs = run(*args, order=order, dropped=dropped, return_dict=True, **kwargs)
+    if isinstance(order, int) or not (outputs.get("hidden_states") or outputs.get("cross_attentions")):
+        return outputs
+    runs = stack.runs(stack.numbers(order), dropped)
+    if outputs.get("hidden_states"):
+        first, *states = outputs["hidden_states"]
+        states = [first, *by_place(states, runs, order)]
+        if not isinstance(asked, bool):
+            indices = {asked} if isinstance(asked, int) else {*asked}
+            states = [each if {i, i - len(states)} & indices else None for i, each in enumerate(states)]
+        outputs["hidden_states"] = (*states,)
+    if outputs.get("cross_attentions"):
+        crossing = [each for each in runs if stack[each[0]].mixer.reads_source]
+        outputs["cross_attentions"] = by_place(outputs["cross_attentions"], crossing, order)
+    return outputs

@@ -30,6 +30,10 @@ class Packing:
             states = rows.index_copy(0, self.index, states)
         return states.unflatten(0, (self.batch, self.length))
 
+    def part(self, tokens: torch.Tensor) -> "Packing":
+        """Say where some of the tokens (kept,) belong; the others become padding."""
+        return Packing(self.batch, self.length, tokens if self.index is None else self.index[tokens])
+
     def locate(self, positions: torch.Tensor) -> torch.Tensor:
         """Find positions (batch, kept), or the true ones of (batch, length), among the tokens: (1, kept in all)."""
         if positions.dtype == torch.bool:
@@ -74,6 +78,7 @@ class Plan:
         read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
         packing: where the packed tokens belong, or None where the batch stays a rectangle.
         leaving: what of the states, packed or not, the last attention leaves: (batch or 1, kept); None for all.
+        is_whole: whether every position is computed as it stands, for a graph's fixed shapes or for who records it.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Plan:
         batch, length = tokens.shape[:2]
         in_graph = is_tracing(tokens)
         ragged = read is not None and read.dtype == torch.bool
+        self.is_whole = in_graph or is_recorded
         self.read, self.ragged = read, ragged
         self.packing: Packing | None = None
         self.leaving = None if is_recorded or (ragged and in_graph) else read

@@ -1,10 +1,12 @@
 """A stack that runs sublayers in any order."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import expand, tail_start
@@ -12,7 +14,7 @@ from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.memory import RecurrentSublayer
-from sublayers.modeling.plan import Plan, select_positions
+from sublayers.modeling.plan import Packing, Plan, select_positions
 from sublayers.modeling.relative_attention import RelativeAttention
 from sublayers.modeling.span_attention import SpanAttention
 from sublayers.modeling.sublayer import Sublayer
@@ -73,10 +75,31 @@ BUILDERS: dict[str, Callable[..., Sublayer]] = {
 }
 
 
+def share_runs(orders: dict[int, list[int]], joints: set[int]) -> list[tuple[int, tuple[int, ...]]]:
+    """Bring several orders of the same sublayers about in few runs: a sublayer, and the orders that have come to it.
+
+    `joints` come in the same sequence in all orders, and run for all at once. Between them, a sublayer waits for the
+    orders that come to it later.
+    """
+    ahead, runs = {number: [*order] for number, order in orders.items()}, []
+    while any(ahead.values()):
+        near = {number: [*takewhile(lambda place: place not in joints, rest)] for number, rest in ahead.items()}
+        if not any(near.values()):
+            near = {number: rest[:1] for number, rest in ahead.items()}
+        following = {rest[0] for rest in near.values() if rest}
+        place = min(following, key=lambda each: (sum(each in rest[1:] for rest in near.values()), each))
+        numbers = tuple(number for number, rest in near.items() if rest[:1] == [place])
+        runs.append((place, numbers))
+        for number in numbers:
+            ahead[number].pop(0)
+    return runs
+
+
 class SublayerStack(nn.ModuleList):
     """The sublayers of an order, one after the other: (batch, length, hidden) -> (batch, length or kept, hidden).
 
-    Further orders of the same letters run the same sublayers.
+    Further orders of the same letters run the same sublayers. Where rows have different ones, a sublayer runs at once
+    for all that have come to it.
 
     What follows the last attention or convolution is position-wise, so positions that nobody reads leave the stack
     there.
@@ -93,6 +116,8 @@ class SublayerStack(nn.ModuleList):
         self.config = config
         self.indices = [self.locate(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
+        # a cache takes all rows of a batch at once
+        self.joints = {i for i, letter in enumerate(order) if ALPHABET[letter].cache == "self"}
 
     def __getitem__(self, index):
         """Return a sublayer or, for a slice, a plain list of some: without the others they are no order to run."""
@@ -110,15 +135,30 @@ class SublayerStack(nn.ModuleList):
         plan: Plan,
         encoder_hidden_states: torch.Tensor | None = None,
         cross_inputs: dict[str, Any] | None = None,
-        order: int = 0,
+        order: int | torch.Tensor = 0,
         dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
         """Run every sublayer in the order of that number as planned, and return what the plan leaves.
 
         Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers.
-        Those at the places of the order that are `dropped` are left out.
+        Those at the places of the order that are `dropped` are left out. The numbers of several orders, (batch,) or
+        (sources,), are one for each row, or for the rows that share a source; there, nothing leaves early.
         """
+        sources: dict[bool, Any] = {True: (encoder_hidden_states,), False: ()}
+        given = {True: cross_inputs or {}, False: kwargs}
+
+        def run(place: int, states: torch.Tensor, packing: Packing | None, asked: torch.Tensor | None = None):
+            layer: Any = self[place]
+            crosses = layer.mixer.reads_source
+            # by position, so that every kind of checkpointing finds the encoder's gradient
+            return layer(states, *sources[crosses], read_positions=asked, packing=packing, **given[crosses])
+
+        if isinstance(order, torch.Tensor):
+            numbers = self.numbers(order)
+            if len(numbers) > 1:
+                return self.run_several(hidden_states, plan, order, (*numbers,), dropped, run)
+            order = numbers[0]
         hidden_states, kept = plan.enter(hidden_states), plan.leaving
         # flash and flex attention cannot be asked for single queries: there the last attention runs in full
         by_query = self.config._attn_implementation in ("eager", "sdpa")
@@ -126,16 +166,52 @@ class SublayerStack(nn.ModuleList):
         if kept is not None and last_attention < 0:
             hidden_states = select_positions(hidden_states, kept)
         for i, place in enumerate(self.indices[order]):
-            layer: Any = self[place]
             leaving = kept if i == last_attention else None
             if i in dropped:
                 hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
                 continue
-            asked = leaving if by_query else None
-            # by position, so that every kind of checkpointing finds the encoder's gradient
-            sources = (encoder_hidden_states,) if layer.mixer.reads_source else ()
-            inputs = cross_inputs or {} if layer.mixer.reads_source else kwargs
-            hidden_states = layer(hidden_states, *sources, read_positions=asked, packing=plan.packing, **inputs)
+            hidden_states = run(place, hidden_states, plan.packing, leaving if by_query else None)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
         return plan.leave(hidden_states)
+
+    def run_several(
+        self,
+        hidden_states: torch.Tensor,
+        plan: Plan,
+        order: torch.Tensor,
+        everyone: tuple[int, ...],
+        dropped: Container[int],
+        run: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        """Run for each row (batch, length, hidden) the sublayers of its order, (batch,) or (sources,)."""
+        batch, length = hidden_states.shape[:2]
+        order = order.repeat_interleave(batch // order.shape[0])[:, None].expand(-1, length)
+        packing = None
+        if not plan.is_whole:
+            packing = plan.packing or Packing(batch, length, None)
+            hidden_states, order = packing.pack(hidden_states), packing.pack(order)
+        runs, chosen = self.runs(everyone, dropped), {}
+        for _, numbers in runs:
+            tokens = (order[..., None] == order.new_tensor(numbers)).any(-1)
+            chosen[numbers] = tokens if packing is None else tokens[0].nonzero()[:, 0]
+        for place, numbers in runs:
+            tokens = chosen[numbers]
+            if numbers == everyone:
+                hidden_states = run(place, hidden_states, packing)
+            elif packing is None:
+                hidden_states = torch.where(tokens[..., None], run(place, hidden_states, None), hidden_states)
+            else:
+                # the other tokens are as good as padding
+                states = run(place, hidden_states[:, tokens], packing.part(tokens))
+                hidden_states = hidden_states.index_copy(1, tokens, states)
+        return plan.leave(hidden_states) if packing is None else packing.pad(hidden_states)
+
+    def numbers(self, order: torch.Tensor) -> list[int]:
+        """Find the orders that rows (batch,) have; a graph that is traced cannot depend on them, and gets all."""
+        return [*range(len(self.indices))] if is_tracing(order) else order.unique().tolist()
+
+    def runs(self, numbers: Iterable[int], dropped: Container[int] = ()) -> list[tuple[int, tuple[int, ...]]]:
+        """Say which sublayers run, one after the other, and for which of the orders, see `share_runs`."""
+        runs = share_runs({number: self.indices[number] for number in numbers}, self.joints)
+        return [each for each in runs if each[0] not in dropped]

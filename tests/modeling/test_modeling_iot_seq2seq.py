@@ -82,6 +82,10 @@ class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
             ({"encoder_orders": ["sf", "ff"]}, "encoder_orders=.* must all run the same sublayers"),
             ({"decoder_orders": ["scf", "scff"]}, "decoder_orders=.* must all run the same sublayers"),
             (
+                {"decoder_orders": ["sdcf", "dscf"]},
+                r"in the sequences \['ds', 'sd'\]; bring them into one, and vary what stands between them",
+            ),
+            (
                 {"encoder_orders": ["sf", "fs"], "min_order_probability": 0.6},
                 "2 orders cannot all have min_order_probability=0.6; give at most 0.5",
             ),
@@ -276,18 +280,21 @@ class TestSeveralOrders(TestOneOrder):
         with pytest.raises(ValueError, match=message):
             self.translator()(**padded(), **TARGETS, **forced)
 
-    def test_a_cache_of_one_order_takes_no_mixed_batch(self):
-        model = self.translator()
-        first = model(**padded(), **TARGETS, use_cache=True, forced_decoder_order=1)
-        more = {"attention_mask": padded()["attention_mask"], "decoder_input_ids": tokens(3, 1)}
-        more |= {"encoder_outputs": (first.encoder_last_hidden_state,), "past_key_values": first.past_key_values}
-        with pytest.raises(ValueError, match="holds rows of one order; force that order again, or give a new cache"):
-            model(**more, forced_decoder_order=torch.tensor([0, 1, 2]))
-        actual = model(**more, forced_decoder_order=1).logits[:, 0]
+    def test_a_cache_serves_one_order_and_several(self):
+        model, several = self.translator(), torch.tensor([2, 1, 0])
         ids = torch.cat([TARGETS["decoder_input_ids"], tokens(3, 1)], 1)
-        encoded = {"encoder_outputs": (first.encoder_last_hidden_state,), "attention_mask": more["attention_mask"]}
-        expected = model(**encoded, decoder_input_ids=ids, forced_decoder_order=1).logits[:, -1]
-        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+        for orders, same in (
+            ((1, 1), [0, 1, 2]),
+            ((several, several), [0, 1, 2]),
+            ((1, several), [1]),
+            ((several, 1), [1]),
+        ):
+            first = model(**padded(), **TARGETS, use_cache=True, forced_decoder_order=orders[0])
+            encoded = {"encoder_outputs": (first.encoder_last_hidden_state,)}
+            encoded |= {"attention_mask": padded()["attention_mask"], "forced_decoder_order": orders[1]}
+            cached = model(**encoded, decoder_input_ids=ids[:, -1:], past_key_values=first.past_key_values)
+            expected = model(**encoded, decoder_input_ids=ids).logits[:, -1]
+            torch.testing.assert_close(cached.logits[same, 0], expected[same], atol=1e-5, rtol=1e-5)
 
     def test_encoder_outputs_bring_their_orders(self):
         model = self.translator()

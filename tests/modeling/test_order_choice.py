@@ -13,6 +13,7 @@ from common_seq2seq_training import IGNORED, full_rows, stacked
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.order_choice import OrderStatistics
+from sublayers.modeling.stack import SublayerStack, share_runs
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "vocab_size": VOCAB, "dropout": 0.0}
 TWO_BY_THREE = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc", "cfs"]}
@@ -221,19 +222,58 @@ def test_a_stack_without_a_block_is_one_of_the_others(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, BEAMS, {"cache_implementation": "static"}])
-def test_generation_decodes_each_sentence_in_its_own_order_only(options):
+def test_generation_runs_each_sentence_once_and_orders_together(options):
     model, sources = make(), tokens(8, 9)
-    counts = Counter(model.get_encoder()(sources).decoder_order.tolist())
-    assert len(counts) > 1
-    rows = []
-    model.model.decoder.layers[0].register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
-    out = model.generate(sources, **GREEDY | options, return_dict_in_generate=True)
-    assert Counter(out.decoder_order.tolist()) == counts
+    forced = torch.arange(8) % 3
+    rows: dict[str, list[int]] = {name: [] for name in (*"scf", "lm_head", "embed_tokens")}
+    decoder = model.model.decoder
+    modules = dict(zip("scf", decoder.layers, strict=True)) | {"lm_head": model.lm_head}
+    for name, module in (modules | {"embed_tokens": decoder.embed_tokens}).items():
+        module.register_forward_pre_hook(
+            lambda _, args, to=rows[name]: to.append(args[0].numel() // (16 if args[0].is_floating_point() else 1))
+        )
+    options = GREEDY | options
+    out = model.generate(sources, **options, forced_decoder_order=forced, return_dict_in_generate=True)
+    assert torch.equal(out.decoder_order, forced)
+    # of three, three and two sentences: cfs before self-attention meets fsc at f, behind it scf and fsc share c
+    expected = {"s": [8], "c": [2, 3 + 3], "f": [3 + 2, 3], "lm_head": [8], "embed_tokens": [8]}
     candidates = options.get("num_beams", 1)
-    expected = sorted(candidates * number for number in counts.values())
-    assert [sorted(rows[i : i + len(counts)]) for i in range(0, len(rows), len(counts))] == [expected] * GREEDY[
-        "max_new_tokens"
-    ]
+    lengths = [1 + step * (options.get("use_cache") is False) for step in range(GREEDY["max_new_tokens"])]
+    for name, numbers in expected.items():
+        assert rows[name] == [candidates * length * number for length in lengths for number in numbers], name
+
+
+@pytest.mark.parametrize(
+    ("orders", "joints", "number"),
+    [
+        (["scf", "fsc", "csf", "fcs"], "s", 5),
+        (["scf", "csf", "fcs"], "s", 5),
+        (["csf", "fcs"], "s", 4),
+        (["scf", "sfc", "csf", "cfs", "fsc", "fcs"], "s", 7),
+        (["sdcf", "csdf", "fcsd"], "sd", 6),
+    ],
+)
+def test_few_runs_bring_all_orders_about(orders, joints, number):
+    for blocks in (1, 3):
+        paths = {place: SublayerStack.locate(order * blocks, orders[0] * blocks) for place, order in enumerate(orders)}
+        once = {place for place, letter in enumerate(orders[0] * blocks) if letter in joints}
+        runs = share_runs(paths, once)
+        assert len(runs) == number * blocks
+        for order, path in paths.items():
+            assert [place for place, numbers in runs if order in numbers] == path
+        assert all(numbers == (*paths,) for place, numbers in runs if place in once)
+
+
+@pytest.mark.parametrize("options", [{}, BEAMS, {"cache_implementation": "static"}])
+def test_convolutions_generate_in_each_sentences_order(options):
+    orders = {"encoder_orders": ["df", "fd"], "decoder_orders": ["sdcf", "csdf", "fcsd"]}
+    model, options = make(orders, num_decoder_blocks=2, kernel_sizes=[3, 2, 5, 3]), GREEDY | options
+    forced = {"forced_encoder_order": torch.tensor([0, 1, 1]), "forced_decoder_order": torch.tensor([2, 0, 1])}
+    mixed = model.generate(**padded(), **options, **forced).unflatten(0, (3, -1))
+    for i in range(3):
+        alone = {name: int(numbers[i]) for name, numbers in forced.items()}
+        source = {name: value[i : i + 1] for name, value in padded().items()}
+        assert torch.equal(mixed[i], model.generate(**source, **options, use_cache=False, **alone))
 
 
 def test_two_threads_generate_each_in_their_own_orders():
@@ -266,17 +306,9 @@ def test_outputs_of_the_encoder_say_in_which_order_they_are_decoded():
         assert torch.equal(model.generate(**given, **GREEDY), expected)
 
 
-def test_only_inputs_that_have_rows_are_divided():
-    model, found = make(), []
-    for stack in (model.model.encoder.layers, model.model.decoder.layers):
-        stack.register_forward_pre_hook(lambda _, args, given: found.append(given.get("of_all")), with_kwargs=True)
-    # as many numbers as there are sources
-    numbers = torch.arange(3)
+def test_one_row_of_positions_is_that_of_all_targets():
+    model = make()
     orders = {"forced_encoder_order": torch.tensor([0, 1, 0]), "forced_decoder_order": torch.tensor([2, 0, 1])}
-    model(**padded(), **TARGETS, **orders, of_all=numbers)
-    assert len(found) == 2 + 3
-    assert all(each is numbers for each in found)
-    # one row of positions is that of all targets
     positions = torch.arange(TARGETS["decoder_input_ids"].shape[1])[None]
     one, many = (
         model(**padded(), **TARGETS, **orders, decoder_position_ids=ids).logits
