@@ -3,9 +3,10 @@
 from dataclasses import field
 from typing import ClassVar, Literal
 
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import strict
-from sublayers.configuration.sublayer_order import ALPHABET, compact, expand
+from sublayers.configuration.sublayer_order import compact, expand
 
 
 @strict

@@ -103,15 +103,15 @@ class Plan:
         real = None
         if attention_mask is not None and attention_mask.ndim == 2 and not is_recorded:
             real = attention_mask[:, -length:].bool()
-        is_zeroed = real is not None and read is None and length > 1
+        padding = ~real if real is not None and read is None and length > 1 else None
         if in_graph:
-            self.padding = ~real if is_zeroed else None
+            self.padding = padding
             return
         hidden = 0 if real is None else real.numel() - int(real.sum())
         # of one new token in each row there is nothing to save, and little padding costs less than to leave it out
         if real is None or (length == 1 and not ragged) or hidden * LEAST_PADDING < real.numel():
             self.packing = Packing(batch, length, None) if ragged and not is_recorded else None
-            self.padding = ~real if is_zeroed and hidden else None
+            self.padding = padding if hidden else None
         else:
             if read is not None:
                 real = real | read if ragged else real.scatter(1, read.expand(batch, -1), True)

@@ -153,13 +153,13 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
         metrics = once("squad", folder / "squad" / "all_results.json", flags, args.squad_flags)
         scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
     bert = interleaved(12)
-    heads = {"num_attention_heads": args.num_attention_heads}
-    cost = flops(order, args.hidden_size, inner, LENGTH, 1, **heads)
+    heads = args.num_attention_heads
+    cost = flops(order, args.hidden_size, inner, LENGTH, 1, num_attention_heads=heads)
     return {
         "order": order,
         "parameters": AutoModelForPreTraining.from_pretrained(pretrained).num_parameters(),
         "intermediate_size": inner,
-        "cost": cost / flops(bert, args.hidden_size, 4 * args.hidden_size, LENGTH, 1, **heads),
+        "cost": cost / flops(bert, args.hidden_size, 4 * args.hidden_size, LENGTH, 1, num_attention_heads=heads),
         "pretraining": pretraining,
         "tasks": scores,
     }
