@@ -29,8 +29,8 @@ pytest.importorskip("onnxscript")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from sublayers.training.serve import onnx_runtime  # noqa: E402
-from sublayers.training.serve.onnx_runtime import export_onnx  # noqa: E402
+from sublayers.training.serve import onnx_runtime, program  # noqa: E402
+from sublayers.training.serve.export import export_graph  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def snippet(folder):
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tmp_path, monkeypatch):
     model = save(build(family, head), tmp_path / "trained")
-    export_onnx(tmp_path / "trained", tmp_path / "served")
+    export_graph(tmp_path / "trained", tmp_path / "served", "onnx")
     session = onnxruntime.InferenceSession(tmp_path / "served" / "model.onnx")
     inputs = {"input_ids", "attention_mask"}
     if model.config.is_encoder_decoder:
@@ -110,7 +110,7 @@ def classifier(tmp_path_factory):
     save(model.to(torch.bfloat16), root / "trained", self_contained=True)
     (root / "trained" / "run.json").write_text(json.dumps({"command": "sublayers glue", "seeds": [7]}))
     (root / "texts.txt").write_text("\n".join([*TEXTS, "", ""]))
-    export_onnx(root / "trained", root / "served")
+    export_graph(root / "trained", root / "served", "onnx")
     return root
 
 
@@ -195,7 +195,7 @@ def test_what_8_bits_change_is_measured_on_texts(classifier, capsys, tmp_path):
 def test_8_bits_are_measured_on_the_standard_library_where_there_are_no_texts(tmp_path):
     # so many words that the exporter does not store their table transposed, too
     model = save(build("macaron_seq2seq", vocab_size=12000), tmp_path / "trained")
-    report = export_onnx(tmp_path / "trained", tmp_path / "served", int8=True)
+    report = export_graph(tmp_path / "trained", tmp_path / "served", "onnx", int8=True)
     assert report["texts"] > 40
     assert 0 < report["mean"] < report["largest"] < np.inf
     # words are no labels
@@ -206,18 +206,18 @@ def test_8_bits_are_measured_on_the_standard_library_where_there_are_no_texts(tm
 
 
 def test_a_graph_that_differs_is_not_kept(classifier, monkeypatch, tmp_path):
-    run = onnx_runtime._run
-    monkeypatch.setattr(onnx_runtime, "_run", lambda *given: {name: y + 2e-4 for name, y in run(*given).items()})
+    run = program.run_model
+    monkeypatch.setattr(program, "run_model", lambda *given: {name: y + 2e-4 for name, y in run(*given).items()})
     with pytest.raises(ValueError, match=r"differ from the model's by 0\.0002, more than 0\.0001"):
-        export_onnx(classifier / "trained", tmp_path / "served")
+        export_graph(classifier / "trained", tmp_path / "served", "onnx")
     assert not [*tmp_path.iterdir()]
 
 
 def test_what_is_compared_has_other_sizes_and_padding_on_either_side(classifier, monkeypatch):
-    session = onnxruntime.InferenceSession(classifier / "served" / "model.onnx")
+    graph = onnx_runtime.load(classifier / "served" / "model.onnx")
     model = PARBertForSequenceClassification.from_pretrained(classifier / "trained", dtype=torch.float32)
-    assert onnx_runtime._check(session, model) < 1e-4
-    run = onnx_runtime._run
+    assert program.check(graph, model) < 1e-4
+    run = program.run_model
     for is_such in (
         lambda mask: mask.shape[0] > 2,
         lambda mask: mask.shape == (1, 1),
@@ -229,9 +229,9 @@ def test_what_is_compared_has_other_sizes_and_padding_on_either_side(classifier,
         def wrong(model, batch, is_such=is_such):
             return {name: y + 2e-4 * bool(is_such(batch["attention_mask"])) for name, y in run(model, batch).items()}
 
-        monkeypatch.setattr(onnx_runtime, "_run", wrong)
+        monkeypatch.setattr(program, "run_model", wrong)
         with pytest.raises(ValueError, match="differ from the model's"):
-            onnx_runtime._check(session, model)
+            program.check(graph, model)
 
 
 def test_8_bits_without_texts_or_tokenizer_are_refused(classifier, tmp_path):
@@ -239,13 +239,13 @@ def test_8_bits_without_texts_or_tokenizer_are_refused(classifier, tmp_path):
     for texts, said in ((None, "has no tokenizer"), ("empty.txt", "holds no text"), ("none.txt", "there is no file")):
         (tmp_path / "empty.txt").write_text("\n \n")
         with pytest.raises((ValueError, OSError), match=said):
-            export_onnx(tmp_path / "trained", tmp_path / "served", True, texts and tmp_path / texts)
+            export_graph(tmp_path / "trained", tmp_path / "served", "onnx", True, texts and tmp_path / texts)
     assert not (tmp_path / "served").exists()
 
 
 def test_without_a_tokenizer_the_card_shows_numbers(tmp_path, monkeypatch):
     build("macaron_seq2seq").save_pretrained(tmp_path / "trained")
-    export_onnx(tmp_path / "trained", tmp_path / "served")
+    export_graph(tmp_path / "trained", tmp_path / "served", "onnx")
     monkeypatch.chdir(tmp_path)
     told = {}
     exec(compile(snippet(tmp_path / "served"), "README.md", "exec"), told)
