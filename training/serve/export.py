@@ -2,7 +2,7 @@
 
 import importlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,7 +51,8 @@ def export_graph(
         int8: compute linear maps in integers of 8 bits.
         texts: a file with a text in each line, on which the error of int8 is measured; by default, lines of the
             standard library.
-        calibration_file: a file with a text in each line, on which the ranges of int8 are measured.
+        calibration_file: a file with a text in each line, on which int8 measures once how large the inputs of linear
+            maps are; by default, that is measured while it runs.
 
     Returns:
         The graph's `file` and `bytes`, its largest `difference` to torch and, for int8, how far its outputs on `texts`
@@ -67,7 +68,7 @@ def export_graph(
     refuse_to_overwrite(destination)
     model = read_model(source).float().eval()
     lines = _read_lines(texts) if int8 else []
-    known = _read_lines(calibration_file) if calibration_file else []
+    known = _read_lines(calibration_file) if calibration_file else None
     with whole_folder(destination) as folder, TemporaryDirectory() as place:
         model.config.auto_map = {}
         model.config.save_pretrained(folder)
@@ -87,8 +88,10 @@ def export_graph(
         ranks = {name: tensor.ndim for name, tensor in draw_inputs(model, 1, 1).items()}
         if int8:
             tokenizer = load(AutoTokenizer, folder)
-            runtime.quantize(full, file, [*_tokenize(known, tokenizer, ranks, model.config)] or None)
-            report |= _error(run, runtime.load(file), _tokenize(lines, tokenizer, ranks, model.config))
+            batches = _tokenize(lines, tokenizer, ranks, model.config)
+            calibrating = _tokenize(known, tokenizer, ranks, model.config) if known else None
+            runtime.quantize(full, file, calibrating)
+            report |= _error(run, runtime.load(file), batches)
         report["bytes"] = sum(part.stat().st_size for part in folder.glob(f"{file.stem}.*"))
         usage = Template(USAGE.read_text(encoding="utf-8")).render(
             name=destination.resolve().name,
@@ -101,6 +104,7 @@ def export_graph(
             has_memory=isinstance(model.config, RecurrentLMConfig),
             int8=int8,
             own_texts=texts is not None,
+            calibrated=calibration_file is not None,
             **report,
         )
         write_card(folder, destination.resolve().name, [TAGS[form]], Graph(usage, model.num_parameters()))
@@ -120,18 +124,24 @@ def _read_lines(texts: Path | None) -> list[str]:
     return lines
 
 
-def _tokenize(lines: list[str], tokenizer: Any, ranks: dict[str, int], config: Any) -> Iterator[Batch]:
+def _tokenize(lines: list[str], tokenizer: Any, ranks: dict[str, int], config: Any) -> list[Batch]:
     """Turn each text into the inputs of a graph; a decoder has read nothing yet."""
     limit = longest(config) or LONGEST
+    batches = []
     for line in lines:
         batch = {**tokenizer([line], truncation=True, max_length=limit, return_token_type_ids=True)}
         if config.is_encoder_decoder:
             batch |= {"decoder_input_ids": [[config.decoder_start_token_id]], "decoder_attention_mask": [[1]]}
         if batch["input_ids"][0]:
-            yield {
-                name: np.array(batch[name], dtype=np.int64).reshape((1,) * (rank - 1) + (-1,))
-                for name, rank in ranks.items()
-            }
+            batches.append(
+                {
+                    name: np.array(batch[name], dtype=np.int64).reshape((1,) * (rank - 1) + (-1,))
+                    for name, rank in ranks.items()
+                }
+            )
+    if not batches:
+        raise ValueError(f"the tokenizer finds no token in the texts, of which the first is {lines[0]!r}; give others")
+    return batches
 
 
 def _error(full: Run, quantized: Run, batches: Iterable[Batch]) -> dict[str, Any]:
@@ -143,8 +153,6 @@ def _error(full: Run, quantized: Run, batches: Iterable[Batch]) -> dict[str, Any
         name, scores = next(iter(first.items()))
         if name == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
             same.append(scores.argmax() == second[name].argmax())
-    if not differences:
-        raise ValueError("the tokenizer finds no token in the texts; give others with --texts")
     return {
         "texts": len(differences),
         "mean": float(np.mean([each.mean() for each in differences])),

@@ -8,7 +8,13 @@ from typing import Any
 import onnx
 import onnxruntime
 import torch
-from onnxruntime.quantization import quant_pre_process, quantize_dynamic
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantType,
+    quant_pre_process,
+    quantize_dynamic,
+    quantize_static,
+)
 from torch.export import ExportedProgram
 
 from sublayers.training.serve.program import Batch, Run, output_names, quiet
@@ -25,9 +31,21 @@ def write(program: ExportedProgram, file: Path) -> None:
     graph.save(file)
 
 
+class _Reader(CalibrationDataReader):
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self.batches = iter(batches)
+
+    def get_next(self) -> Batch | None:
+        return next(self.batches, None)
+
+
 @quiet()
 def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> None:
-    """Store the weights of linear maps in 8 bits, a scale for each output, and round their inputs while it runs."""
+    """Store the weights of linear maps in 8 bits, with a scale for each output, and round their inputs.
+
+    The inputs' range is measured each time, or once for all on batches; in the latter case, maps of single positions,
+    such as a classifier's last, stay in 32 bits.
+    """
     is_large = full.with_name(f"{full.name}.data").exists()
     with TemporaryDirectory() as folder:
         folded = Path(folder) / full.name
@@ -36,7 +54,24 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
         graph = onnx.load(folded)
     # these are not the shapes that the quantiser infers, after which it gives up
     del graph.graph.value_info[:]
-    quantize_dynamic(graph, file, ["MatMul"], per_channel=True, use_external_data_format=is_large)
+    options: dict[str, Any] = {"per_channel": True, "use_external_data_format": is_large}
+    if batches is None:
+        quantize_dynamic(graph, file, ["MatMul"], **options)
+        return
+    weights = {weight.name for weight in graph.graph.initializer}
+    attention = [node.name for node in graph.graph.node if node.op_type == "MatMul" and node.input[1] not in weights]
+    quantize_static(
+        graph,
+        file,
+        _Reader(batches),
+        op_types_to_quantize=["MatMul"],
+        nodes_to_exclude=attention,
+        # with signed ones, each product would be one in 32 bits
+        activation_type=QuantType.QUInt8,
+        # its outputs are read in 32 bits, and to round them, too, costs a point of accuracy
+        extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
+        **options,
+    )
 
 
 def load(file: Path, threads: int | None = None) -> Run:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import openvino
 from torch.export import ExportedProgram
 
-from sublayers.training.serve.program import Batch, Run, input_names, output_names, quiet
+from sublayers.training.serve import onnx_runtime
+from sublayers.training.serve.program import Batch, Run, quiet
 
 FILE = "openvino_model.xml"
 
@@ -14,22 +16,30 @@ FILE = "openvino_model.xml"
 @quiet()
 def write(program: ExportedProgram, file: Path) -> None:
     """Write a program as a graph; the weights lie in a file beside it that ends with .bin."""
-    graph = openvino.convert_model(program)
-    for port, name in zip(
-        [*graph.inputs, *graph.outputs], [*input_names(program), *output_names(program)], strict=True
-    ):
-        port.get_tensor().set_names({name})
-    openvino.save_model(graph, file, compress_to_fp16=False)
+    with TemporaryDirectory() as folder:
+        # OpenVINO's own reader of programs makes NaN of queries that see no key, such as padding on the left
+        onnx_runtime.write(program, Path(folder) / onnx_runtime.FILE)
+        graph = openvino.convert_model(Path(folder) / onnx_runtime.FILE)
+        openvino.save_model(graph, file, compress_to_fp16=False)
 
 
 @quiet()
-def quantize(full: Path, file: Path, batches: Iterable[Batch]) -> None:
-    """Compute linear maps in integers of 8 bits; the batches tell how large their inputs are."""
+def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> None:
+    """Store the weights of linear maps and embeddings in 8 bits, with a scale for each output.
+
+    What OpenVINO rounds of their inputs is then its own choice for a processor; batches tell the range of all inputs,
+    and the linear maps are computed in integers everywhere.
+    """
     # nothing else needs it
     import nncf
 
     graph = openvino.Core().read_model(full)
-    quantized = nncf.quantize(graph, nncf.Dataset([*batches]), model_type=nncf.ModelType.TRANSFORMER)
+    if batches is None:
+        quantized = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
+    else:
+        rows = [*batches]
+        kind = nncf.ModelType.TRANSFORMER
+        quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=kind, subset_size=len(rows))
     openvino.save_model(quantized, file, compress_to_fp16=False)
 
 

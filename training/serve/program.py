@@ -5,7 +5,8 @@
 
     write(program, file)                    the program in 32 bits, for any number of rows and tokens
     quantize(full, file, batches=None)      what was written to `full`, with linear maps in 8 bits, to `file`;
-                                            `batches` of inputs tell how large activations are
+                                            `batches` of inputs tell how large activations are, without which they
+                                            are measured while it runs
     load(file, threads=None)                a function from inputs to outputs, both arrays by name, that runs on so many
                                             cores, by default on all
 
@@ -17,10 +18,11 @@
 """
 
 import inspect
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,7 +46,7 @@ def quiet() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
