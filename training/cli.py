@@ -25,10 +25,15 @@ COMMANDS = {
     "study orders": ("studies.orders", "study what the order does to what encoder-decoders write"),
     "attention-distance": ("commands.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
-    "export": ("commands.export", "write a model's folder with the code and card that it needs, or for ONNX Runtime"),
+    "export": (
+        "commands.export",
+        "write a model's folder with its code and card, or as a graph for other programs",
+    ),
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
     "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
+# what to install for a module that is in no extra of a user's
+PACKAGES = {"onnx": "onnxruntime onnxscript", "openvino": "openvino", "nncf": "nncf"}
 # what these can be asked for stands in a module of its own, which does not import the models
 SLOW = ("pretrain", "seq2seq", "glue", "squad", "study orders")
 
@@ -53,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
-        missing = "onnxruntime onnxscript" if str(error.name).startswith("onnx") else "'sublayers[train]'"
+        missing = next((to for of, to in PACKAGES.items() if str(error.name).startswith(of)), "'sublayers[train]'")
         _exit(f"sublayers {name} needs {error.name}; pip install {missing}")
     except Exception as error:
         if not (isinstance(error, (ValueError, OSError)) or is_of_a_file(error)):

@@ -5,23 +5,32 @@ from pathlib import Path
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run `export` or `export_onnx` for the command line."""
+    """Run `export` or `export_graph` for the command line."""
     parser = argparse.ArgumentParser(prog="sublayers export", description=__doc__)
     parser.add_argument("source", type=Path, help="a model's folder, such as the output_dir of a training command")
     parser.add_argument("destination", type=Path, help="a new folder")
     parser.add_argument(
         "--format",
-        choices=("package", "onnx"),
+        choices=("package", "onnx", "openvino", "torch_export"),
         default="package",
-        help="with its code, for transformers (default), or as a graph for ONNX Runtime",
+        help="with its code, for transformers (default), or as a graph for ONNX Runtime, OpenVINO or torch alone",
     )
-    parser.add_argument("--int8", action="store_true", help="of onnx: weights in 8 bits; says what that changes")
+    parser.add_argument(
+        "--int8", action="store_true", help="of onnx and openvino: linear maps in 8 bits; says what that changes"
+    )
     parser.add_argument("--texts", type=Path, metavar="FILE", help="of --int8: a text in each line, to measure this on")
+    parser.add_argument(
+        "--calibration_file",
+        type=Path,
+        metavar="FILE",
+        help="of --int8: a text in each line, to find the ranges of 8 bits; other texts than those of --texts",
+    )
     arguments = parser.parse_args(argv)
-    if arguments.int8 and arguments.format != "onnx":
-        parser.error("--int8 is of another format; add --format onnx")
-    if arguments.texts and not arguments.int8:
-        parser.error(f"--texts {arguments.texts} is for measuring int8; add --int8")
+    if arguments.int8 and arguments.format not in ("onnx", "openvino"):
+        parser.error(f"--int8 is not for {arguments.format}; add --format onnx or --format openvino")
+    for flag, purpose in (("texts", "measuring"), ("calibration_file", "calibrating")):
+        if (file := getattr(arguments, flag)) and not arguments.int8:
+            parser.error(f"--{flag} {file} is for {purpose} int8; add --int8")
     source, destination = arguments.source, arguments.destination
     # takes seconds, which --help need not
     if arguments.format == "package":
@@ -30,12 +39,14 @@ def main(argv: list[str] | None = None) -> None:
         export(source, destination)
         print(f"{destination} loads with trust_remote_code=True where this package is not installed")
         return
-    from sublayers.training.serve.onnx_runtime import export_onnx
+    from sublayers.training.serve.export import export_graph
 
-    report = export_onnx(source, destination, arguments.int8, arguments.texts)
+    report = export_graph(
+        source, destination, arguments.format, arguments.int8, arguments.texts, arguments.calibration_file
+    )
     print(
-        f"{destination}/model.onnx, {report['bytes'] / 1e6:.1f} MB; in 32 bits, its outputs are those of torch but for "
-        f"{report['difference']:.1e}"
+        f"{destination / report['file']}, {report['bytes'] / 1e6:.1f} MB; in 32 bits, its outputs are those of torch "
+        f"but for {report['difference']:.1e}"
     )
     if arguments.int8:
         same = "" if report["same_label"] is None else f"; {report['same_label']:.1%} have the same label"

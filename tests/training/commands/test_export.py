@@ -163,7 +163,7 @@ def test_flags_of_another_format_are_refused(tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             cli.main(["export", str(tmp_path), str(tmp_path / "exported"), *flags])
         assert end.value.code == 2
-        assert re.search("add --(format onnx|int8)$", capsys.readouterr().err.strip())
+        assert re.search("add --(format onnx or --format openvino|int8)$", capsys.readouterr().err.strip())
 
 
 def test_without_onnx_runtime_it_says_what_to_install(trained, tmp_path, capsys, monkeypatch):

@@ -1,0 +1,364 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from common import tokens
+from families import FAMILIES, build
+from hub_metadata import metadata_errors
+from transformers import (
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+)
+
+from sublayers import PARBertForSequenceClassification
+from sublayers.configuration.sublayer_cost import flops
+from sublayers.training import cli
+from sublayers.training.data.tokenizers import train_tokenizer
+
+pytest.importorskip("onnxscript")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+openvino = pytest.importorskip("openvino")
+pytest.importorskip("nncf")
+
+from sublayers.training.serve import export, onnx_runtime, openvino_runtime, program, torch_program  # noqa: E402
+from sublayers.training.serve.export import export_graph  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+HEADS = [(family, None) for family in FAMILIES] + [
+    ("sandwich_lm", AutoModelForSequenceClassification),
+    ("par_transformer_xl", AutoModelForSequenceClassification),
+    ("par_bert", AutoModelForPreTraining),
+    ("par_bert", AutoModelForNextSentencePrediction),
+    ("par_bert", AutoModelForTokenClassification),
+    ("par_bert", AutoModelForQuestionAnswering),
+    ("par_bert", AutoModelForMultipleChoice),
+    ("macaron_bert", AutoModelForSequenceClassification),
+]
+RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}
+every_format = pytest.mark.parametrize("form", RUNTIMES)
+TEXTS = ["Ada wrote the first program.", "the program", "Who wrote it?"]
+
+
+def save(model, folder, **options):
+    model.save_pretrained(folder, **options)
+    train_tokenizer(TEXTS[:1], "wordpiece", 60).save_pretrained(folder)
+    return model
+
+
+def a_batch(ranks, rows, length):
+    """Inputs of a graph, by the number of their axes: the first row is padded on its left, the last on its right."""
+    batch = {}
+    for name, rank in ranks.items():
+        shape = (rows, *[2] * (rank - 2), length + 3 * name.startswith("decoder"))
+        batch[name] = tokens(int(np.prod(shape[:-1])), shape[-1]).view(shape)
+        if name == "token_type_ids":
+            batch[name] %= 2
+        elif name.endswith("mask"):
+            batch[name] = torch.ones(shape, dtype=torch.long)
+            batch[name][0, ..., :4] = batch[name][-1, ..., -3:] = 0
+    return batch
+
+
+def described(folder):
+    """Number the axes of each input by the graph's own description, and name its outputs."""
+    if (folder / "model.onnx").exists():
+        session = onnxruntime.InferenceSession(folder / "model.onnx")
+        assert {given.type for given in session.get_inputs()} == {"tensor(int64)"}
+        ranks = {given.name: len(given.shape) for given in session.get_inputs()}
+        return ranks, [output.name for output in session.get_outputs()]
+    if (folder / "model.pt2").exists():
+        args, kwargs = torch.export.load(folder / "model.pt2").example_inputs
+        assert not args
+        outputs = torch.export.load(folder / "model.pt2").module(check_guards=False)(**kwargs)
+        assert type(outputs) is dict
+        return {name: tensor.ndim for name, tensor in kwargs.items()}, [*outputs]
+    graph = openvino.Core().read_model(folder / "openvino_model.xml")
+    assert {given.element_type for given in graph.inputs} == {openvino.Type.i64}
+    ranks = {given.any_name: len(given.partial_shape) for given in graph.inputs}
+    return ranks, [output.any_name for output in graph.outputs]
+
+
+def snippet(folder):
+    [code] = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    return code
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tmp_path, monkeypatch):
+    model = save(build(family, head), tmp_path / "trained")
+    inputs = {"input_ids", "attention_mask"}
+    if model.config.is_encoder_decoder:
+        inputs |= {"decoder_input_ids", "decoder_attention_mask"}
+    elif family.endswith("bert"):
+        inputs |= {"token_type_ids"}
+    # which takes seconds, and is the same for all
+    traced = program.trace(model)
+    monkeypatch.setattr(export, "trace", lambda model: traced)
+    for form, runtime in RUNTIMES.items():
+        folder = tmp_path / form
+        export_graph(tmp_path / "trained", folder, form)
+        ranks, names = described(folder)
+        assert ranks.keys() == inputs
+        run = runtime.load(folder / runtime.FILE)
+        for rows, length in ((2, 8), (3, 9), (5, 20), (4, 61), (2, 5)):
+            batch = a_batch(ranks, rows, length)
+            with torch.no_grad():
+                wanted = model(**batch, use_cache=False)
+            assert names == [*wanted]
+            given = run({name: tensor.numpy() for name, tensor in batch.items()})
+            for name in names:
+                torch.testing.assert_close(torch.from_numpy(given[name]), wanted[name], atol=1e-4, rtol=1e-4)
+        # the way to load it that the card tells
+        monkeypatch.chdir(tmp_path)
+        told = {}
+        exec(compile(snippet(folder), "README.md", "exec"), told)
+        assert told.keys() > {*names}
+        assert metadata_errors((folder / "README.md").read_text()) == ([], [])
+
+
+def test_models_of_transformers_run_alike(tmp_path):
+    config = DistilBertConfig(vocab_size=61, dim=32, n_layers=1, n_heads=4, hidden_dim=48)
+    model = DistilBertForSequenceClassification(config).eval()
+    traced = program.trace(model)
+    for runtime in RUNTIMES.values():
+        runtime.write(traced, tmp_path / runtime.FILE)
+        run = runtime.load(tmp_path / runtime.FILE, threads=1)
+        batch = a_batch(dict.fromkeys(program.input_names(traced), 2), 3, 17)
+        with torch.no_grad():
+            wanted = model(**batch).logits
+        [logits] = run({name: tensor.numpy() for name, tensor in batch.items()}).values()
+        torch.testing.assert_close(torch.from_numpy(logits), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A folder that brings its code along and has numbers of 16 bits, and the graphs of 32 bits that come from it."""
+    root = tmp_path_factory.mktemp("classifier")
+    torch.manual_seed(0)
+    model = build("par_bert", AutoModelForSequenceClassification, sublayer_order="sf5", num_labels=3)
+    save(model.to(torch.bfloat16), root / "trained", self_contained=True)
+    (root / "trained" / "run.json").write_text(json.dumps({"command": "sublayers glue", "seeds": [7]}))
+    (root / "texts.txt").write_text("\n".join([*TEXTS, "", ""]))
+    for form in RUNTIMES:
+        export_graph(root / "trained", root / form, form)
+    return root
+
+
+def in_eager(root, text):
+    model = PARBertForSequenceClassification.from_pretrained(root / "trained", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(root / "trained")
+    with torch.no_grad():
+        return model(**tokenizer([text], return_tensors="pt")).logits
+
+
+@every_format
+def test_the_card_tells_how_to_load_it_where_this_package_is_not(classifier, form):
+    code = f"{snippet(classifier / form)}import sys\nassert 'sublayers' not in sys.modules\nprint(logits.tolist())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=classifier, capture_output=True, text=True, check=True)
+    assert np.allclose(json.loads(done.stdout.splitlines()[-1]), in_eager(classifier, "A text."), atol=1e-4)
+
+
+@every_format
+def test_the_folder_holds_what_serving_needs_and_nothing_of_this_machine(classifier, form):
+    names = {path.name for path in (classifier / form).iterdir()}
+    written = {"onnx": {"model.onnx"}, "openvino": {"openvino_model.xml", "openvino_model.bin"}}
+    written["torch_export"] = {"model.pt2"}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json"}
+    assert names == {"config.json", "README.md", "run.json"} | written[form] | tokenizer
+    assert not json.loads((classifier / form / "config.json").read_text()).get("auto_map")
+    card = (classifier / form / "README.md").read_text()
+    assert "encoder `sf5`, 6 sublayers" in card
+    assert "25,651 parameters" in card
+    assert "sublayers glue" in card
+    # exporters note for each node where its code stands
+    for name in written[form]:
+        assert str(Path(cli.__file__).parents[1]).encode() not in (classifier / form / name).read_bytes()
+
+
+def graph_flops(file, batch):
+    """Count the multiplications of matrices in a graph: two FLOPs for each multiply-add."""
+    graph = onnx.load(file)
+    assert not {"Attention", "Conv", "Einsum"} & {node.op_type for node in graph.graph.node}
+    products = [node for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")]
+    matrices = {}
+    # the shapes of what a run computes
+    del graph.graph.output[:]
+    for node in products:
+        for name in (node.input[0], node.output[0]):
+            matrices[name] = onnx.ValueInfoProto(name=name)
+    graph.graph.output.extend(matrices.values())
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    found = dict(zip(matrices, session.run(None, batch), strict=True))
+    return sum(2 * found[node.output[0]].size * found[node.input[0]].shape[-1] for node in products)
+
+
+def openvino_flops(file, batch):
+    """Count the multiplications of matrices in a graph, as above, from the shapes that it infers for a batch."""
+    graph = openvino.Core().read_model(file)
+    graph.reshape({name: openvino.PartialShape([*array.shape]) for name, array in batch.items()})
+    nodes = graph.get_ordered_ops()
+    assert not {"Convolution", "Einsum"} & {node.get_type_name() for node in nodes}
+    total = 0
+    for node in nodes:
+        if node.get_type_name() == "MatMul":
+            shared = [*node.input(0).get_partial_shape().to_shape()][-2 if node.get_attributes()["transpose_a"] else -1]
+            total += 2 * int(np.prod([*node.output(0).get_partial_shape().to_shape()])) * shared
+        elif node.get_type_name() == "ScaledDotProductAttention":
+            query, key = ([*node.input(place).get_partial_shape().to_shape()] for place in (0, 1))
+            total += 2 * 2 * int(np.prod(query)) * key[-2]
+    return total
+
+
+@pytest.mark.parametrize("length", [7, 40])
+@pytest.mark.parametrize(("form", "count"), [("onnx", graph_flops), ("openvino", openvino_flops)])
+def test_of_a_long_tail_one_position_is_computed(classifier, form, count, length):
+    hidden, intermediate, labels = 32, 48, 3
+    batch = {name: np.ones((1, length), dtype=np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    head = 2 * hidden * hidden + 2 * hidden * labels
+    counted = count(classifier / form / RUNTIMES[form].FILE, batch)
+    assert counted == flops("sf5", hidden, intermediate, length, read=1) + head
+
+
+def linear_maps(folder):
+    """Count the linear maps of a graph that are computed from weights of 8 bits."""
+    if (folder / "model.onnx").exists():
+        graph = onnx.load(folder / "model.onnx").graph
+        # one that rounds in fixed ranges reads weights that are converted back, which the runtime turns into integers
+        bytes_ = {weight.name for weight in graph.initializer if weight.data_type == onnx.TensorProto.INT8}
+        back = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in bytes_}
+        products = [node for node in graph.node if node.op_type == "MatMul" and node.input[1] in back]
+        return len(products) + sum(node.op_type == "MatMulInteger" for node in graph.node)
+    graph = openvino.Core().read_model(folder / "openvino_model.xml")
+
+    def reads_bytes(node):
+        if node.get_type_name() == "Constant":
+            return node.get_output_element_type(0) == openvino.Type.i8
+        kinds = ("Convert", "Multiply", "Subtract", "Reshape", "Transpose")
+        first = node.input(0).get_source_output().get_node() if node.get_type_name() in kinds else None
+        return first is not None and reads_bytes(first)
+
+    products = [node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul"]
+    return sum(reads_bytes(node.input(1).get_source_output().get_node()) for node in products)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_what_8_bits_change_is_measured_on_texts(classifier, form, calibrated, capsys, tmp_path):
+    flags = ["--format", form, "--int8", "--texts", str(classifier / "texts.txt")]
+    if calibrated:
+        (tmp_path / "calibration.txt").write_text("Who wrote the program?\nthe first")
+        flags += ["--calibration_file", str(tmp_path / "calibration.txt")]
+    cli.main(["export", str(classifier / "trained"), str(tmp_path / "served"), *flags])
+    printed = capsys.readouterr().out
+    tokenizer = AutoTokenizer.from_pretrained(classifier / "trained")
+    file = RUNTIMES[form].FILE
+    full, small = (RUNTIMES[form].load(folder / file) for folder in (classifier / form, tmp_path / "served"))
+    logits = [
+        [run(dict(tokenizer([text], return_tensors="np")))["logits"][0] for run in (full, small)] for text in TEXTS
+    ]
+    differences = np.abs([first - second for first, second in logits])
+    same = np.mean([first.argmax() == second.argmax() for first, second in logits])
+    assert 0 < differences.mean() < 0.5
+    mean, largest = f"{differences.mean():.2g}", f"{differences.max():.2g}"
+    assert f"of 3 texts by {mean} on average and {largest} at most; {same:.1%} have the same label" in printed
+    card = (tmp_path / "served" / "README.md").read_text()
+    assert f"on 3 texts of its users, mean and largest | {mean}, {largest} |" in card
+    assert f"the same label | {100 * same:.1f} %" in card
+    assert ("ranges that were measured on other texts" in card) == calibrated
+    # every linear map: 4 of attention, 2 of each feed-forward, the pooler and the classifier; of ONNX in fixed ranges,
+    # these two stay, since they read single positions
+    assert linear_maps(tmp_path / "served") == 4 + 2 * 5 + (0 if calibrated and form == "onnx" else 2)
+    assert linear_maps(classifier / form) == 0
+    sizes = [
+        sum(part.stat().st_size for part in folder.glob(f"{Path(file).stem}.*"))
+        for folder in (tmp_path / "served", classifier / form)
+    ]
+    assert f"{file}, {sizes[0] / 1e6:.1f} MB" in printed
+    # the description of fixed ranges is larger than what they save of so few weights
+    assert calibrated or sizes[0] < sizes[1]
+
+
+def test_ranges_of_8_bits_come_from_the_calibration_file(classifier, tmp_path):
+    served = []
+    for name, text in (("a", "Ada"), ("b", "program program first")):
+        (tmp_path / f"{name}.txt").write_text(text)
+        export_graph(
+            classifier / "trained", tmp_path / name, "onnx", True, classifier / "texts.txt", tmp_path / f"{name}.txt"
+        )
+        served.append((tmp_path / name / "model.onnx").read_bytes())
+    assert served[0] != served[1]
+
+
+def test_8_bits_are_measured_on_the_standard_library_where_there_are_no_texts(tmp_path):
+    # so many words that the exporter does not store their table transposed, too
+    model = save(build("macaron_seq2seq", vocab_size=12000), tmp_path / "trained")
+    report = export_graph(tmp_path / "trained", tmp_path / "served", "onnx", int8=True)
+    assert report["texts"] > 40
+    assert 0 < report["mean"] < report["largest"] < np.inf
+    # words are no labels
+    assert report["same_label"] is None
+    operations = [node.op_type for node in onnx.load(tmp_path / "served" / "model.onnx").graph.node]
+    assert operations.count("MatMulInteger") == sum(isinstance(module, torch.nn.Linear) for module in model.modules())
+    assert "lines of the Python standard library" in (tmp_path / "served" / "README.md").read_text()
+
+
+def test_a_graph_that_differs_is_not_kept(classifier, monkeypatch, tmp_path):
+    run = program.run_model
+    monkeypatch.setattr(program, "run_model", lambda *given: {name: y + 2e-4 for name, y in run(*given).items()})
+    with pytest.raises(ValueError, match=r"differ from the model's by 0\.0002, more than 0\.0001"):
+        export_graph(classifier / "trained", tmp_path / "served", "torch_export")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_compared_has_other_sizes_and_padding_on_either_side(classifier, monkeypatch):
+    graph = onnx_runtime.load(classifier / "onnx" / "model.onnx")
+    model = PARBertForSequenceClassification.from_pretrained(classifier / "trained", dtype=torch.float32)
+    assert program.check(graph, model) < 1e-4
+    run = program.run_model
+    for is_such in (
+        lambda mask: mask.shape[0] > 2,
+        lambda mask: mask.shape == (1, 1),
+        lambda mask: mask.shape[1] > 8,
+        lambda mask: not mask[:, 0].all(),
+        lambda mask: not mask[:, -1].all(),
+    ):
+
+        def wrong(model, batch, is_such=is_such):
+            return {name: y + 2e-4 * bool(is_such(batch["attention_mask"])) for name, y in run(model, batch).items()}
+
+        monkeypatch.setattr(program, "run_model", wrong)
+        with pytest.raises(ValueError, match="differ from the model's"):
+            program.check(graph, model)
+
+
+def test_8_bits_without_texts_or_tokenizer_are_refused(classifier, tmp_path):
+    build("par_bert").save_pretrained(tmp_path / "trained")
+    for texts, said in ((None, "has no tokenizer"), ("empty.txt", "holds no text"), ("none.txt", "there is no file")):
+        (tmp_path / "empty.txt").write_text("\n \n")
+        with pytest.raises((ValueError, OSError), match=said):
+            export_graph(tmp_path / "trained", tmp_path / "served", "onnx", True, texts and tmp_path / texts)
+    assert not (tmp_path / "served").exists()
+
+
+@every_format
+def test_without_a_tokenizer_the_card_shows_numbers(form, tmp_path, monkeypatch):
+    build("macaron_seq2seq").save_pretrained(tmp_path / "trained")
+    export_graph(tmp_path / "trained", tmp_path / "served", form)
+    monkeypatch.chdir(tmp_path)
+    told = {}
+    exec(compile(snippet(tmp_path / "served"), "README.md", "exec"), told)
+    assert told["logits"].shape == (1, 1, 61)

@@ -1,0 +1,161 @@
+"""A model's folder as one for another program, which needs neither this package nor the model's code."""
+
+import importlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from jinja2 import Template
+from transformers import AutoTokenizer
+
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.hub.loading import load
+from sublayers.hub.model_card import LOSS_CURVE, RUN, Graph, write_card
+from sublayers.hub.self_contained import copy_tokenizers
+from sublayers.training.data.corpus import standard_library
+from sublayers.training.data.files import check_file, reading
+from sublayers.training.folders import refuse_to_overwrite, whole_folder
+from sublayers.training.serve.program import Batch, Run, check, draw_inputs, longest, output_names, trace
+from sublayers.training.trainers.export import read_model
+
+USAGE = Path(__file__).with_name("usage_template.md")
+# a module for each format; it is imported when it is asked for, since nobody has to install all of these programs
+RUNTIMES = {"onnx": "onnx_runtime", "openvino": "openvino_runtime", "torch_export": "torch_program"}
+TAGS = {"onnx": "onnx", "openvino": "openvino", "torch_export": "torch.export"}
+# where positions have no end, a text has one
+LONGEST = 512
+# lines of the standard library that stand for somebody's texts
+NUMBER_OF_LINES = 64
+
+
+def export_graph(
+    source: Path,
+    destination: Path,
+    form: str,
+    int8: bool = False,
+    texts: Path | None = None,
+    calibration_file: Path | None = None,
+) -> dict[str, Any]:
+    """Write a model as a graph for another program into a new folder, with configuration, tokenizer and card.
+
+    The graph takes any number of rows and tokens, padded on either side, and computes what follows the last attention
+    only where the head reads. It has neither cache nor memory.
+
+    Args:
+        source: folder of a trained model.
+        destination: a new folder.
+        form: one of `RUNTIMES`.
+        int8: compute linear maps in integers of 8 bits.
+        texts: a file with a text in each line, on which the error of int8 is measured; by default, lines of the
+            standard library.
+        calibration_file: a file with a text in each line, on which int8 measures once how large the inputs of linear
+            maps are; by default, that is measured while it runs.
+
+    Returns:
+        The graph's `file` and `bytes`, its largest `difference` to torch and, for int8, how far its outputs on `texts`
+        texts are from those in 32 bits: `mean`, `largest` and, for a classifier, the share with the `same_label`, else
+        None.
+
+    Raises:
+        FileExistsError: the destination holds files.
+        OSError, ValueError: see `read_model`; there is no such file of texts, or no text in it; there is no tokenizer,
+            which texts need; or the graph's outputs are not those of torch.
+    """
+    runtime = importlib.import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
+    refuse_to_overwrite(destination)
+    model = read_model(source).float().eval()
+    lines = _read_lines(texts) if int8 else []
+    known = _read_lines(calibration_file) if calibration_file else None
+    with whole_folder(destination) as folder, TemporaryDirectory() as place:
+        model.config.auto_map = {}
+        model.config.save_pretrained(folder)
+        copy_tokenizers(model, folder)
+        has_tokenizer = (folder / "tokenizer_config.json").exists()
+        if int8 and not has_tokenizer:
+            raise ValueError(f"{source} has no tokenizer, without which int8 cannot be measured; save it there")
+        for name in (RUN, LOSS_CURVE):
+            if (source / name).exists():
+                shutil.copyfile(source / name, folder / name)
+
+        program = trace(model)
+        file, full = folder / runtime.FILE, (Path(place) if int8 else folder) / runtime.FILE
+        runtime.write(program, full)
+        run = runtime.load(full)
+        report: dict[str, Any] = {"file": runtime.FILE, "difference": check(run, model)}
+        ranks = {name: tensor.ndim for name, tensor in draw_inputs(model, 1, 1).items()}
+        if int8:
+            tokenizer = load(AutoTokenizer, folder)
+            batches = _tokenize(lines, tokenizer, ranks, model.config)
+            calibrating = _tokenize(known, tokenizer, ranks, model.config) if known else None
+            runtime.quantize(full, file, calibrating)
+            report |= _error(run, runtime.load(file), batches)
+        report["bytes"] = sum(part.stat().st_size for part in folder.glob(f"{file.stem}.*"))
+        usage = Template(USAGE.read_text(encoding="utf-8")).render(
+            name=destination.resolve().name,
+            form=form,
+            ranks=ranks,
+            outputs=output_names(program),
+            config=model.config,
+            has_tokenizer=has_tokenizer,
+            is_decoder="token_type_ids" not in ranks,
+            has_memory=isinstance(model.config, RecurrentLMConfig),
+            int8=int8,
+            own_texts=texts is not None,
+            calibrated=calibration_file is not None,
+            **report,
+        )
+        write_card(folder, destination.resolve().name, [TAGS[form]], Graph(usage, model.num_parameters()))
+    return report
+
+
+def _read_lines(texts: Path | None) -> list[str]:
+    if texts is None:
+        documents = standard_library()["validation"].take(NUMBER_OF_LINES)["text"]
+        # of each document, what its first line says that is no mark of a comment
+        return [next(line for line in text.splitlines() if line.strip("\"'# ")) for text in documents if text.strip()]
+    check_file(texts, [".txt"])
+    with reading(str(texts)):
+        lines = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{texts} holds no text; give a file with a text in each line")
+    return lines
+
+
+def _tokenize(lines: list[str], tokenizer: Any, ranks: dict[str, int], config: Any) -> list[Batch]:
+    """Turn each text into the inputs of a graph; a decoder has read nothing yet."""
+    limit = longest(config) or LONGEST
+    batches = []
+    for line in lines:
+        batch = {**tokenizer([line], truncation=True, max_length=limit, return_token_type_ids=True)}
+        if config.is_encoder_decoder:
+            batch |= {"decoder_input_ids": [[config.decoder_start_token_id]], "decoder_attention_mask": [[1]]}
+        if batch["input_ids"][0]:
+            batches.append(
+                {
+                    name: np.array(batch[name], dtype=np.int64).reshape((1,) * (rank - 1) + (-1,))
+                    for name, rank in ranks.items()
+                }
+            )
+    if not batches:
+        raise ValueError(f"the tokenizer finds no token in the texts, of which the first is {lines[0]!r}; give others")
+    return batches
+
+
+def _error(full: Run, quantized: Run, batches: Iterable[Batch]) -> dict[str, Any]:
+    """Compare the outputs of two graphs."""
+    differences, same = [], []
+    for batch in batches:
+        first, second = full(batch), quantized(batch)
+        differences.append(np.concatenate([np.abs(first[name] - second[name]).ravel() for name in first]))
+        name, scores = next(iter(first.items()))
+        if name == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
+            same.append(scores.argmax() == second[name].argmax())
+    return {
+        "texts": len(differences),
+        "mean": float(np.mean([each.mean() for each in differences])),
+        "largest": float(max(each.max() for each in differences)),
+        "same_label": float(np.mean(same)) if same else None,
+    }

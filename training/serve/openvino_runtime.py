@@ -1,0 +1,52 @@
+"""A program as a graph for OpenVINO, where neither torch nor this package is installed; see `program`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import openvino
+from torch.export import ExportedProgram
+
+from sublayers.training.serve import onnx_runtime
+from sublayers.training.serve.program import Batch, Run, quiet
+
+FILE = "openvino_model.xml"
+
+
+@quiet()
+def write(program: ExportedProgram, file: Path) -> None:
+    """Write a program as a graph; the weights lie in a file beside it that ends with .bin."""
+    with TemporaryDirectory() as folder:
+        # OpenVINO's own reader of programs makes NaN of queries that see no key, such as padding on the left
+        onnx_runtime.write(program, Path(folder) / onnx_runtime.FILE)
+        graph = openvino.convert_model(Path(folder) / onnx_runtime.FILE)
+        openvino.save_model(graph, file, compress_to_fp16=False)
+
+
+@quiet()
+def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> None:
+    """Store the weights of linear maps and embeddings in 8 bits, with a scale for each output.
+
+    What OpenVINO rounds of their inputs is then its own choice for a processor; batches tell the range of all inputs,
+    and the linear maps are computed in integers everywhere.
+    """
+    # nothing else needs it
+    import nncf
+
+    graph = openvino.Core().read_model(full)
+    if batches is None:
+        quantized = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
+    else:
+        rows = [*batches]
+        kind = nncf.ModelType.TRANSFORMER
+        quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=kind, subset_size=len(rows))
+    openvino.save_model(quantized, file, compress_to_fp16=False)
+
+
+def load(file: Path, threads: int | None = None) -> Run:
+    """Read a graph as a function from inputs to outputs, both by name."""
+    # some processors would compute in 16 bits; 0 is all cores
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads or 0}
+    graph = openvino.Core().compile_model(file, "CPU", options)
+    names = [output.any_name for output in graph.outputs]
+    return lambda batch: dict(zip(names, graph(batch).values(), strict=True))
