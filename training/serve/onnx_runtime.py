@@ -54,18 +54,18 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
         graph = onnx.load(folded)
     # these are not the shapes that the quantiser infers, after which it gives up
     del graph.graph.value_info[:]
-    options: dict[str, Any] = {"per_channel": True, "use_external_data_format": is_large}
+    # weights that attention divides by heads have no scales by output in ONNX Runtime
+    weights = {weight.name for weight in graph.graph.initializer if len(weight.dims) == 2}
+    attention = [node.name for node in graph.graph.node if node.op_type == "MatMul" and node.input[1] not in weights]
+    options: dict[str, Any] = {"per_channel": True, "use_external_data_format": is_large, "nodes_to_exclude": attention}
     if batches is None:
         quantize_dynamic(graph, file, ["MatMul"], **options)
         return
-    weights = {weight.name for weight in graph.graph.initializer}
-    attention = [node.name for node in graph.graph.node if node.op_type == "MatMul" and node.input[1] not in weights]
     quantize_static(
         graph,
         file,
         _Reader(batches),
         op_types_to_quantize=["MatMul"],
-        nodes_to_exclude=attention,
         # with signed ones, each product would be one in 32 bits
         activation_type=QuantType.QUInt8,
         # its outputs are read in 32 bits, and to round them, too, costs a point of accuracy
