@@ -66,6 +66,14 @@ SIZES = {
         "vocab_size": (30522, "tokens in the vocabulary"),
         "repeats": (5, "rounds, after one to warm up"),
     },
+    "serve": {
+        "layers": (12, "layers of BERT; DistilBERT and MiniLM have half of them, the latter half of the width, too"),
+        "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
+        "heads": (12, "attention heads"),
+        "vocab_size": (30522, "tokens in the vocabulary"),
+        "repeats": (200, "calls of each model"),
+        "seconds": (300, "of a runtime and shape, after which there are fewer calls, but no fewer than 20"),
+    },
     "iot": {
         "layers": (6, "blocks of the encoder, and as many of the decoder"),
         "hidden_size": (512, "width; feed-forward sublayers are twice as wide"),
@@ -87,11 +95,13 @@ SIZES = {
 DEFAULT_ORDERS = {
     "lm": "interleaved and half sandwiched; with --memory, interleaved and PAR's",
     "bert": "BERT's, PAR BERT's and three with attention first",
+    "serve": "BERT's, PAR BERT's and three with attention first",
     "iot": "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
     "seq2seq": "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
     "spans": "one attention sublayer of the sandwich character model",
     "supernet": "interleaved",
 }
+RUNTIMES = ("torch.compile", "torch", "onnx", "onnx int8", "openvino", "openvino int8")
 BERT_TASKS = ("classification", "question answering", "fine-tuning step", "MLM training step")
 
 
@@ -118,13 +128,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
             if name in with_memory:
                 usual += f"; with --memory {with_memory[name][0]}, {with_memory[name][1]}"
             own.add_argument(*flags, type=positive, default=default, help=f"{purpose} ({usual})")
+        own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
+        own.set_defaults(module=family)
+        if family == "serve":
+            own.set_defaults(device=torch.device("cpu"), dtype="float32", threads=None, json=None)
+            continue
         own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
         own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
         own.add_argument("--threads", type=positive, help="default: torch's choice")
-        own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
-        own.set_defaults(module=family)
-    lm, bert, iot, seq2seq, spans, _ = (families.choices[name] for name in DEFAULT_ORDERS)
+    lm, bert, serve, iot, seq2seq, spans, _ = (families.choices[name] for name in DEFAULT_ORDERS)
     lm.add_argument(
         "--memory",
         action="store_const",
@@ -139,6 +152,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     shapes = ["1x128", "1x384", "8x128", "mixed"]
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     bert.add_argument("--tasks", nargs="+", choices=BERT_TASKS, default=list(BERT_TASKS))
+    shapes = ["1x16", "1x128", "1x512", "32x128", "mixed"]
+    serve.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
+    serve.add_argument(
+        "--runtimes", nargs="+", choices=RUNTIMES, default=list(RUNTIMES[1:]), help="default: all but torch.compile"
+    )
+    counts = ("--thread-counts", "--thread_counts")
+    serve.add_argument(*counts, type=positive, nargs="+", default=[1, 2], help="one after the other (default: 1 2)")
+    folder = ("--output-dir", "--output_dir")
+    serve.add_argument(*folder, type=Path, help="a new folder for serve.csv, with all numbers, and a picture")
     shapes = ["8x32", "mixed"]
     seq2seq.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     shapes = ["64x20"]
@@ -170,6 +192,9 @@ def main(argv: list[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
+    if args.family == "serve":
+        family_module("serve").run(args)
+        return
     comparison = family_module(args.module).comparison(args)
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
