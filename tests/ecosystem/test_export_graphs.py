@@ -357,6 +357,9 @@ def test_8_bits_without_texts_or_tokenizer_are_refused(classifier, tmp_path):
         (tmp_path / "empty.txt").write_text("\n \n")
         with pytest.raises((ValueError, OSError), match=said):
             export_graph(tmp_path / "trained", tmp_path / "served", "onnx", True, texts and tmp_path / texts)
+        if texts:
+            with pytest.raises((ValueError, OSError), match=said):
+                export_graph(classifier / "trained", tmp_path / "served", "onnx", True, None, tmp_path / texts)
     assert not (tmp_path / "served").exists()
 
 

@@ -21,6 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--texts", type=Path, metavar="FILE", help="of --int8: a text in each line, to measure this on")
     parser.add_argument(
         "--calibration_file",
+        "--calibration-file",
         type=Path,
         metavar="FILE",
         help="of --int8: a text in each line, to find the ranges of 8 bits; other texts than those of --texts",

@@ -159,7 +159,12 @@ def test_a_card_or_record_that_cannot_be_read_is_one_sentence(trained, tmp_path,
 
 
 def test_flags_of_another_format_are_refused(tmp_path, capsys):
-    for flags in (["--int8"], ["--format", "onnx", "--texts", "texts.txt"]):
+    for flags in (
+        ["--int8"],
+        ["--int8", "--format", "torch_export"],
+        ["--format", "onnx", "--texts", "texts.txt"],
+        ["--format", "openvino", "--calibration-file", "texts.txt"],
+    ):
         with pytest.raises(SystemExit) as end:
             cli.main(["export", str(tmp_path), str(tmp_path / "exported"), *flags])
         assert end.value.code == 2
