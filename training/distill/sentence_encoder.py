@@ -17,10 +17,12 @@ def save_sentence_encoder(folder: str | Path, teacher: Teacher, max_length: int)
     Args:
         folder: with model and tokenizer.
         teacher: by whose pooling the student was trained.
-        max_length: tokens that are read of a text.
+        max_length: tokens of a text that are read where the teacher does not say how many.
     """
     method = {"modality_config": FIRST_TOKEN, "module_output_name": "token_embeddings"}
-    body = Transformer(str(folder), max_seq_length=max_length, **(method if teacher.pooling == "cls" else {}))
+    body = Transformer(str(folder), **(method if teacher.pooling == "cls" else {}))
+    positions = body.model.config.max_position_embeddings
+    body.max_seq_length = min(teacher.max_seq_length or max_length, positions)
     modules = [body, Pooling(body.get_embedding_dimension(), teacher.pooling)]
     if teacher.normalize:
         modules.append(Normalize())
