@@ -69,6 +69,7 @@ def test_new_sublayers_start_as_identities(norm_position):
     found.base_model.layers.run_in(student.start)
     with torch.no_grad():
         torch.testing.assert_close(found(ids).last_hidden_state, model(ids).last_hidden_state, rtol=1e-5, atol=1e-5)
+        assert not any(layer.mixer(torch.randn(2, 32))[0].any() for layer in found.base_model.layers[-3:])
         # but they can learn
         found.base_model.layers[-1].mixer.fc2.weight.normal_()
         assert not torch.allclose(found(ids).last_hidden_state, model(ids).last_hidden_state, atol=1e-2)
