@@ -113,7 +113,7 @@ class SublayerStack(nn.ModuleList):
             # a mark, since maps are initialised one by one, and quantisers want them plain
             layer.mixer.output_map.num_sublayers = len(order)
             self.append(layer)
-        self.config = config
+        self.config, self.order = config, order
         self.indices = [self.locate(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
         # a cache takes all rows of a batch at once
@@ -122,6 +122,18 @@ class SublayerStack(nn.ModuleList):
     def __getitem__(self, index):
         """Return a sublayer or, for a slice, a plain list of some: without the others they are no order to run."""
         return nn.ModuleList([*self][index]) if isinstance(index, slice) else super().__getitem__(index)
+
+    def run_in(self, order: str) -> None:
+        """Run the sublayers in another order of the same letters from now on; which is which does not change.
+
+        This is for training: what is saved runs in the order of the configuration.
+
+        Raises:
+            ValueError: an order of other letters.
+        """
+        if sorted(expand(order)) != sorted(self.order):
+            raise ValueError(f"{order!r} has other sublayers than {self.order!r}; give an order of the same letters")
+        self.indices[0], self.last_attention[0] = self.locate(expand(order), self.order), tail_start(order) - 1
 
     @staticmethod
     def locate(order: str, first: str) -> list[int]:

@@ -44,7 +44,7 @@ def is_module(name: str) -> bool:
 
 def test_the_rooms_are_found():
     rooms = {path.parent.name for path in SOURCES["training"]}
-    assert {"training", "data", "metrics", "trainers", "convert", "search", "serve", *DOORS} == rooms
+    assert {"training", "data", "metrics", "trainers", "convert", "distill", "search", "serve", *DOORS} == rooms
     assert {"sublayers", "hub", "tasks"} == {path.parent.name for path in SOURCES["sublayers"]}
 
 

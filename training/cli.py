@@ -13,6 +13,7 @@ COMMANDS = {
     "tokenizer": ("commands.tokenizer", "train a tokenizer"),
     "pretrain": ("commands.pretrain", "train or evaluate a language model"),
     "seq2seq": ("commands.seq2seq", "train and evaluate encoder-decoders, such as for translation"),
+    "distill": ("commands.distill", "teach a cheaper order what a trained encoder or classifier answers"),
     "glue": ("commands.glue", "fine-tune and evaluate on the GLUE tasks"),
     "squad": ("commands.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "recipe": ("commands.recipe", "describe recipes: their orders, costs, settings, and what the papers report"),
@@ -33,9 +34,14 @@ COMMANDS = {
     "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
 # what to install for a module that is in no extra of a user's
-PACKAGES = {"onnx": "onnxruntime onnxscript", "openvino": "openvino", "nncf": "nncf"}
+PACKAGES = {
+    "onnx": "onnxruntime onnxscript",
+    "openvino": "openvino",
+    "nncf": "nncf",
+    "sentence_transformers": "sentence-transformers",
+}
 # what these can be asked for stands in a module of its own, which does not import the models
-SLOW = ("pretrain", "seq2seq", "glue", "squad", "study orders")
+SLOW = ("pretrain", "seq2seq", "distill", "glue", "squad", "study orders")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMPreTrainedModel
 
 
-def save_loss_curve(history: list[dict[str, float]], folder: Path) -> None:
+def save_loss_curve(history: list[dict[str, float]], folder: Path, unit: str = "loss (nats per token)") -> None:
     """Write the losses that the Trainer logged into `loss_curve.json`, and draw them in `loss_curve.png`."""
     # a later entry of the same step, the final evaluation, replaces an earlier one
     curves = {name: {e["step"]: e[name] for e in history if name in e} for name in ("loss", "eval_loss")}
@@ -19,7 +19,7 @@ def save_loss_curve(history: list[dict[str, float]], folder: Path) -> None:
     axes = figure.subplots()
     for name, label in {"loss": "training", "eval_loss": "evaluation"}.items():
         axes.plot(*zip(*points[name], strict=True), marker=".", label=label)
-    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.set(xlabel="step", ylabel=unit)
     axes.legend()
     figure.savefig(folder / "loss_curve.png", dpi=150)
 

@@ -1,0 +1,75 @@
+"""Students of sentence encoders and rerankers, opened where people use them."""
+
+import datasets
+import pytest
+import torch
+from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
+from transformers import AutoModel, AutoTokenizer
+
+from sublayers.training.commands.distill import main as distill
+from sublayers.training.distill.teacher import answer
+
+pytestmark = pytest.mark.slow
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+FLAGS = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=16", "--per_device_train_batch_size=8"]
+FLAGS += ["--validation_split_percentage=20", "--learning_rate=1e-2"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def embed(folder):
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+def test_a_student_in_its_teachers_order_embeds_as_its_teacher_does(mode, tmp_path):
+    save_teacher(tmp_path / "teacher")
+    make_sentence_encoder(tmp_path / "teacher", mode)
+    texts = f"--train_file={write_texts(tmp_path / 'texts.txt')}"
+    flags = [texts, *FLAGS, "--do_eval", "--sublayer_order=(sf)3", "--output_dir", str(tmp_path / "out")]
+    metrics = distill([str(tmp_path / "teacher"), *flags])
+    assert metrics["eval_cosine"] == pytest.approx(1)
+    torch.testing.assert_close(embed(tmp_path / "out"), embed(tmp_path / "teacher"), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+def test_what_a_student_has_learned_is_what_its_folder_embeds(mode, tmp_path):
+    save_teacher(tmp_path / "teacher")
+    make_sentence_encoder(tmp_path / "teacher", mode)
+    texts, out = f"--train_file={write_texts(tmp_path / 'texts.txt')}", tmp_path / "out"
+    flags = [texts, *FLAGS, "--sublayer_order=s3f4", "--moves_every=4", "--max_steps=20", "--output_dir", str(out)]
+    metrics = distill([str(tmp_path / "teacher"), *flags])
+    encoder = sentence_transformers.SentenceTransformer(str(out), device="cpu")
+    # as its teacher's
+    assert encoder.max_seq_length == 24
+    counts = []
+    encoder[0].model.layers[-1].register_forward_hook(lambda _, args, out: counts.append(out[..., 0].numel()))
+    found = encoder.encode(TEXTS, convert_to_tensor=True)
+    rows = AutoTokenizer.from_pretrained(out)(TEXTS, padding=True, return_tensors="pt")
+    # the tail runs on one token of each text, if nothing else is read
+    assert sum(counts) == (len(TEXTS) if mode == "cls" else int(rows["attention_mask"].sum()))
+    with torch.no_grad():
+        states = torch.nn.functional.normalize(answer(AutoModel.from_pretrained(out), rows, mode), dim=-1)
+    torch.testing.assert_close(found, states, rtol=1e-5, atol=1e-6)
+    # the first lines are for validation
+    cosines = (found * embed(tmp_path / "teacher")).sum(-1)[:10]
+    assert metrics["eval_cosine"] == pytest.approx(cosines.mean().item(), abs=1e-5)
+    assert "the squared difference of the cosines within a batch" in (out / "README.md").read_text()
+
+
+def test_a_cross_encoder_opens_a_student_of_a_reranker(tmp_path):
+    save_teacher(tmp_path / "teacher", labels=1)
+    pairs = [*zip(TEXTS, TEXTS[::-1], strict=True)]
+    texts = f"--train_file={write_texts(tmp_path / 'pairs.txt', map(chr(9).join, pairs))}"
+    flags = [texts, *FLAGS, "--objective=logits", "--do_eval", "--sublayer_order=(sf)3"]
+    distill([str(tmp_path / "teacher"), *flags, "--output_dir", str(tmp_path / "out")])
+    scores = [
+        sentence_transformers.CrossEncoder(str(tmp_path / name), device="cpu").predict(pairs, convert_to_tensor=True)
+        for name in ("out", "teacher")
+    ]
+    torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,77 @@
+"""Teachers of a few thousand parameters, and texts that they read."""
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+from common import randomize
+from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+from sublayers.training.data.tokenizers import train_tokenizer
+
+WORDS = [
+    "a",
+    "short",
+    "text",
+    "and",
+    "another",
+    "longer",
+    "one",
+    "with",
+    "more",
+    "words",
+    "in",
+    "it",
+    "than",
+    "the",
+    "first",
+    "had",
+    "before",
+]
+TEXTS = [" ".join(WORDS[(7 * i + j) % len(WORDS)] for j in range(2 + i % 9)) for i in range(48)]
+MODULES = ["Transformer", "Pooling", "Normalize"]
+
+
+@cache
+def tokenizer_of(words):
+    """Train one, which gives no second time the same ids."""
+    return train_tokenizer(TEXTS, "wordpiece", words)
+
+
+def save_teacher(folder, layers=3, labels=None, seed=0, words=200, **options):
+    """Save transformers' BERT with a tokenizer, and with labels as a classifier."""
+    tokenizer = copy.deepcopy(tokenizer_of(words))
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": layers, "num_attention_heads": 2}
+    if labels:
+        options["num_labels"] = labels
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **sizes, **ids, **options)
+    model = randomize((BertForSequenceClassification if labels else BertModel)(config))
+    with torch.no_grad():
+        model.get_input_embeddings().weight.add_(seed)
+    model.save_pretrained(folder)
+    return model, tokenizer
+
+
+def make_sentence_encoder(folder, mode="mean", modules=MODULES, **body):
+    """Say in a folder what a SentenceTransformer does with its states, as version 2 said it."""
+    folder = Path(folder)
+    rows = [
+        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
+        for i, name in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 24, "do_lower_case": False} | body))
+    for row in rows[1:]:
+        (folder / row["path"]).mkdir(exist_ok=True)
+    modes = {f"pooling_mode_{name}": name.startswith(mode) for name in ("cls_token", "mean_tokens", "max_tokens")}
+    config = {"word_embedding_dimension": 16, **modes}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+
+
+def write_texts(path, texts=TEXTS):
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return path

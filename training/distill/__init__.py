@@ -1,0 +1,1 @@
+"""Distillation: a student in another order of sublayers learns what a trained encoder answers."""

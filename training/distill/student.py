@@ -1,0 +1,148 @@
+"""The model that learns: another order of the teacher's own sublayers, or a smaller model that starts from nothing."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+
+from sublayers.configuration.configuration_par_bert import PARBertConfig
+from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
+from sublayers.training.distill.teacher import Teacher
+
+
+class Student(NamedTuple):
+    """A model, and the order of its sublayers in which its answers are nearest to the teacher's."""
+
+    model: PreTrainedModel
+    start: str
+
+
+def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | None = None) -> list[int | None]:
+    """Say with which of the teacher's sublayers each one of an order starts; None stands for those that are new.
+
+    The n-th `s` comes from the n-th `s`, the n-th `f` from the n-th `f`. Of more than there is room for, some are taken
+    at equal distances, or those of the `layers`, which are numbered from 0. New are only `f`, the last ones.
+
+    Raises:
+        ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
+            room for.
+    """
+    order, teacher_order = expand(order), expand(teacher_order)
+    own = {kind: [i for i, letter in enumerate(teacher_order) if letter == kind] for kind in "sf"}
+    wanted = {kind: order.count(kind) for kind in own}
+    if wanted["s"] > len(own["s"]):
+        raise ValueError(
+            f"the order {compact(order)} has {wanted['s']} s, more than the {len(own['s'])} of the teacher; give one "
+            "with fewer"
+        )
+    if layers is not None:
+        numbers, named = len(own["s"]), " ".join(map(str, layers))
+        if [*layers] != sorted({*layers} & {*range(min(map(len, own.values())))}):
+            raise ValueError(f"--layers {named} is no rising list of the teacher's layers 0 to {numbers - 1}")
+        if len(layers) != wanted["s"] or len(layers) > wanted["f"]:
+            raise ValueError(
+                f"--layers {named} is for an order with {len(layers)} s and as many f or more, not {compact(order)}; "
+                "choose other layers"
+            )
+    chosen = {}
+    for kind, places in own.items():
+        if layers is not None:
+            taken = [places[layer] for layer in layers]
+        elif len(places) > wanted[kind]:
+            taken = [places[i * len(places) // wanted[kind]] for i in range(wanted[kind])]
+        else:
+            taken = places
+        chosen[kind] = iter([*taken, *[None] * (wanted[kind] - len(taken))])
+    return [next(chosen[letter]) for letter in order]
+
+
+def nearest_order(places: Sequence[int | None], teacher_order: str) -> str:
+    """Order sublayers as the teacher has those that they come from; new ones come last."""
+    taken = sorted(place for place in places if place is not None)
+    return "".join(expand(teacher_order)[place] for place in taken) + "f" * places.count(None)
+
+
+@torch.no_grad()
+def take_over(teacher: ReorderedBertPreTrainedModel, order: str, layers: Sequence[int] | None = None) -> Student:
+    """Make a student of the teacher's own sublayers, see `choose_sublayers`.
+
+    In the order that it starts in, new sublayers change nothing: their output map is zero. Behind a post-norm, whose
+    gain and bias go to the last of them, since a norm leaves alone only what is normal already.
+
+    Raises:
+        ValueError: what `choose_sublayers` refuses, or a teacher whose sublayers depend on their neighbours.
+    """
+    old = teacher.config
+    places = choose_sublayers(order, old.sublayer_order, layers)
+    if old.pre_attention_act not in (None, old.hidden_act) and compact(order) != old.sublayer_order:
+        raise ValueError(
+            f"before attention the teacher has the activation {old.pre_attention_act!r}, elsewhere {old.hidden_act!r}, "
+            f"so its sublayers run in no other order than {old.sublayer_order}"
+        )
+    config = copy.deepcopy(old)
+    config.sublayer_order = order
+    body: Any = teacher.base_model
+    model: Any = type(teacher)(config)
+    weights = {name: tensor for name, tensor in teacher.state_dict().items() if "layers." not in name}
+    model.load_state_dict(weights, strict=False)
+    stack, theirs = model.base_model.layers, body.layers
+    for layer, place in zip(stack, places, strict=True):
+        if place is not None:
+            layer.load_state_dict(theirs[place].state_dict())
+    new = [layer for layer, place in zip(stack, places, strict=True) if place is None]
+    for layer in new:
+        nn.init.zeros_(layer.mixer.fc2.weight)
+        nn.init.zeros_(layer.mixer.fc2.bias)
+    if new and config.norm_position == "post" and config.norm_affine:
+        last = stack[places.index(max(place for place in places if place is not None))]
+        new[-1].norm.load_state_dict(last.norm.state_dict())
+        for layer in (last, *new[:-1]):
+            layer.norm.reset_parameters()
+    return Student(model, nearest_order(places, old.sublayer_order))
+
+
+def make_student(
+    teacher: Teacher, order: str, layers: Sequence[int] | None, sizes: dict[str, int], max_length: int
+) -> Student:
+    """Make a student: of the teacher's own sublayers where it has a BERT's and the sizes agree, else a random PAR BERT.
+
+    Args:
+        teacher: whose head the student has, too.
+        order: of its sublayers.
+        layers: of the teacher, that are kept.
+        sizes: fields of its configuration, such as `hidden_size`, as far as they are given.
+        max_length: tokens that a random one reads at most.
+
+    Raises:
+        ValueError: what `take_over` refuses, or layers of a teacher that cannot be taken over.
+    """
+    model: Any = teacher.model
+    old = model.config
+    is_ours = isinstance(model, ReorderedBertPreTrainedModel)
+    if is_ours and all(getattr(old, name) == size for name, size in sizes.items()):
+        return take_over(model, order, layers)
+    if layers is not None:
+        why = "sizes are other ones" if is_ours else f"{old.model_type} is no BERT"
+        raise ValueError(f"--layers cannot be taken from {teacher.source}, whose {why}; leave them out")
+    hidden_size = sizes.get("hidden_size", old.hidden_size)
+    config = PARBertConfig(
+        **{
+            "vocab_size": len(teacher.tokenizer),
+            "sublayer_order": order,
+            "hidden_size": hidden_size,
+            "intermediate_size": 4 * hidden_size,
+            "num_attention_heads": old.num_attention_heads,
+            "max_position_embeddings": max_length,
+            **{f"{name}_token_id": getattr(teacher.tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")},
+            "id2label": old.id2label,
+            "label2id": old.label2id,
+            "problem_type": old.problem_type,
+            **sizes,
+        }
+    )
+    auto_class: Any = AutoModel if teacher.pooling else AutoModelForSequenceClassification
+    return Student(auto_class.from_config(config), expand(order))

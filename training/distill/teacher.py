@@ -1,0 +1,150 @@
+"""The model that a student learns from: a sentence encoder, any other encoder, or a classifier."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertPreTrainedModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from sublayers.hub.loading import load, never_running_code
+from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
+from sublayers.modeling.plan import select_positions
+from sublayers.training.convert.bert import from_bert
+
+Objective = Literal["embeddings", "logits"]
+Pooling = Literal["mean", "cls"]
+# names that sentence-transformers had for the modes of pooling, up to version 5
+OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+@dataclass
+class Teacher:
+    """A model, and how it is asked.
+
+    Attributes:
+        source: folder or repository that it is from.
+        model: one of ours where it is a BERT, else as transformers has it.
+        pooling: of the tokens of a text; None for a classifier, whose answers are logits.
+        normalize: whether a SentenceTransformer of it gives embeddings of length 1.
+        settings: `prompts` and others that a SentenceTransformer has for all its modules.
+        max_seq_length: tokens that a SentenceTransformer reads, if it says so.
+    """
+
+    source: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    pooling: Pooling | None
+    normalize: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    max_seq_length: int | None = None
+
+
+def open_teacher(source: str, objective: Objective) -> Teacher:
+    """Open a folder or repository of a SentenceTransformer, another encoder, a CrossEncoder or another classifier.
+
+    What a folder does not say of pooling is the mean over all tokens.
+
+    Raises:
+        OSError: there is no such folder or repository.
+        ValueError: there is no classifier for logits, a SentenceTransformer does more than pool and normalise, weights
+            are missing, or what `load` and `from_bert` refuse.
+    """
+    tokenizer, config = load(AutoTokenizer, source), load(AutoConfig, source)
+    if config.is_encoder_decoder or tokenizer.pad_token is None:
+        lacks = "decodes" if config.is_encoder_decoder else "has no token to pad with"
+        raise ValueError(f"{source} {lacks}; give an encoder or classifier as a teacher")
+    (architecture, *_) = config.architectures or [""]
+    is_classifier = architecture.endswith("ForSequenceClassification")
+    if objective == "logits" and not is_classifier:
+        raise ValueError(f"{source} is no classifier but {architecture or 'a body'}; choose --objective embeddings")
+    auto_class = AutoModelForSequenceClassification if objective == "logits" else AutoModel
+    about = {"pooling": None} if objective == "logits" else read_sentence_encoder(source)
+    model, found = load(auto_class, source, dtype=torch.float32, output_loading_info=True)
+    # pooling by us asks no pooler
+    if lacking := sorted(name for name in found["missing_keys"] if objective == "logits" or "pooler" not in name):
+        raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; give a trained model")
+    if isinstance(model, BertPreTrainedModel):
+        model, _ = from_bert(model)
+    return Teacher(source, model.eval(), tokenizer, **about)
+
+
+def read_sentence_encoder(source: str) -> dict[str, Any]:
+    """Read what a SentenceTransformer does with its model's states: the fields of `Teacher`.
+
+    Raises:
+        ValueError: it does what a student cannot learn here.
+    """
+    folder = Path(source)
+    if not folder.exists():
+        folder = Path(snapshot_download(source, allow_patterns="*.json"))
+    modules = _read(folder / "modules.json") or []
+    if not modules:
+        return {"pooling": "mean"}
+    kinds = [module["type"].split(".")[-1] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0]["path"]:
+        raise ValueError(
+            f"{source} has the modules {', '.join(kinds)}; a teacher has a Transformer in the folder itself, Pooling "
+            "and perhaps Normalize"
+        )
+    body, pooling = _read(folder / "sentence_bert_config.json"), _read(folder / modules[1]["path"] / "config.json")
+    old = [OLD_MODES.get(name, name) for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
+    mode = pooling.get("pooling_mode", old[0] if len(old) == 1 else old)
+    if mode not in ("mean", "cls"):
+        raise ValueError(f"{source} pools by {mode!r}; a teacher pools by 'mean' or 'cls'")
+    if body.get("do_lower_case"):
+        raise ValueError(f"{source} lowers the case of texts before its tokenizer does; set do_lower_case to false")
+    names = ("prompts", "default_prompt_name", "similarity_fn_name")
+    told = _read(folder / "config_sentence_transformers.json")
+    return {
+        "pooling": mode,
+        "normalize": "Normalize" in kinds,
+        "settings": {name: told[name] for name in names if told.get(name) is not None},
+        "max_seq_length": body.get("max_seq_length"),
+    }
+
+
+def answer(model: Any, inputs: Mapping[str, torch.Tensor], pooling: Pooling | None) -> torch.Tensor:
+    """Ask a model for the embeddings of texts, (batch, hidden), or without pooling for logits, (batch, labels)."""
+    if pooling is None:
+        return model(**inputs).logits
+    mask = inputs["attention_mask"]
+    if pooling == "mean":
+        states = model(**inputs).last_hidden_state
+        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    computes_first = isinstance(model, ReorderedBertModel)
+    if computes_first:
+        return model.forward_first_token(**inputs).last_hidden_state[:, 0]
+    return select_positions(model(**inputs).last_hidden_state, mask.argmax(1, keepdim=True))[:, 0]
+
+
+def hash_weights(model: PreTrainedModel) -> str:
+    """Compute a number that models have in common whose weights are the same."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Compute a number that tokenizers have in common whose tokens have the same ids."""
+    return hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
+
+
+def _read(file: Path) -> Any:
+    if not file.exists():
+        return {}
+    with never_running_code(file):
+        return json.loads(file.read_text(encoding="utf-8"))

@@ -1,0 +1,84 @@
+"""The texts that teacher and student read."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from sublayers.training.data.corpus import Text, join_lines
+from sublayers.training.data.masked_language_modeling import SENTENCES
+
+
+def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, by_sentence: bool) -> Dataset:
+    """Tokenize a corpus by sentences, or else by rows (lines of a .txt); what is empty is left out.
+
+    A row with a tab in it is a pair of texts.
+
+    Args:
+        text: the corpus.
+        tokenizer: of the teacher.
+        max_length: tokens of a text or pair, special ones included; the longer text is cut first.
+        by_sentence: what ends a sentence is said in `tokenize_sentences`.
+
+    Returns:
+        Rows with the tokenizer's own columns but the mask.
+
+    Raises:
+        ValueError: there is nothing but empty texts.
+    """
+    rows: Any = text.rows.map(
+        _encode,
+        batched=True,
+        batch_size=text.batch_size,
+        remove_columns=["text"],
+        fn_kwargs={
+            "tokenizer": tokenizer,
+            "max_length": max_length,
+            "by_sentence": by_sentence,
+            "documents": text.documents,
+        },
+        desc="Tokenizing texts",
+    )
+    if not len(rows):
+        raise ValueError("the text has no sentences; is it empty for the teacher's tokenizer?")
+    return rows
+
+
+def hash_rows(rows: Dataset) -> str:
+    """Compute a number that rows of the same tokens have in common."""
+    digest = hashlib.sha256()
+    for table in rows.with_format("arrow").iter(batch_size=1000):
+        ids = table["input_ids"].combine_chunks()
+        for numbers in (pc.list_value_length(ids), ids.flatten()):
+            digest.update(numbers.to_numpy().astype("int64").tobytes())
+    return digest.hexdigest()
+
+
+def _encode(
+    batch: dict[str, list[str | None]],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    by_sentence: bool,
+    documents: bool,
+) -> dict[str, list[list[int]]]:
+    names = [name for name in tokenizer.model_input_names if name != "attention_mask"]
+    encoded: dict[str, list[list[int]]] = {name: [] for name in names}
+    texts = (
+        _sentences(batch["text"], documents) if by_sentence else ((text or "").split("\t", 1) for text in batch["text"])
+    )
+    for parts in texts:
+        row = tokenizer(*parts, truncation=True, max_length=max_length)
+        if len(row["input_ids"]) > tokenizer.num_special_tokens_to_add(pair=len(parts) > 1):
+            for name in names:
+                encoded[name].append(row[name])
+    return encoded
+
+
+def _sentences(texts: list[str | None], documents: bool) -> Iterator[list[str]]:
+    for piece in join_lines(texts, documents):
+        for sentence, _ in SENTENCES.pre_tokenize_str(piece):
+            if stripped := sentence.strip():
+                yield [stripped]
