@@ -65,7 +65,8 @@ def embed(encoder, texts=TEXTS, **options):
 
 
 def assert_same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    # products of more or fewer rows are rounded in another way
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=5e-6)
 
 
 @every_family
