@@ -37,12 +37,13 @@ def test_a_student_in_its_teachers_order_embeds_as_its_teacher_does(mode, tmp_pa
     torch.testing.assert_close(embed(tmp_path / "out"), embed(tmp_path / "teacher"), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["mean", "cls"])
-def test_what_a_student_has_learned_is_what_its_folder_embeds(mode, tmp_path):
+@pytest.mark.parametrize(("teachers", "mode"), [("mean", "mean"), ("cls", "cls"), ("mean", "cls"), ("cls", "mean")])
+def test_what_a_student_has_learned_is_what_its_folder_embeds(teachers, mode, tmp_path):
     save_teacher(tmp_path / "teacher")
-    make_sentence_encoder(tmp_path / "teacher", mode)
+    make_sentence_encoder(tmp_path / "teacher", teachers)
     texts, out = f"--train_file={write_texts(tmp_path / 'texts.txt')}", tmp_path / "out"
     flags = [texts, *FLAGS, "--sublayer_order=s3f4", "--moves_every=4", "--max_steps=20", "--output_dir", str(out)]
+    flags += ["--pooling", mode] * (mode != teachers)
     metrics = distill([str(tmp_path / "teacher"), *flags])
     encoder = sentence_transformers.SentenceTransformer(str(out), device="cpu")
     # as its teacher's

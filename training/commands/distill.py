@@ -76,7 +76,7 @@ def main(argv: list[str]) -> dict[str, float]:
             metrics |= evaluated
         folder = Path(str(args.output_dir))
         if encoders:
-            encoders.save_sentence_encoder(folder, teacher, run.max_length)
+            encoders.save_sentence_encoder(folder, teacher, run.pooling or teacher.pooling, run.max_length)
         if args.do_train:
             save_loss_curve(trainer.state.log_history, folder, "loss")
         data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
@@ -108,6 +108,8 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")
     if run.moves_every < 0:
         raise ValueError(f"--moves_every {run.moves_every} is no number of steps; give 0 or more")
+    if run.pooling and run.objective != "embeddings":
+        raise ValueError(f"a student that learns {run.objective} does not pool; leave --pooling {run.pooling} out")
     if run.temperature <= 0:
         raise ValueError(f"--temperature {run.temperature} is not positive; give a larger one")
     if args.world_size > 1 or args.n_gpu > 1:
@@ -178,7 +180,7 @@ def make_trainer(
         eval_dataset=texts.get("validation"),
         compute_metrics=compute_metrics,
         callbacks=[MovesCallback(model.base_model.layers, orders, run.moves_every)],
-        pooling=teacher.pooling,
+        pooling=run.pooling or teacher.pooling,
         loss=loss,
     )
 

@@ -19,6 +19,13 @@ class DistillArguments:
     objective: Literal["embeddings", "logits"] = field(
         default="embeddings", metadata={"help": "what the student should answer as its teacher does"}
     )
+    pooling: Literal["mean", "cls"] | None = field(
+        default=None,
+        metadata={
+            "help": "of the student; with cls, what is behind the last attention runs for the first token alone; "
+            "default: the teacher's"
+        },
+    )
     layers: list[int] | None = field(
         default=None,
         metadata={"help": "the teacher's layers that the student keeps, from 0; default: some at equal distances"},

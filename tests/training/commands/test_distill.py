@@ -156,6 +156,7 @@ def test_a_reranker_learns_from_pairs(tmp_path):
             "--layers 0 3 is no rising list of the teacher's layers 0 to 2",
         ),
         (["--sublayer_order=sf", "--max_length=33"], "max_length=33 is not between 3 and the teacher's 32"),
+        (["--sublayer_order=sf", "--pooling=cls"], "learns logits does not pool; leave --pooling cls out"),
         (["--sublayer_order=sf", "--streaming"], "leave --streaming out"),
         (["--sublayer_order=sf", "--moves_every=-1"], "--moves_every -1 is no number of steps"),
         (["--sublayer_order=sf", "--temperature=0"], "--temperature 0.0 is not positive"),
