@@ -24,6 +24,7 @@ COMMANDS = {
     "study bert": ("studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("studies.orders", "study what the order does to what encoder-decoders write"),
+    "study frontier": ("studies.frontier", "distil an encoder into several orders, draw quality against time"),
     "attention-distance": ("commands.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
     "export": (
@@ -41,7 +42,7 @@ PACKAGES = {
     "sentence_transformers": "sentence-transformers",
 }
 # what these can be asked for stands in a module of its own, which does not import the models
-SLOW = ("pretrain", "seq2seq", "distill", "glue", "squad", "study orders")
+SLOW = ("pretrain", "seq2seq", "distill", "glue", "squad", "study orders", "study frontier")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -28,7 +28,7 @@ class DistillArguments:
     )
     layers: list[int] | None = field(
         default=None,
-        metadata={"help": "the teacher's layers that the student keeps, from 0; default: some at equal distances"},
+        metadata={"help": "the teacher's layers that the student keeps, from 0; default: first, last and some between"},
     )
     moves_every: int = field(
         default=0,

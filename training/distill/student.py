@@ -24,8 +24,9 @@ class Student(NamedTuple):
 def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | None = None) -> list[int | None]:
     """Say with which of the teacher's sublayers each one of an order starts; None stands for those that are new.
 
-    The n-th `s` comes from the n-th `s`, the n-th `f` from the n-th `f`. Of more than there is room for, some are taken
-    at equal distances, or those of the `layers`, which are numbered from 0. New are only `f`, the last ones.
+    The n-th `s` comes from the n-th `s`, the n-th `f` from the n-th `f`. Of more than there is room for, the first, the
+    last and some at equal distances between them are taken, or those of the `layers`, which are numbered from 0. New
+    are only `f`, the last ones.
 
     Raises:
         ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
@@ -53,7 +54,7 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
         if layers is not None:
             taken = [places[layer] for layer in layers]
         elif len(places) > wanted[kind]:
-            taken = [places[i * len(places) // wanted[kind]] for i in range(wanted[kind])]
+            taken = [places[i * (len(places) - 1) // max(wanted[kind] - 1, 1)] for i in range(wanted[kind])]
         else:
             taken = places
         chosen[kind] = iter([*taken, *[None] * (wanted[kind] - len(taken))])

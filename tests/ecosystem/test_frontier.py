@@ -1,0 +1,162 @@
+"""`sublayers study frontier`, with a teacher of a few thousand parameters."""
+
+import json
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import spearmanr
+from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
+
+from sublayers.training import cli
+from sublayers.training.studies.frontier import main as frontier
+
+pytestmark = pytest.mark.slow
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+DISTILL = "--use_cpu --disable_tqdm=true --report_to=none --max_length=16 --per_device_train_batch_size=8 --max_steps=4"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def flags(tmp_path):
+    model, _ = save_teacher(tmp_path / "teacher")
+    # with random gains and biases all embeddings are nearly the same, and their ranks those of rounding
+    for norm in (module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)):
+        norm.reset_parameters()
+    model.save_pretrained(tmp_path / "teacher")
+    make_sentence_encoder(tmp_path / "teacher", "mean")
+    texts = write_texts(tmp_path / "texts.txt")
+    pairs = [
+        {"sentence1": first, "sentence2": second, "label": number % 6}
+        for number, (first, second) in enumerate(zip(TEXTS, TEXTS[7:], strict=False))
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    questions = [
+        {"id": f"{n}", "question": TEXTS[n], "context": " ".join(TEXTS[n : n + 3]), "answers": NO_ANSWERS}
+        for n in range(30)
+    ]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    return [
+        *(str(tmp_path / "teacher"), "--train_file", str(texts), "--validation_split_percentage", "20"),
+        *("--sts_file", str(tmp_path / "pairs.jsonl"), "--squad_file", str(tmp_path / "questions.jsonl")),
+        *("--distill_flags", DISTILL, "--output_dir", str(tmp_path / "out")),
+        *("--timed_texts", "4", "--rounds", "2", "--batch_sizes", "1", "3"),
+    ]
+
+
+NO_ANSWERS = {"text": ["a"], "answer_start": [0]}
+STUDENTS = ["--students", "s3f3 --moves_every 1", "(sf)2 --layers 0 2", "(sf)3 --hidden_size 8"]
+
+
+def test_tests_times_and_draws_every_student_once(flags, tmp_path, monkeypatch, capsys):
+    commands, run = [], cli.run
+    monkeypatch.setattr(cli, "run", lambda argv: (commands.append(argv), run(argv)))
+    results = frontier([*flags, *STUDENTS, "--seeds", "0", "1"])
+    assert [command[0] for command in commands] == ["distill"] * 6
+    kinds = dict(zip(results["name"], results["kind"], strict=True))
+    assert kinds == {
+        "teacher": "teacher",
+        "s3f3 --moves_every 1": "re-ordered",
+        "(sf)2 --layers 0 2": "layers dropped",
+        "(sf)3 --hidden_size 8": "narrower",
+    }
+    assert len(results) == 7
+    # each score is that of the folder's own embeddings
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    questions = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    for _, row in results.iterrows():
+        folder = "teacher" if row["name"] == "teacher" else f"out/{FOLDERS[row['name']]}-{row['seed']}"
+        encoder = sentence_transformers.SentenceTransformer(str(tmp_path / folder), device="cpu")
+        first, second, asked, passages = (
+            encoder.encode([each[name] for each in rows], normalize_embeddings=True)
+            for rows, name in (
+                *((pairs, "sentence1"), (pairs, "sentence2")),
+                *((questions, "question"), (questions, "context")),
+            )
+        )
+        labels = [pair["label"] for pair in pairs]
+        assert row["sts"] == pytest.approx(100 * spearmanr((first * second).sum(1), labels).statistic, abs=0.1)
+        similar = asked @ passages.T
+        rank = (similar > np.diag(similar)[:, None] + 1e-6).sum(1)
+        assert row["retrieval"] == pytest.approx(100 * (rank < 10).mean())
+    teacher = results[results["name"] == "teacher"].iloc[0]
+    assert teacher["sts_time_1"] == teacher["retrieval_time_3"] == 1
+    assert (results[[f"{test}_ms_{size}" for test in ("sts", "retrieval") for size in (1, 3)]] > 0).all(axis=None)
+    kept = pd.read_csv(tmp_path / "out" / "results.csv", keep_default_na=False)
+    pd.testing.assert_frame_equal(kept, results, check_dtype=False)
+    assert "Pareto front" in (tmp_path / "out" / "frontier.svg").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| `s3f3 --moves_every 1` | re-ordered | 2 |" in card
+    assert "sublayers study frontier" in card
+    # what is there is not run again, and joins what is new
+    commands.clear()
+    more = frontier([*flags, "--students", "sf"])
+    [command] = commands
+    assert command[command.index("--sublayer_order") + 1] == "sf"
+    assert len(more) == 8
+    assert "| `sf` | layers dropped | 1 |" in capsys.readouterr().out
+
+
+FOLDERS = {
+    "s3f3 --moves_every 1": "s3f3_moves_every_1",
+    "(sf)2 --layers 0 2": "sf_2_layers_0_2",
+    "(sf)3 --hidden_size 8": "sf_3_hidden_size_8",
+}
+
+
+def test_students_are_fine_tuned_and_compared(flags, tmp_path):
+    rows = [{"sentence1": text, "sentence2": TEXTS[-1], "label": n % 2, "idx": n} for n, text in enumerate(TEXTS)]
+    (tmp_path / "glue" / "mrpc").mkdir(parents=True)
+    for split in ("train", "validation"):
+        (tmp_path / "glue" / "mrpc" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    flags += ["--glue_dir", str(tmp_path / "glue"), "--glue_tasks", "mrpc", "--glue_seeds", "0", "1"]
+    flags += ["--glue_flags", "--use_cpu --disable_tqdm=true --report_to=none --max_length 16 --max_steps 2"]
+    frontier([*flags, *STUDENTS[:3], "--glue_students", *STUDENTS[1:3]])
+    glue = pd.read_csv(tmp_path / "out" / "glue.csv")
+    assert [*glue.groupby("name").size().items()] == [
+        ("(sf)2 --layers 0 2", 2),
+        ("s3f3 --moves_every 1", 2),
+        ("teacher", 2),
+    ]
+    assert glue["score"].between(0, 100).all()
+    card = (tmp_path / "out" / "README.md").read_text()
+    [row] = [line for line in card.splitlines() if line.startswith("| `s3f3 --moves_every 1` |") and "[" in line]
+    assert "| `(sf)2 --layers 0 2` |" in row
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--students", "s3f3", "sssfff"], "--students s3f3 s3f3 has one twice"),
+        (["--students", "saf"], "'a' is not a sublayer"),
+        (["--students", "sf", "--seeds", "0", "0"], "--seeds 0 0 has one twice"),
+        (["--students", "sf", "--rounds", "0"], "are numbers of 1 or more"),
+        (["--students", "sf", "--glue_tasks", "mrpc"], "no data to fine-tune on mrpc; give --glue_dir"),
+        (["--students", "sf", "--glue_students", "ssff"], "--glue_students 'ssff' is none of the students"),
+        (["--students", "sf", "--sts_file", "none.jsonl"], "there is no file none.jsonl"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_trained(more, message, flags, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        frontier([*flags, *more])
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_need_labels(flags, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"sentence1": "a", "sentence2": "b"}')
+    with pytest.raises(ValueError, match="has no column 'label', only sentence1, sentence2"):
+        frontier([*flags, "--students", "sf"])
+
+
+def test_other_settings_get_another_folder(flags, tmp_path):
+    frontier([*flags, "--students", "sf"])
+    with pytest.raises(ValueError, match="has results with other settings of distill; choose another --output_dir"):
+        frontier([*flags, "--students", "sf", "--distill_flags", f"{DISTILL} --learning_rate 1e-3"])

@@ -1,0 +1,65 @@
+"""How good a sentence encoder's embeddings are, as the field measures it."""
+
+from typing import NamedTuple
+
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import (
+    EmbeddingSimilarityEvaluator,
+    InformationRetrievalEvaluator,
+)
+
+HITS = 10
+
+
+class Texts(NamedTuple):
+    """What an encoder is tested on: pairs of sentences with a number each, and questions with their passages."""
+
+    pairs: Dataset | None
+    questions: Dataset | None
+
+    def by_score(self) -> dict[str, list[str]]:
+        """List the texts that each score needs embeddings of, without repetition; of retrieval, the passages."""
+        texts: dict[str, list[str]] = {}
+        if self.pairs is not None:
+            texts["sts"] = [*dict.fromkeys([*self.pairs["sentence1"], *self.pairs["sentence2"]])]
+        if self.questions is not None:
+            texts["retrieval"] = [*dict.fromkeys(self.questions["context"])]
+        return texts
+
+
+def score(encoder: SentenceTransformer, texts: Texts, max_questions: int, batch_size: int = 32) -> dict[str, float]:
+    """Score an encoder, from 0 to 100.
+
+    Args:
+        encoder: of sentences, questions and passages.
+        texts: pairs have the columns `sentence1`, `sentence2` and `label`, questions `question` and `context`.
+        max_questions: how many questions are asked, the first ones; passages are those of all.
+        batch_size: texts that are encoded at once.
+
+    Returns:
+        `sts`, Spearman's correlation of cosines and labels, and `retrieval`, the share of the questions whose passage
+        is among the ten that are nearest.
+    """
+    scores = {}
+    if texts.pairs is not None:
+        first, second, labels = (list(texts.pairs[name]) for name in ("sentence1", "sentence2", "label"))
+        similarity = EmbeddingSimilarityEvaluator(
+            first, second, labels, batch_size, similarity_fn_names=["cosine"], write_csv=False
+        )
+        scores["sts"] = 100 * similarity(encoder)["spearman_cosine"]
+    if texts.questions is not None:
+        passages = {text: f"{number}" for number, text in enumerate(texts.by_score()["retrieval"])}
+        asked = texts.questions.take(min(max_questions, len(texts.questions)))
+        # questions may be asked twice about different passages
+        keys = [f"{number}" for number in range(len(asked))]
+        retrieval = InformationRetrievalEvaluator(
+            dict(zip(keys, asked["question"], strict=True)),
+            {key: text for text, key in passages.items()},
+            {key: {passages[text]} for key, text in zip(keys, asked["context"], strict=True)},
+            accuracy_at_k=[HITS],
+            batch_size=batch_size,
+            write_csv=False,
+        )
+        scores["retrieval"] = 100 * retrieval(encoder)[f"cosine_accuracy@{HITS}"]
+    return scores
