@@ -119,7 +119,7 @@ def test_students_are_fine_tuned_and_compared(flags, tmp_path):
         (tmp_path / "glue" / "mrpc" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     flags += ["--glue_dir", str(tmp_path / "glue"), "--glue_tasks", "mrpc", "--glue_seeds", "0", "1"]
     flags += ["--glue_flags", "--use_cpu --disable_tqdm=true --report_to=none --max_length 16 --max_steps 2"]
-    frontier([*flags, *STUDENTS[:3], "--glue_students", *STUDENTS[1:3]])
+    frontier([*flags, *STUDENTS[:3], "--glue_students", "teacher", *STUDENTS[1:3]])
     glue = pd.read_csv(tmp_path / "out" / "glue.csv")
     assert [*glue.groupby("name").size().items()] == [
         ("(sf)2 --layers 0 2", 2),

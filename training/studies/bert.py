@@ -23,10 +23,22 @@ LENGTH = 128
 
 
 class Studied(NamedTuple):
-    """A model of the study: its family, and the order of its sublayers."""
+    """A model of the study: its family, and the order of its sublayers.
+
+    A control of equal cost has a `width` as a share of the others', and feed-forward sublayers four times as wide as
+    its states; without one, a model has BERT's number of sublayer parameters.
+    """
 
     model_type: str
     order: str
+    width: float | None = None
+
+    def sizes(self, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
+        """Find the widths of states and of feed-forward sublayers, among models of that width."""
+        if self.width is None:
+            return hidden_size, intermediate_size(self.order, hidden_size)
+        own = num_attention_heads * round(self.width * hidden_size / num_attention_heads)
+        return own, 4 * own
 
 
 MODELS = {
@@ -35,6 +47,12 @@ MODELS = {
     "macaron_bert": Studied("macaron_bert", "(fsf)12"),
     "s12f12": Studied("par_bert", "s12f12"),
     "s5f19": Studied("par_bert", "s5f19"),
+    # what s12f12 and s5f19 cost can be had with fewer layers, or narrower ones
+    "5_layers": Studied("par_bert", "(sf)5", 1),
+    "3_layers": Studied("par_bert", "(sf)3", 1),
+    "2_layers": Studied("par_bert", "(sf)2", 1),
+    "narrow_s12f12": Studied("par_bert", "(sf)12", 0.625),
+    "narrow_s5f19": Studied("par_bert", "(sf)12", 0.375),
 }
 
 
@@ -64,8 +82,9 @@ class StudyArguments:
 def main(argv: list[str]) -> dict[str, Any]:
     """Run every model that is not finished, and report on all that are.
 
-    Models have BERT's number of sublayer parameters: what attention saves widens the feed-forward sublayers. All are
-    trained with the same flags and on the same data. A table, a picture and every number are left in the output folder.
+    Models have BERT's number of sublayer parameters: what attention saves widens the feed-forward sublayers. Controls
+    have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. A table,
+    a picture and every number are left in the output folder.
 
     Args:
         argv: flags, after an optional settings file or recipe; see `sublayers study bert --help`.
@@ -118,8 +137,8 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
     # takes seconds, which --help need not
     from transformers import AutoModelForPreTraining
 
-    model_type, order = MODELS[name]
-    inner = intermediate_size(order, args.hidden_size)
+    model_type, order, _ = MODELS[name]
+    width, inner = MODELS[name].sizes(args.hidden_size, args.num_attention_heads)
     pretrained = folder / "pretrained"
 
     def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
@@ -135,7 +154,7 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
         "objective": "mlm+nsp",
         "model_type": model_type,
         "sublayer_order": order,
-        "hidden_size": args.hidden_size,
+        "hidden_size": width,
         "intermediate_size": inner,
         "num_attention_heads": args.num_attention_heads,
         "tokenizer_name_or_path": Path(args.output_dir) / "tokenizer",
@@ -154,10 +173,11 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
         scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
     bert = interleaved(12)
     heads = args.num_attention_heads
-    cost = flops(order, args.hidden_size, inner, LENGTH, 1, num_attention_heads=heads)
+    cost = flops(order, width, inner, LENGTH, 1, num_attention_heads=heads)
     return {
         "order": order,
         "parameters": AutoModelForPreTraining.from_pretrained(pretrained).num_parameters(),
+        "hidden_size": width,
         "intermediate_size": inner,
         "cost": cost / flops(bert, args.hidden_size, 4 * args.hidden_size, LENGTH, 1, num_attention_heads=heads),
         "pretraining": pretraining,

@@ -112,6 +112,11 @@ def read_student(text: str) -> Candidate:
     return Candidate(" ".join([compact(order), *flags]), kind, compact(order), flags)
 
 
+def name_of(text: str) -> str:
+    """Return the name of a student that is written in any way, or of the teacher."""
+    return TEACHER if text == TEACHER else read_student(text).name
+
+
 def check(args: FrontierArguments, students: list[Candidate]) -> None:
     """Check what no other command checks.
 
@@ -129,8 +134,8 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
         raise ValueError("there is nothing to test students on; give --sts_file or --squad_file")
     if args.glue_tasks and not args.glue_dir:
         raise ValueError(f"there are no data to fine-tune on {args.glue_tasks[0]}; give --glue_dir")
-    names = [each.name for each in students]
-    if unknown := [text for text in args.glue_students if read_student(text).name not in names]:
+    names = [TEACHER, *(each.name for each in students)]
+    if unknown := [text for text in args.glue_students if name_of(text) not in names]:
         raise ValueError(f"--glue_students {unknown[0]!r} is none of the students; choose from {', '.join(names)}")
     if min(args.rounds, args.timed_texts, *args.batch_sizes) < 1:
         raise ValueError("--rounds, --timed_texts and --batch_sizes are numbers of 1 or more; give others")
@@ -202,11 +207,12 @@ def keep(folder: Path, about: dict[str, Any], encoder: str, texts: Texts, args: 
 
 def fine_tune(source: str, students: list[Candidate], folder: Path, args: FrontierArguments) -> None:
     """Fine-tune the teacher and the students of the first seed on every task, as far as that was not done before."""
-    chosen = {each.name: folder / f"{each.folder}-{args.seeds[0]}" for each in students}
-    if args.glue_students:
-        chosen = {name: chosen[name] for name in (read_student(text).name for text in args.glue_students)}
+    known = {TEACHER: folder / TEACHER}
+    known |= {each.name: folder / f"{each.folder}-{args.seeds[0]}" for each in students}
+    chosen = [name_of(text) for text in args.glue_students] or [*known]
     for task in args.glue_tasks:
-        for name, out in {TEACHER: folder / TEACHER, **chosen}.items():
+        for name in chosen:
+            out = known[name]
             model = source if name == TEACHER else str(out)
             command = ["glue", f"--model_name_or_path={model}", f"--task_name={task}", f"--data_dir={args.glue_dir}"]
             seeds = ["--seeds", *map(str, args.glue_seeds)]

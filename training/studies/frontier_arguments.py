@@ -34,7 +34,7 @@ class FrontierArguments:
     glue_dir: str | None = field(default=None, metadata={"help": "folder with one for each task, as sublayers glue's"})
     glue_tasks: list[str] = field(default_factory=list, metadata={"help": "tasks to fine-tune students on"})
     glue_students: list[str] = field(
-        default_factory=list, metadata={"help": "those of the students that are fine-tuned; default: all"}
+        default_factory=list, metadata={"help": "those that are fine-tuned; default: all, and the teacher"}
     )
     glue_seeds: list[int] = field(
         default_factory=lambda: [0, 1, 2, 3, 4],

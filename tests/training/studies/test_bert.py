@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sublayers import MacaronBertConfig, MacaronBertForPreTraining, PARBertConfig, PARBertForPreTraining
+from sublayers.configuration.sublayer_cost import flops
 from sublayers.training.commands import glue, pretrain, squad
 from sublayers.training.studies import bert as study
 
@@ -108,13 +109,15 @@ def test_a_killed_study_keeps_what_was_finished(commands, flags, monkeypatch, tm
 
 def test_models_have_the_same_number_of_parameters():
     totals = {}
-    for name, (model_type, order) in study.MODELS.items():
-        config_class, model_class = CONFIGS[model_type]
-        inner = study.intermediate_size(order, 128)
+    for name, studied in study.MODELS.items():
+        if studied.width is not None:
+            continue
+        config_class, model_class = CONFIGS[studied.model_type]
+        width, inner = studied.sizes(128, 4)
         config = config_class(
-            sublayer_order=order,
+            sublayer_order=studied.order,
             vocab_size=8192,
-            hidden_size=128,
+            hidden_size=width,
             intermediate_size=inner,
             num_attention_heads=4,
             position_embedding_type="sinusoidal",
@@ -122,6 +125,21 @@ def test_models_have_the_same_number_of_parameters():
         with torch.device("meta"):
             totals[name] = model_class(config).num_parameters()
     assert max(totals.values()) < 1.02 * min(totals.values()), totals
+
+
+@pytest.mark.parametrize("hidden_size", [128, 256, 768])
+def test_controls_cost_what_attention_first_costs(hidden_size):
+    def cost(name):
+        studied = study.MODELS[name]
+        sizes = studied.sizes(hidden_size, 4)
+        assert sizes[0] % 4 == 0
+        return flops(studied.order, *sizes, study.LENGTH, 1, num_attention_heads=4)
+
+    assert cost("5_layers") == pytest.approx(cost("s12f12"), rel=0.2)
+    assert cost("narrow_s12f12") == pytest.approx(cost("s12f12"), rel=0.2)
+    # no number of layers costs as little
+    assert cost("2_layers") < cost("s5f19") < cost("3_layers")
+    assert cost("narrow_s5f19") == pytest.approx(cost("s5f19"), rel=0.2)
 
 
 def test_cost_is_relative_to_bert_of_the_same_width(commands, flags):
