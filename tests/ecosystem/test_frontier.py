@@ -7,11 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from scipy.stats import spearmanr
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 
 from sublayers.training import cli
-from sublayers.training.studies.frontier import main as frontier
+from sublayers.training.commands import distill
+from sublayers.training.flags import RECIPES
+from sublayers.training.studies.frontier import main as frontier, read_student
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +133,28 @@ def test_students_are_fine_tuned_and_compared(flags, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     [row] = [line for line in card.splitlines() if line.startswith("| `s3f3 --moves_every 1` |") and "[" in line]
     assert "| `(sf)2 --layers 0 2` |" in row
+
+
+def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
+    commands = []
+    parse_distill = distill.parse
+
+    def parse(argv):
+        commands.append(argv)
+        source, run, corpus, args = parse_distill(argv)
+        assert (run.pooling, run.max_length, args.warmup_steps) == ("cls", 16, 20)
+        assert args.lr_scheduler_kwargs == {"num_decay_steps": 300}
+        return source, run, corpus, args
+
+    monkeypatch.setattr(distill, "parse", parse)
+    source, *others = flags
+    at = others.index("--distill_flags")
+    others[at + 1] = f"short_texts --pooling cls {DISTILL}"
+    frontier([source, "frontier_short_texts", *others, "--students", "s3f3 --moves_every 1"])
+    assert len(commands) == 1
+    recipe = yaml.safe_load((RECIPES / "study" / "frontier_short_texts.yaml").read_text())
+    assert recipe["distill_flags"].startswith("short_texts --pooling cls")
+    assert {read_student(text).kind for text in recipe["students"]} == {"re-ordered", "layers dropped", "narrower"}
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def main(argv: list[str]) -> pd.DataFrame:
     SentenceTransformer(source, device="cpu")
     folder = Path(args.output_dir)
     corpus_flags = as_flags({name: value for name, value in vars(corpus).items() if value not in (None, False)})
-    distill = ["distill", source, *corpus_flags, f"--answers={folder / 'answers'}", *shlex.split(args.distill_flags)]
+    # a recipe or settings file comes first
+    distill = ["distill", source, *shlex.split(args.distill_flags), *corpus_flags, f"--answers={folder / 'answers'}"]
     check_settings(folder, {"distill": distill, "tests": [args.sts_file, args.squad_file, args.max_questions]})
     keep(folder / TEACHER, {"name": TEACHER, "kind": TEACHER, "order": "", "seed": 0}, source, texts, args)
     for seed in args.seeds:

@@ -23,7 +23,7 @@ class FrontierArguments:
     )
     output_dir: str = field(default="runs/frontier", metadata={"help": "what is finished in it is not run again"})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "one distillation each"})
-    distill_flags: str = field(default="", metadata={"help": "flags of sublayers distill for all, in one text"})
+    distill_flags: str = field(default="", metadata={"help": "recipe and flags of sublayers distill, in one text"})
     sts_file: str | None = field(
         default=None, metadata={"help": "rows with sentence1, sentence2 and label, such as the test data of STS-B"}
     )
