@@ -10,8 +10,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 
 from sublayers.training.commands import distill as command
 from sublayers.training.commands.distill import main as distill
-from sublayers.training.distill import answers
 from sublayers.training.distill.moves import MovesCallback
+from sublayers.training.distill.objectives import Logits
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_a_run_that_was_interrupted_between_moves_ends_as_if_it_had_not_been(fil
 
     monkeypatch.setattr(MovesCallback, "on_step_begin", record)
     # the teacher's answers are there
-    monkeypatch.setattr(answers, "answer", None)
+    monkeypatch.setattr(Logits, "ask_teacher", None)
     distill([*flags, "--output_dir", str(tmp_path / "parts"), "--resume_from_checkpoint"])
     assert orders[0] == (5, [0, 1, 3, 4, 2, 5])
     whole, parts = (weights(tmp_path / name) for name in ("whole", "parts"))
@@ -108,7 +108,7 @@ def test_students_share_the_answers_of_one_teacher(files, tmp_path, monkeypatch)
     _, source, texts = files
     flags = [source, texts, *FAST, *TRAINED, "--answers", str(tmp_path / "answers")]
     distill([*flags, "--sublayer_order=(sf)2", "--output_dir", str(tmp_path / "one")])
-    monkeypatch.setattr(answers, "answer", None)
+    monkeypatch.setattr(Logits, "ask_teacher", None)
     distill([*flags, "--sublayer_order=s2f3", "--layers", "0", "2", "--output_dir", str(tmp_path / "two")])
     save_teacher(tmp_path / "other", labels=3, seed=1)
     write_texts(tmp_path / "others.txt", TEXTS[1:])
@@ -163,8 +163,10 @@ def test_a_reranker_learns_from_pairs(tmp_path):
         (["--sublayer_order=s3f3", "--moves_every=7"], "3 moves, one every 7 steps, take more than 21 steps"),
     ],
 )
-def test_bad_input_is_refused(flags, message, files, tmp_path):
+def test_bad_input_is_refused(flags, message, files, tmp_path, monkeypatch):
     _, source, texts = files
+    # before the teacher is asked
+    monkeypatch.setattr(Logits, "ask_teacher", None)
     with pytest.raises(ValueError, match=message):
         distill([source, texts, *FAST, *TRAINED, *flags, "--output_dir", str(tmp_path / "out")])
 
