@@ -57,7 +57,7 @@ def main(argv: list[str]) -> dict[str, float]:
         set_seed(args.seed)
         sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
         student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
-        objective = kind(teacher, student.model, run.pooling, run.temperature)
+        objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
         # where it is missing, that is said before anything is computed
         encoders: Any = objective.pooling and import_module("sublayers.training.distill.sentence_encoder")
         orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
@@ -69,11 +69,12 @@ def main(argv: list[str]) -> dict[str, float]:
             trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
             trainer.save_metrics("train", trained)
             metrics |= trained
-        trainer.save_model()
         if args.do_eval:
             evaluated = trainer.evaluate()
             trainer.save_metrics("eval", evaluated)
             metrics |= evaluated
+        objective.release()
+        trainer.save_model()
         folder = Path(str(args.output_dir))
         if encoders:
             encoders.save_sentence_encoder(folder, teacher, objective.pooling, run.max_length)
@@ -133,6 +134,7 @@ def read_texts(
     for split, (is_needed, number) in wanted.items():
         if is_needed:
             rows = encode_texts(corpus[split].take(number), tokenizer, run.max_length, objective.by_sentence)
+            rows = objective.prepare(rows)
             texts[split] = AnsweredTexts(rows, objective.count(rows))
     return texts
 

@@ -27,8 +27,11 @@ class DistillTrainer(ResumableTrainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
         """Ask the student, and compare; what is measured is the mean of each text."""
         texts = {name: tensor for name, tensor in inputs.items() if name not in ("answers", "counts")}
-        answers, counts = inputs["answers"], inputs["counts"]
-        found = self.objective.ask(model, texts)
+        counts = inputs["counts"]
+        # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
+        with self.accelerator.autocast():
+            found = self.objective.ask(model, texts)
+            answers = self.objective.read(inputs["answers"])
         loss = self.objective.loss(found, answers, counts)
         if not return_outputs:
             return loss
