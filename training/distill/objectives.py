@@ -243,7 +243,7 @@ class Relations(OfTokens):
             model(**batch)
         # our stack may have left the padding out
         rows = [found[i][mask] if found[i].shape[:2] == mask.shape else found[i][0] for i in range(3)]
-        return torch.cat(rows, -1).float()
+        return torch.cat(rows, -1)
 
     def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Compare relations within each text."""

@@ -30,8 +30,8 @@ class DistillTrainer(ResumableTrainer):
         counts = inputs["counts"]
         # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
         with self.accelerator.autocast():
-            found = self.objective.ask(model, texts)
-            answers = self.objective.read(inputs["answers"])
+            answered = self.objective.ask(model, texts), self.objective.read(inputs["answers"])
+        found, answers = (each.float() for each in answered)
         loss = self.objective.loss(found, answers, counts)
         if not return_outputs:
             return loss

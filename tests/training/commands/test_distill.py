@@ -20,7 +20,7 @@ from sublayers.training.commands import distill as command
 from sublayers.training.commands.distill import main as distill
 from sublayers.training.data.corpus import Text
 from sublayers.training.distill.moves import MovesCallback
-from sublayers.training.distill.objectives import Logits
+from sublayers.training.distill.objectives import Logits, Words
 from sublayers.training.distill.texts import encode_texts, mask_words
 from sublayers.training.distill.trainer import DistillTrainer
 
@@ -257,6 +257,30 @@ def test_bodies_learn_what_tokens_have_and_go_on_after_an_interruption(objective
     said = {"states": "the squared difference of the states of each token", "relations": "in 4 heads"}[objective]
     assert said in (tmp_path / "parts" / "README.md").read_text()
     assert not (tmp_path / "parts" / "modules.json").exists()
+
+
+def test_words_are_scored_in_as_few_bits_as_the_trainer_is_told(tmp_path, monkeypatch):
+    save_teacher(tmp_path / "teacher", model_class=BertForMaskedLM)
+    dtypes, ask = [], Words.ask
+    monkeypatch.setattr(Words, "ask", lambda *args: dtypes.append(ask(*args).dtype) or ask(*args))
+    flags = [f"--validation_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval", "--objective=words"]
+    flags += ["--bf16", "--sublayer_order=(sf)3", "--output_dir", str(tmp_path / "out")]
+    assert distill([str(tmp_path / "teacher"), *flags])["eval_loss"] < 0.1
+    assert {*dtypes} == {torch.bfloat16}
+
+
+def test_the_mean_cosine_of_states_is_that_of_all_tokens(tmp_path):
+    bert, tokenizer = save_teacher(tmp_path / "teacher")
+    flags = [f"--validation_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval", "--objective=states"]
+    out = ["--sublayer_order=(sf)2", "--output_dir", str(tmp_path / "out")]
+    metrics = distill([str(tmp_path / "teacher"), *flags, *out])
+    student, cosines = AutoModel.from_pretrained(tmp_path / "out"), []
+    with torch.no_grad():
+        for text in TEXTS:
+            ids = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
+            states = [model(**ids).last_hidden_state[0] for model in (student, bert)]
+            cosines += torch.cosine_similarity(*states, dim=-1).tolist()
+    assert metrics["eval_cosine"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
 
 
 def test_answers_of_one_objective_are_not_those_of_another(tmp_path):

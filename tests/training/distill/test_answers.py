@@ -78,17 +78,17 @@ def test_answers_that_were_interrupted_go_on_where_they_stopped(kind, last, teac
 
     def interrupt(objective, batch, ask=kind.ask_teacher):
         if len(asked) == last:
-            raise KeyboardInterrupt
+            raise InterruptedError
         asked.append(batch)
         return ask(objective, batch)
 
     monkeypatch.setattr(kind, "ask_teacher", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedError):
         load(folder, teacher, rows, kind=kind)
     done = last // 3 * 20
     record = folder / "train.json"
     assert (json.loads(record.read_text()) if done else record.exists()) == (ABOUT | {"answered": done} if done else 0)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedError):
         load(folder, teacher, rows, kind=kind)
     asked.clear()
     last = 8 - last // 3 * 3
@@ -110,12 +110,12 @@ def test_a_chunk_that_is_not_recorded_is_not_believed(name, teacher, tmp_path, m
     def interrupt(*args, call=np.memmap.flush if name == "flush" else answers._write):
         times.append(args)
         if len(times) == 2:
-            raise KeyboardInterrupt
+            raise InterruptedError
         return call(*args)
 
     with monkeypatch.context() as patched:
         patched.setattr(*((np.memmap, name) if name == "flush" else (answers, name)), interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(InterruptedError):
             load(folder, teacher, rows)
     assert json.loads((folder / "train.json").read_text()) == ABOUT | {"answered": 20}
     # what is not counted may be anything

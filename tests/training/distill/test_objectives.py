@@ -98,8 +98,8 @@ def naive_relations(bert, ids, heads):
 def test_relations_are_those_of_the_last_attention(order, sizes, tmp_path):
     bert, tokenizer = save_teacher(tmp_path)
     objective = open_objective(Relations, tmp_path, order, sizes, relation_heads=4)
-    # with padding, which our stack leaves out, and without
-    for chosen in ([3, 0, 40], [1]):
+    # with padding, which our stack leaves out, without, and with too little to be left out
+    for chosen in ([3, 0, 40], [1], [8, 17, 26, 7]):
         batch, answers, counts = batch_of(objective, rows_of(objective), chosen)
         loss = objective.loss(objective.ask(objective.student, batch), answers, counts).item()
         total, tokens = 0.0, 0
