@@ -36,12 +36,12 @@ def main(argv: list[str]) -> dict[str, float]:
             see `sublayers distill --help`.
 
     Returns:
-        The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text,
-        or the share of texts for which both have the same label.
+        The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text
+        or states of a token, or the share of texts or masked words for which both have the same label or word.
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
-        OSError: there is no such teacher.
+        OSError: there is no such teacher, or no room for its answers.
         ValueError: bad flags; a teacher, order or layers that do not go together; a text without sentences; answers
             that are kept of another teacher or text; fewer steps than the moves take.
     """
