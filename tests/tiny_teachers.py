@@ -40,8 +40,8 @@ def tokenizer_of(words):
     return train_tokenizer(TEXTS, "wordpiece", words)
 
 
-def save_teacher(folder, layers=3, labels=None, seed=0, words=200, **options):
-    """Save transformers' BERT with a tokenizer, and with labels as a classifier."""
+def save_teacher(folder, layers=3, labels=None, seed=0, words=200, model_class=BertModel, **options):
+    """Save transformers' BERT with a tokenizer, with labels as a classifier."""
     tokenizer = copy.deepcopy(tokenizer_of(words))
     tokenizer.save_pretrained(folder)
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": layers, "num_attention_heads": 2}
@@ -49,7 +49,7 @@ def save_teacher(folder, layers=3, labels=None, seed=0, words=200, **options):
         options["num_labels"] = labels
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **sizes, **ids, **options)
-    model = randomize((BertForSequenceClassification if labels else BertModel)(config))
+    model = randomize((BertForSequenceClassification if labels else model_class)(config))
     with torch.no_grad():
         model.get_input_embeddings().weight.add_(seed)
     model.save_pretrained(folder)

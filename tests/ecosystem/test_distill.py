@@ -74,3 +74,13 @@ def test_a_cross_encoder_opens_a_student_of_a_reranker(tmp_path):
         for name in ("out", "teacher")
     ]
     torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+def test_who_learns_the_states_of_a_sentence_encoder_embeds_as_it_does(mode, tmp_path):
+    save_teacher(tmp_path / "teacher")
+    make_sentence_encoder(tmp_path / "teacher", mode)
+    texts = f"--train_file={write_texts(tmp_path / 'texts.txt')}"
+    flags = [texts, *FLAGS, "--objective=states", "--do_eval", "--sublayer_order=(sf)3"]
+    distill([str(tmp_path / "teacher"), *flags, "--output_dir", str(tmp_path / "out")])
+    torch.testing.assert_close(embed(tmp_path / "out"), embed(tmp_path / "teacher"), rtol=1e-6, atol=1e-6)

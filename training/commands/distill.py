@@ -1,11 +1,9 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
@@ -14,12 +12,12 @@ from sublayers.training.commands.distill_arguments import FLAGS, USAGE, DistillA
 from sublayers.training.commands.pretrain import STANDARD_LIBRARY
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts, check_answers, load_answers
-from sublayers.training.distill.losses import embedding_loss, logit_loss
 from sublayers.training.distill.moves import MovesCallback, moves
-from sublayers.training.distill.student import Student, make_student
-from sublayers.training.distill.teacher import Teacher, hash_vocabulary, hash_weights, open_teacher
+from sublayers.training.distill.objectives import OBJECTIVES, Objective
+from sublayers.training.distill.student import make_student
+from sublayers.training.distill.teacher import hash_vocabulary, hash_weights, open_teacher
 from sublayers.training.distill.texts import encode_texts, hash_rows
-from sublayers.training.distill.trainer import DistillTrainer, agreement, cosine
+from sublayers.training.distill.trainer import DistillTrainer
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.trainers.loss_curve import save_loss_curve
@@ -27,7 +25,6 @@ from sublayers.training.trainers.publish import describe_data, finish
 from sublayers.training.trainers.resume import find_checkpoint
 
 SCORES = ("loss", "cosine", "agreement")
-LABELS_OF_NUMBERS = ("regression", "multi_label_classification")
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 
 
@@ -39,23 +36,20 @@ def main(argv: list[str]) -> dict[str, float]:
             see `sublayers distill --help`.
 
     Returns:
-        The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text,
-        or the share of texts for which both have the same label.
+        The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text
+        or states of a token, or the share of texts or masked words for which both have the same label or word.
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
-        OSError: there is no such teacher.
+        OSError: there is no such teacher, or no room for its answers.
         ValueError: bad flags; a teacher, order or layers that do not go together; a text without sentences; answers
             that are kept of another teacher or text; fewer steps than the moves take.
     """
     source, run, corpus_args, args = parse(argv)
-    # where it is missing, that is said before anything is computed
-    encoders: Any = None
-    if run.objective == "embeddings":
-        encoders = import_module("sublayers.training.distill.sentence_encoder")
     with claim(str(args.output_dir), args.process_index):
         checkpoint = find_checkpoint(args)
-        teacher = open_teacher(source, run.objective)
+        kind = OBJECTIVES[run.objective]
+        teacher = open_teacher(source, kind.head)
         longest = longest_input(teacher.model.config, teacher.tokenizer)
         if not 3 <= run.max_length <= longest:
             raise ValueError(f"max_length={run.max_length} is not between 3 and the teacher's {longest}; give another")
@@ -63,26 +57,33 @@ def main(argv: list[str]) -> dict[str, float]:
         set_seed(args.seed)
         sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
         student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
-        trainer = make_trainer(teacher, student, run, answer_texts(teacher, run, corpus_args, args), args)
+        objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
+        # where it is missing, that is said before anything is computed
+        encoders: Any = objective.pooling and import_module("sublayers.training.distill.sentence_encoder")
+        orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
+        texts = read_texts(objective, run, corpus_args, args)
+        trainer = make_trainer(objective, orders, run, texts, args)
+        answer_texts(texts, objective, run, args)
         metrics: dict[str, float] = {}
         if args.do_train:
             trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
             trainer.save_metrics("train", trained)
             metrics |= trained
-        trainer.save_model()
         if args.do_eval:
             evaluated = trainer.evaluate()
             trainer.save_metrics("eval", evaluated)
             metrics |= evaluated
+        objective.release()
+        trainer.save_model()
         folder = Path(str(args.output_dir))
         if encoders:
-            encoders.save_sentence_encoder(folder, teacher, run.pooling or teacher.pooling, run.max_length)
+            encoders.save_sentence_encoder(folder, teacher, objective.pooling, run.max_length)
         if args.do_train:
             save_loss_curve(trainer.state.log_history, folder, "loss")
         data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
-        remarks = [f"A student of {source}, which learned its {run.objective}: {describe_loss(teacher, run)}."]
+        remarks = [f"A student of {source}, which learned its {run.objective}: {objective.describe()}."]
         if run.moves_every:
-            number = len(moves(student.start, run.sublayer_order)) - 1
+            number = len(orders) - 1
             remarks.append(
                 f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps."
             )
@@ -117,23 +118,65 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     return source, run, corpus_args, args
 
 
-def answer_texts(
-    teacher: Teacher, run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
+def read_texts(
+    objective: Objective, run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
 ) -> dict[str, AnsweredTexts]:
-    """Read the texts of the splits that are needed, with the teacher's answers, kept ones or new ones.
+    """Read the texts of the splits that are needed, which wait for the teacher's answers.
 
     Raises:
-        ValueError: a text that cannot be read or is empty, or answers that are kept of something else.
+        ValueError: a text that cannot be read or is empty.
     """
     corpus = load_corpus(corpus_args)
     if args.do_train and "train" not in corpus:
         raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
     wanted = {"train": (args.do_train, run.max_train_samples), "validation": (args.do_eval, run.max_eval_samples)}
-    rows: dict[str, Dataset] = {
-        split: encode_texts(corpus[split].take(number), teacher.tokenizer, run.max_length, teacher.pooling is not None)
-        for split, (is_needed, number) in wanted.items()
-        if is_needed
-    }
+    tokenizer, texts = objective.teacher.tokenizer, {}
+    for split, (is_needed, number) in wanted.items():
+        if is_needed:
+            rows = encode_texts(corpus[split].take(number), tokenizer, run.max_length, objective.by_sentence)
+            rows = objective.prepare(rows)
+            texts[split] = AnsweredTexts(rows, objective.count(rows))
+    return texts
+
+
+def make_trainer(
+    objective: Objective,
+    orders: list[str],
+    run: DistillArguments,
+    texts: dict[str, AnsweredTexts],
+    args: DistillTrainingArguments,
+) -> DistillTrainer:
+    """Make the Trainer of a student, which runs in one of the orders after the other.
+
+    Raises:
+        ValueError: fewer steps than the moves take.
+    """
+    model: Any = objective.student
+    callback = MovesCallback(model.base_model.layers, orders, run.moves_every)
+    trainer = DistillTrainer(
+        model=model,
+        args=args,
+        processing_class=objective.teacher.tokenizer,
+        data_collator=AnswerCollator(objective.teacher.tokenizer),
+        train_dataset=texts.get("train"),
+        eval_dataset=texts.get("validation"),
+        callbacks=[callback],
+        objective=objective,
+    )
+    if args.do_train:
+        callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
+    return trainer
+
+
+def answer_texts(
+    texts: dict[str, AnsweredTexts], objective: Objective, run: DistillArguments, args: DistillTrainingArguments
+) -> None:
+    """Give texts the teacher's answers, kept ones or new ones.
+
+    Raises:
+        ValueError: answers that are kept of something else.
+    """
+    teacher = objective.teacher
     known = {
         "objective": run.objective,
         "pooling": teacher.pooling,
@@ -141,60 +184,11 @@ def answer_texts(
         "teacher": hash_weights(teacher.model),
         "max_length": run.max_length,
     }
-    about = {split: known | {"text": hash_rows(texts)} for split, texts in rows.items()}
+    about = {split: known | {"text": hash_rows(each.rows)} for split, each in texts.items()}
     folder = Path(run.answers or Path(str(args.output_dir), "answers"))
     # whatever is wrong with any of them is said before one is computed
-    for split in rows:
+    for split in texts:
         check_answers(folder, split, about[split])
-    return {
-        split: AnsweredTexts(
-            texts,
-            load_answers(folder, split, about[split], teacher, texts, args.per_device_eval_batch_size, args.device),
-        )
-        for split, texts in rows.items()
-    }
-
-
-def make_trainer(
-    teacher: Teacher,
-    student: Student,
-    run: DistillArguments,
-    texts: dict[str, AnsweredTexts],
-    args: DistillTrainingArguments,
-) -> DistillTrainer:
-    """Make the Trainer of a student, in which its order moves."""
-    loss: Any = embedding_loss
-    compute_metrics: Any = cosine
-    if teacher.pooling is None:
-        exclusive = has_classes(teacher)
-        loss = partial(logit_loss, temperature=run.temperature, exclusive=exclusive)
-        compute_metrics = agreement if exclusive else None
-    orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
-    model: Any = student.model
-    return DistillTrainer(
-        model=model,
-        args=args,
-        processing_class=teacher.tokenizer,
-        data_collator=AnswerCollator(teacher.tokenizer),
-        train_dataset=texts.get("train"),
-        eval_dataset=texts.get("validation"),
-        compute_metrics=compute_metrics,
-        callbacks=[MovesCallback(model.base_model.layers, orders, run.moves_every)],
-        pooling=run.pooling or teacher.pooling,
-        loss=loss,
-    )
-
-
-def has_classes(teacher: Teacher) -> bool:
-    """Say whether a classifier's labels exclude each other."""
-    config: Any = teacher.model.config
-    return config.num_labels > 1 and config.problem_type not in LABELS_OF_NUMBERS
-
-
-def describe_loss(teacher: Teacher, run: DistillArguments) -> str:
-    """Write what the student was trained to reduce."""
-    if teacher.pooling:
-        return "one minus the cosine of both, and the squared difference of the cosines within a batch"
-    if has_classes(teacher):
-        return f"the divergence of both probabilities at temperature {run.temperature:g}"
-    return "the squared difference of both"
+    for split, each in texts.items():
+        size = args.per_device_eval_batch_size
+        each.answers = load_answers(folder, split, about[split], objective, each, size, args.device)

@@ -16,8 +16,13 @@ class DistillArguments:
     _argument_group_name: ClassVar[str] = "student and objective"
 
     sublayer_order: str = field(metadata={"help": "of the student, such as s6f6"})
-    objective: Literal["embeddings", "logits"] = field(
-        default="embeddings", metadata={"help": "what the student should answer as its teacher does"}
+    objective: Literal["embeddings", "states", "logits", "words", "relations"] = field(
+        default="embeddings",
+        metadata={
+            "help": "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
+            "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
+            "self-attention (MiniLMv2), behind which nothing learns"
+        },
     )
     pooling: Literal["mean", "cls"] | None = field(
         default=None,
@@ -42,7 +47,11 @@ class DistillArguments:
     )
     intermediate_size: int | None = field(default=None, metadata={"help": "as --hidden_size"})
     num_attention_heads: int | None = field(default=None, metadata={"help": "as --hidden_size"})
-    temperature: float = field(default=2.0, metadata={"help": "of both probabilities in --objective logits"})
+    temperature: float = field(default=2.0, metadata={"help": "of both probabilities in --objective logits or words"})
+    relation_heads: int = field(
+        default=12,
+        metadata={"help": "in --objective relations, a divisor of both hidden sizes, whatever heads the models have"},
+    )
     max_length: int = field(default=128, metadata={"help": "tokens of a text; what is longer is cut"})
     answers: str | None = field(
         default=None,
@@ -65,8 +74,8 @@ class DistillTrainingArguments(FromScratchArguments):
     weight_decay: float = default("weight_decay", 0.01)
 
     def __post_init__(self):
-        # the answers are no argument of a model
-        self.remove_unused_columns, self.label_names = False, ["answers"]
+        # the answers are no argument of a model; their counts are what a mean needs to know
+        self.remove_unused_columns, self.label_names = False, ["counts"]
         super().__post_init__()
 
 

@@ -31,3 +31,32 @@ def logit_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float,
         return mse_loss(student, teacher)
     found, wanted = (logits.log_softmax(-1) for logits in (student / temperature, teacher / temperature))
     return temperature**2 * kl_div(found, wanted, reduction="batchmean", log_target=True)
+
+
+def relation_loss(student: torch.Tensor, teacher: torch.Tensor, mask: torch.Tensor, heads: int) -> torch.Tensor:
+    """Compare how tokens relate to each other in queries, in keys and in values, of whatever widths.
+
+    Wang et al. (2021), "MiniLMv2: Multi-Head Self-Attention Relation Distillation", section 3: queries, keys and values
+    are each cut into relation heads, in which the relations of a token are the softmax of its scaled products with all.
+    The loss is the divergence of the student's relations from the teacher's, mean over tokens and heads, of the three
+    together.
+
+    Args:
+        student: its queries, keys and values side by side, (batch, length, 3 * hidden).
+        teacher: the same of the teacher.
+        mask: where there are tokens, (batch, length).
+        heads: a divisor of both hidden sizes.
+    """
+    losses = []
+    for pair in zip(student.chunk(3, -1), teacher.chunk(3, -1), strict=True):
+        found, wanted = (_log_relations(states, mask, heads) for states in pair)
+        divergence = kl_div(found, wanted, reduction="none", log_target=True).sum(-1)
+        losses.append(divergence.transpose(1, 2)[mask].mean())
+    return torch.stack(losses).sum()
+
+
+def _log_relations(states: torch.Tensor, mask: torch.Tensor, heads: int) -> torch.Tensor:
+    states = states.unflatten(-1, (heads, -1)).transpose(1, 2)
+    products = states @ states.transpose(2, 3) * states.shape[-1] ** -0.5
+    # a number, since the difference of two infinities is none
+    return products.masked_fill(~mask[:, None, None], torch.finfo(products.dtype).min).log_softmax(-1)

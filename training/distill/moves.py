@@ -26,21 +26,25 @@ class MovesCallback(TrainerCallback):
     """Run a stack in the first of some orders, in the next one after so many steps, and in the last one in the end.
 
     The step alone decides, so that a training can be resumed in between.
-
-    Raises:
-        ValueError: the training ends before the last move.
     """
 
     def __init__(self, stack: SublayerStack, orders: Sequence[str], every: int = 0):
         self.stack, self.orders, self.every = stack, orders, every
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Check that there are enough steps."""
-        if (needed := self.every * (len(self.orders) - 1)) >= state.max_steps:
+    def check(self, steps: int) -> None:
+        """Check that so many steps are enough for all moves.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if (needed := self.every * (len(self.orders) - 1)) >= steps:
             raise ValueError(
                 f"{len(self.orders) - 1} moves, one every {self.every} steps, take more than {needed} steps, and the "
-                f"training has {state.max_steps}; train longer or give a smaller --moves_every"
+                f"training has {steps}; train longer or give a smaller --moves_every"
             )
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Choose the order to start, or go on, in."""
         self.on_step_begin(args, state, control)
 
     def on_step_begin(self, args, state, control, **kwargs):

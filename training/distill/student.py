@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import compact, expand
@@ -132,7 +132,7 @@ def make_student(
     hidden_size = sizes.get("hidden_size", old.hidden_size)
     config = PARBertConfig(
         **{
-            "vocab_size": len(teacher.tokenizer),
+            "vocab_size": old.vocab_size,
             "sublayer_order": order,
             "hidden_size": hidden_size,
             "intermediate_size": 4 * hidden_size,
@@ -145,5 +145,4 @@ def make_student(
             **sizes,
         }
     )
-    auto_class: Any = AutoModel if teacher.pooling else AutoModelForSequenceClassification
-    return Student(auto_class.from_config(config), expand(order))
+    return Student(teacher.head.auto_class.from_config(config), expand(order))

@@ -1,17 +1,18 @@
-"""The model that a student learns from: a sentence encoder, any other encoder, or a classifier."""
+"""The model that a student learns from: a sentence encoder or another one, or a model with a head."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from huggingface_hub import snapshot_download
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertPreTrainedModel,
@@ -24,10 +25,28 @@ from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.plan import select_positions
 from sublayers.training.convert.bert import from_bert
 
-Objective = Literal["embeddings", "logits"]
 Pooling = Literal["mean", "cls"]
 # names that sentence-transformers had for the modes of pooling, up to version 5
 OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+class Head(NamedTuple):
+    """What stands on a teacher's body, and on its student's.
+
+    Attributes:
+        name: of a model that has it.
+        auto_class: that loads such a model.
+        architectures: ends of the names of classes that have its weights.
+    """
+
+    name: str
+    auto_class: Any
+    architectures: tuple[str, ...]
+
+
+BODY = Head("encoder", AutoModel, ("",))
+CLASSIFIER = Head("classifier", AutoModelForSequenceClassification, ("ForSequenceClassification",))
+WORDS = Head("masked language model", AutoModelForMaskedLM, ("ForMaskedLM", "ForPreTraining"))
 
 
 @dataclass
@@ -37,7 +56,9 @@ class Teacher:
     Attributes:
         source: folder or repository that it is from.
         model: one of ours where it is a BERT, else as transformers has it.
-        pooling: of the tokens of a text; None for a classifier, whose answers are logits.
+        pooling: of the tokens of a text; None for a model with a head.
+        head: of the model.
+        is_sentence_encoder: whether it is from a SentenceTransformer.
         normalize: whether a SentenceTransformer of it gives embeddings of length 1.
         settings: `prompts` and others that a SentenceTransformer has for all its modules.
         max_seq_length: tokens that a SentenceTransformer reads, if it says so.
@@ -46,20 +67,22 @@ class Teacher:
     source: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    pooling: Pooling | None
+    pooling: Pooling | None = None
+    head: Head = BODY
+    is_sentence_encoder: bool = False
     normalize: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     max_seq_length: int | None = None
 
 
-def open_teacher(source: str, objective: Objective) -> Teacher:
-    """Open a folder or repository of a SentenceTransformer, another encoder, a CrossEncoder or another classifier.
+def open_teacher(source: str, head: Head = BODY) -> Teacher:
+    """Open a folder or repository of a SentenceTransformer, another encoder, or of a model with a head.
 
     What a folder does not say of pooling is the mean over all tokens.
 
     Raises:
         OSError: there is no such folder or repository.
-        ValueError: there is no classifier for logits, a SentenceTransformer does more than pool and normalise, weights
+        ValueError: the model has no such head, a SentenceTransformer does more than pool and normalise, weights
             are missing, or what `load` and `from_bert` refuse.
     """
     tokenizer, config = load(AutoTokenizer, source), load(AutoConfig, source)
@@ -67,18 +90,16 @@ def open_teacher(source: str, objective: Objective) -> Teacher:
         lacks = "decodes" if config.is_encoder_decoder else "has no token to pad with"
         raise ValueError(f"{source} {lacks}; give an encoder or classifier as a teacher")
     (architecture, *_) = config.architectures or [""]
-    is_classifier = architecture.endswith("ForSequenceClassification")
-    if objective == "logits" and not is_classifier:
-        raise ValueError(f"{source} is no classifier but {architecture or 'a body'}; choose --objective embeddings")
-    auto_class = AutoModelForSequenceClassification if objective == "logits" else AutoModel
-    about = {"pooling": None} if objective == "logits" else read_sentence_encoder(source)
-    model, found = load(auto_class, source, dtype=torch.float32, output_loading_info=True)
+    if not architecture.endswith(head.architectures):
+        raise ValueError(f"{source} is no {head.name} but {architecture or 'a body'}; choose another --objective")
+    about = read_sentence_encoder(source) if head is BODY else {}
+    model, found = load(head.auto_class, source, dtype=torch.float32, output_loading_info=True)
     # pooling by us asks no pooler
-    if lacking := sorted(name for name in found["missing_keys"] if objective == "logits" or "pooler" not in name):
+    if lacking := sorted(name for name in found["missing_keys"] if head is not BODY or "pooler" not in name):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; give a trained model")
     if isinstance(model, BertPreTrainedModel):
         model, _ = from_bert(model)
-    return Teacher(source, model.eval(), tokenizer, **about)
+    return Teacher(source, model.eval(), tokenizer, head=head, **about)
 
 
 def read_sentence_encoder(source: str) -> dict[str, Any]:
@@ -110,6 +131,7 @@ def read_sentence_encoder(source: str) -> dict[str, Any]:
     told = _read(folder / "config_sentence_transformers.json")
     return {
         "pooling": mode,
+        "is_sentence_encoder": True,
         "normalize": "Normalize" in kinds,
         "settings": {name: told[name] for name in names if told.get(name) is not None},
         "max_seq_length": body.get("max_seq_length"),

@@ -4,12 +4,16 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.data.corpus import Text, join_lines
-from sublayers.training.data.masked_language_modeling import SENTENCES
+from sublayers.training.data.masked_language_modeling import MASKED_SHARE, SENTENCES
+
+# of masks
+SEED = 0
 
 
 def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, by_sentence: bool) -> Dataset:
@@ -45,6 +49,22 @@ def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int
     if not len(rows):
         raise ValueError("the text has no sentences; is it empty for the teacher's tokenizer?")
     return rows
+
+
+def mask_words(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Put [MASK] in the place of 15 % of the tokens of each row, and of one at least, that are not [CLS] or [SEP].
+
+    Which ones follows from the row's number alone, so that all students see the same.
+    """
+    kept = {tokenizer.cls_token_id, tokenizer.sep_token_id}
+
+    def mask(ids: list[int], index: int) -> dict[str, list[int]]:
+        places = [place for place, token in enumerate(ids) if token not in kept]
+        number = max(1, round(MASKED_SHARE * len(places)))
+        masked = {*np.random.default_rng((SEED, index)).permutation(places)[:number].tolist()}
+        return {"input_ids": [tokenizer.mask_token_id if i in masked else token for i, token in enumerate(ids)]}
+
+    return rows.map(mask, with_indices=True, input_columns="input_ids", desc="Masking words")
 
 
 def hash_rows(rows: Dataset) -> str:

@@ -1,46 +1,41 @@
 """The Trainer of a student."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cosine_similarity
 from transformers import EvalPrediction
 
-from sublayers.training.distill.teacher import Pooling, answer
+from sublayers.training.distill.objectives import Objective
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 
 class DistillTrainer(ResumableTrainer):
-    """A Trainer whose batches have the teacher's `answers`, (batch, width).
+    """A Trainer whose batches have the teacher's `answers`, (rows, width), and the `counts` of each text's, (batch,).
 
     Args:
-        pooling: by which the student is asked, see `answer`.
-        loss: of the student's and the teacher's answers.
+        objective: what is asked, and how answers are compared.
     """
 
-    def __init__(
-        self, *args, pooling: Pooling | None, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], **kwargs
-    ):
-        super().__init__(*args, **kwargs)
-        self.pooling, self.loss = pooling, loss
+    def __init__(self, *args, objective: Objective, **kwargs):
+        def mean(found: EvalPrediction) -> dict[str, float]:
+            return {str(objective.metric): float(np.average(found.predictions, weights=found.label_ids))}
+
+        super().__init__(*args, compute_metrics=mean if objective.metric else None, **kwargs)
+        self.objective: Objective = objective
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
-        """Ask the student, and compare."""
-        texts = {name: tensor for name, tensor in inputs.items() if name != "answers"}
-        found = answer(model, texts, self.pooling)
-        loss = self.loss(found, inputs["answers"])
-        return (loss, {"answers": found}) if return_outputs else loss
-
-
-def cosine(found: EvalPrediction) -> dict[str, float]:
-    """Measure the mean cosine of both embeddings of a text; of other widths there is none."""
-    student, teacher = (torch.from_numpy(np.asarray(each)) for each in (found.predictions, found.label_ids))
-    return {"cosine": cosine_similarity(student, teacher).mean().item()} if student.shape == teacher.shape else {}
-
-
-def agreement(found: EvalPrediction) -> dict[str, float]:
-    """Measure for how many texts both have the same label."""
-    student, teacher = (np.asarray(each).argmax(-1) for each in (found.predictions, found.label_ids))
-    return {"agreement": float((student == teacher).mean())}
+        """Ask the student, and compare; what is measured is the mean of each text."""
+        texts = {name: tensor for name, tensor in inputs.items() if name not in ("answers", "counts")}
+        counts = inputs["counts"]
+        # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
+        with self.accelerator.autocast():
+            answered = self.objective.ask(model, texts), self.objective.read(inputs["answers"])
+        found, answers = (each.float() for each in answered)
+        loss = self.objective.loss(found, answers, counts)
+        if not return_outputs:
+            return loss
+        if self.objective.metric is None:
+            return loss, {}
+        scores = self.objective.score(found, answers).split(counts.tolist())
+        return loss, {"scores": torch.stack([each.mean() for each in scores])}

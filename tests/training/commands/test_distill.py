@@ -6,12 +6,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_teachers import TEXTS, save_teacher, write_texts
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback, pipeline
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForMaskedLM,
+    TrainerCallback,
+    pipeline,
+)
 
 from sublayers.training.commands import distill as command
 from sublayers.training.commands.distill import main as distill
-from sublayers.training.distill import answers
+from sublayers.training.data.corpus import Text
 from sublayers.training.distill.moves import MovesCallback
+from sublayers.training.distill.objectives import Logits, Words
+from sublayers.training.distill.texts import encode_texts, mask_words
+from sublayers.training.distill.trainer import DistillTrainer
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +108,7 @@ def test_a_run_that_was_interrupted_between_moves_ends_as_if_it_had_not_been(fil
 
     monkeypatch.setattr(MovesCallback, "on_step_begin", record)
     # the teacher's answers are there
-    monkeypatch.setattr(answers, "answer", None)
+    monkeypatch.setattr(Logits, "ask_teacher", None)
     distill([*flags, "--output_dir", str(tmp_path / "parts"), "--resume_from_checkpoint"])
     assert orders[0] == (5, [0, 1, 3, 4, 2, 5])
     whole, parts = (weights(tmp_path / name) for name in ("whole", "parts"))
@@ -108,7 +119,7 @@ def test_students_share_the_answers_of_one_teacher(files, tmp_path, monkeypatch)
     _, source, texts = files
     flags = [source, texts, *FAST, *TRAINED, "--answers", str(tmp_path / "answers")]
     distill([*flags, "--sublayer_order=(sf)2", "--output_dir", str(tmp_path / "one")])
-    monkeypatch.setattr(answers, "answer", None)
+    monkeypatch.setattr(Logits, "ask_teacher", None)
     distill([*flags, "--sublayer_order=s2f3", "--layers", "0", "2", "--output_dir", str(tmp_path / "two")])
     save_teacher(tmp_path / "other", labels=3, seed=1)
     write_texts(tmp_path / "others.txt", TEXTS[1:])
@@ -163,8 +174,10 @@ def test_a_reranker_learns_from_pairs(tmp_path):
         (["--sublayer_order=s3f3", "--moves_every=7"], "3 moves, one every 7 steps, take more than 21 steps"),
     ],
 )
-def test_bad_input_is_refused(flags, message, files, tmp_path):
+def test_bad_input_is_refused(flags, message, files, tmp_path, monkeypatch):
     _, source, texts = files
+    # before the teacher is asked
+    monkeypatch.setattr(Logits, "ask_teacher", None)
     with pytest.raises(ValueError, match=message):
         distill([source, texts, *FAST, *TRAINED, *flags, "--output_dir", str(tmp_path / "out")])
 
@@ -172,3 +185,108 @@ def test_bad_input_is_refused(flags, message, files, tmp_path):
 def test_a_teacher_is_named_first():
     with pytest.raises(ValueError, match="there is no teacher; name its folder first"):
         distill(["--sublayer_order=sf"])
+
+
+def test_words_are_learned_by_a_masked_language_model(tmp_path, capsys):
+    bert, _ = save_teacher(tmp_path / "teacher", model_class=BertForMaskedLM)
+    out = tmp_path / "out"
+    flags = [f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST, *TRAINED, "--objective=words"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        metrics = distill([str(tmp_path / "teacher"), *flags, "--sublayer_order=s3f3", "--output_dir", str(out)])
+    first, *_, last = json.loads((out / "loss_curve.json").read_text())["eval_loss"]
+    assert last[1] < first[1]
+    student, tokenizer = AutoModelForMaskedLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert (type(student).__name__, student.config.sublayer_order) == ("PARBertForMaskedLM", "s3f3")
+    assert len(pipeline("fill-mask", str(out))("a short [MASK]")) == 5
+    # the first lines are for validation
+    rows = encode_texts(Text(datasets.Dataset.from_dict({"text": TEXTS[:10]})), tokenizer, 16, by_sentence=True)
+    same = []
+    for ids in mask_words(rows, tokenizer)["input_ids"]:
+        ids = torch.tensor([ids])
+        with torch.no_grad():
+            words = [model(ids).logits[0].argmax(-1)[ids[0] == tokenizer.mask_token_id] for model in (student, bert)]
+        same += (words[0] == words[1]).tolist()
+    assert metrics["eval_agreement"] == pytest.approx(sum(same) / len(same))
+    assert "eval_agreement" in capsys.readouterr().out
+    assert "the divergence of both probabilities of masked words at temperature 2" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("objective", ["states", "relations", "words"])
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(objective, tmp_path):
+    save_teacher(tmp_path / "teacher", model_class=BertForMaskedLM)
+    flags = [f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval", "--relation_heads=4"]
+    out = ["--sublayer_order=(sf)3", "--output_dir", str(tmp_path / "out"), f"--objective={objective}"]
+    metrics = distill([str(tmp_path / "teacher"), *flags, *out])
+    assert metrics["eval_loss"] == pytest.approx(0, abs=1e-6)
+    expected = {"states": {"eval_cosine": 1}, "relations": {}, "words": {"eval_agreement": 1}}[objective]
+    scores = {name: value for name, value in metrics.items() if name in ("eval_cosine", "eval_agreement")}
+    assert scores == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["states", "relations"])
+def test_bodies_learn_what_tokens_have_and_go_on_after_an_interruption(objective, tmp_path, monkeypatch):
+    save_teacher(tmp_path / "teacher")
+    flags = [str(tmp_path / "teacher"), f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST, *TRAINED]
+    flags += [f"--objective={objective}", "--sublayer_order=s2f3", "--hidden_size=8", "--relation_heads=4"]
+    flags += ["--save_steps=5", "--answers", str(tmp_path / "answers")]
+    metrics = distill([*flags, "--output_dir", str(tmp_path / "whole")])
+    curve = json.loads((tmp_path / "whole" / "loss_curve.json").read_text())["eval_loss"]
+    assert metrics["eval_loss"] < curve[0][1]
+    kept = weights(tmp_path / "whole")
+    assert [name for name in weights(tmp_path / "whole" / "checkpoint-20") if name not in kept] == (
+        ["to_teacher.bias", "to_teacher.weight"] if objective == "states" else []
+    )
+    compute_loss = DistillTrainer.compute_loss
+
+    def interrupt(trainer, model, *args, **kwargs):
+        if model.training and trainer.state.global_step == 7:
+            raise KeyboardInterrupt
+        return compute_loss(trainer, model, *args, **kwargs)
+
+    monkeypatch.setattr(DistillTrainer, "compute_loss", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        distill([*flags, "--output_dir", str(tmp_path / "parts")])
+    monkeypatch.setattr(DistillTrainer, "compute_loss", compute_loss)
+    distill([*flags, "--output_dir", str(tmp_path / "parts"), "--resume_from_checkpoint"])
+    parts = weights(tmp_path / "parts")
+    assert parts.keys() == kept.keys()
+    assert all(torch.equal(parts[name], tensor) for name, tensor in kept.items())
+    model = AutoModel.from_pretrained(tmp_path / "parts")
+    assert (type(model).__name__, model.config.sublayer_order) == ("PARBertModel", "s2f3")
+    said = {"states": "the squared difference of the states of each token", "relations": "in 4 heads"}[objective]
+    assert said in (tmp_path / "parts" / "README.md").read_text()
+    assert not (tmp_path / "parts" / "modules.json").exists()
+
+
+def test_words_are_scored_in_as_few_bits_as_the_trainer_is_told(tmp_path, monkeypatch):
+    save_teacher(tmp_path / "teacher", model_class=BertForMaskedLM)
+    dtypes, ask = [], Words.ask
+    monkeypatch.setattr(Words, "ask", lambda *args: dtypes.append(ask(*args).dtype) or ask(*args))
+    flags = [f"--validation_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval", "--objective=words"]
+    flags += ["--bf16", "--sublayer_order=(sf)3", "--output_dir", str(tmp_path / "out")]
+    assert distill([str(tmp_path / "teacher"), *flags])["eval_loss"] < 0.1
+    assert {*dtypes} == {torch.bfloat16}
+
+
+def test_the_mean_cosine_of_states_is_that_of_all_tokens(tmp_path):
+    bert, tokenizer = save_teacher(tmp_path / "teacher")
+    flags = [f"--validation_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval", "--objective=states"]
+    out = ["--sublayer_order=(sf)2", "--output_dir", str(tmp_path / "out")]
+    metrics = distill([str(tmp_path / "teacher"), *flags, *out])
+    student, cosines = AutoModel.from_pretrained(tmp_path / "out"), []
+    with torch.no_grad():
+        for text in TEXTS:
+            ids = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
+            states = [model(**ids).last_hidden_state[0] for model in (student, bert)]
+            cosines += torch.cosine_similarity(*states, dim=-1).tolist()
+    assert metrics["eval_cosine"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-5)
+
+
+def test_answers_of_one_objective_are_not_those_of_another(tmp_path):
+    save_teacher(tmp_path / "teacher")
+    flags = [str(tmp_path / "teacher"), f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval"]
+    flags += ["--sublayer_order=sf", "--relation_heads=4", "--answers", str(tmp_path / "answers")]
+    distill([*flags, "--objective=states", "--output_dir", str(tmp_path / "one")])
+    with pytest.raises(ValueError, match="holds answers for validation with another objective; choose another folder"):
+        distill([*flags, "--objective=relations", "--output_dir", str(tmp_path / "two")])

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tiny_teachers import TEXTS, save_teacher
 from sublayers.training.data.corpus import Text
 from sublayers.training.distill import answers
 from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts, load_answers
+from sublayers.training.distill.objectives import Embeddings
 from sublayers.training.distill.teacher import open_teacher
 from sublayers.training.distill.texts import encode_texts, hash_rows
 
@@ -18,7 +20,23 @@ ABOUT = {"teacher": "a", "text": "b"}
 @pytest.fixture
 def teacher(tmp_path):
     save_teacher(tmp_path / "teacher")
-    return open_teacher(str(tmp_path / "teacher"), "embeddings")
+    return open_teacher(str(tmp_path / "teacher"))
+
+
+class States(Embeddings):
+    """Two answers to a text: the states of its first two tokens."""
+
+    def count(self, texts):
+        return np.full(len(texts), 2)
+
+    def ask_teacher(self, batch):
+        return self.teacher.model(**batch).last_hidden_state[:, :2].flatten(0, 1)
+
+
+def load(folder, teacher, rows, split="train", about=ABOUT, kind=Embeddings):
+    objective = kind(teacher, None)
+    texts = AnsweredTexts(rows, objective.count(rows))
+    return load_answers(folder, split, about, objective, texts, 7, "cpu")
 
 
 def rows_of(texts, tokenizer, **options):
@@ -38,35 +56,85 @@ def expected_answers(teacher, texts):
 
 def test_every_text_has_its_own_answer_and_the_teacher_is_asked_once(teacher, tmp_path, monkeypatch):
     rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
-    found = load_answers(folder, "train", ABOUT, teacher, rows, 7, "cpu")
+    found = load(folder, teacher, rows)
     np.testing.assert_allclose(found, expected_answers(teacher, TEXTS), rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(answers, "answer", None)
-    again = load_answers(folder, "train", ABOUT, teacher, rows, 7, "cpu")
+    monkeypatch.setattr(Embeddings, "ask_teacher", None)
+    again = load(folder, teacher, rows)
     assert isinstance(again, np.memmap)
     np.testing.assert_array_equal(again, found)
     with pytest.raises(ValueError, match="holds answers for train with another teacher and text; choose another"):
-        load_answers(folder, "train", {"teacher": "c", "text": "d"}, teacher, rows, 7, "cpu")
+        load(folder, teacher, rows, about={"teacher": "c", "text": "d"})
     with pytest.raises(TypeError):
-        load_answers(folder, "validation", ABOUT, teacher, rows, 7, "cpu")
+        load(folder, teacher, rows, "validation")
 
 
-def test_answers_that_were_interrupted_are_computed_anew(teacher, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [Embeddings, States])
+@pytest.mark.parametrize("last", range(1, 8))
+def test_answers_that_were_interrupted_go_on_where_they_stopped(kind, last, teacher, tmp_path, monkeypatch):
+    """Wherever the teacher stops to answer: chunks of 20, 20 and 8 texts take 3, 3 and 2 batches."""
     rows, folder, asked = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers", []
+    monkeypatch.setattr(answers, "CHUNK", 20)
+    whole = load(tmp_path / "whole", teacher, rows, kind=kind)
 
-    def interrupt(*args, answer=answers.answer):
-        asked.append(args)
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return answer(*args)
+    def interrupt(objective, batch, ask=kind.ask_teacher):
+        if len(asked) == last:
+            raise InterruptedError
+        asked.append(batch)
+        return ask(objective, batch)
 
-    monkeypatch.setattr(answers, "answer", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load_answers(folder, "train", ABOUT, teacher, rows, 7, "cpu")
-    assert {path.name for path in folder.iterdir()} == {"train.part.npy"}
-    found = load_answers(folder, "train", ABOUT, teacher, rows, 7, "cpu")
-    np.testing.assert_allclose(found, expected_answers(teacher, TEXTS), rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(kind, "ask_teacher", interrupt)
+    with pytest.raises(InterruptedError):
+        load(folder, teacher, rows, kind=kind)
+    done = last // 3 * 20
+    record = folder / "train.json"
+    assert (json.loads(record.read_text()) if done else record.exists()) == (ABOUT | {"answered": done} if done else 0)
+    with pytest.raises(InterruptedError):
+        load(folder, teacher, rows, kind=kind)
+    asked.clear()
+    last = 8 - last // 3 * 3
+    found = load(folder, teacher, rows, kind=kind)
+    # no batch more than those of the chunks that were not recorded
+    assert len(asked) == last
+    np.testing.assert_array_equal(found, whole)
     assert {path.name for path in folder.iterdir()} == {"train.npy", "train.json"}
-    assert json.loads((folder / "train.json").read_text()) == ABOUT
+    assert json.loads(record.read_text()) == ABOUT
+
+
+@pytest.mark.parametrize("name", ["flush", "_write"])
+def test_a_chunk_that_is_not_recorded_is_not_believed(name, teacher, tmp_path, monkeypatch):
+    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
+    monkeypatch.setattr(answers, "CHUNK", 20)
+    whole = load(tmp_path / "whole", teacher, rows)
+    times = []
+
+    def interrupt(*args, call=np.memmap.flush if name == "flush" else answers._write):
+        times.append(args)
+        if len(times) == 2:
+            raise InterruptedError
+        return call(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*((np.memmap, name) if name == "flush" else (answers, name)), interrupt)
+        with pytest.raises(InterruptedError):
+            load(folder, teacher, rows)
+    assert json.loads((folder / "train.json").read_text()) == ABOUT | {"answered": 20}
+    # what is not counted may be anything
+    np.load(folder / "train.npy", mmap_mode="r+")[20:] = np.nan
+    np.testing.assert_array_equal(load(folder, teacher, rows), whole)
+
+
+def test_parts_of_other_answers_are_not_gone_on_with(teacher, tmp_path, monkeypatch):
+    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
+    folder.mkdir()
+    (folder / "train.json").write_text(json.dumps(ABOUT | {"text": "c", "answered": 20}))
+    with pytest.raises(ValueError, match="holds answers for train with another text; choose another folder"):
+        load(folder, teacher, rows)
+
+
+def test_a_disk_without_room_is_told_before_it_is_full(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(answers.shutil, "disk_usage", lambda folder: SimpleNamespace(free=48 * 16 * 4 - 1))
+    with pytest.raises(OSError, match=r"the answers take 0.0 GB, and .* has room for 0.0 GB; give another folder"):
+        load(tmp_path / "answers", teacher, rows_of(TEXTS, teacher.tokenizer))
 
 
 def test_texts_are_sentences_cut_to_a_length(teacher):
@@ -103,8 +171,10 @@ def test_the_hash_of_rows_is_that_of_their_tokens(teacher):
 
 def test_batches_have_texts_and_their_answers(teacher):
     rows = rows_of(TEXTS, teacher.tokenizer)
-    texts = AnsweredTexts(rows, np.arange(2.0 * len(rows)).reshape(-1, 2))
+    texts = AnsweredTexts(rows, np.arange(len(rows)), np.arange(2000, dtype=np.float16)[:, None])
     batch = AnswerCollator(teacher.tokenizer)([texts[3], texts[1]])
-    assert batch["answers"].tolist() == [[6, 7], [2, 3]]
+    assert batch["answers"].tolist() == [[3], [4], [5], [0]]
+    assert batch["answers"].dtype == torch.float32
+    assert batch["counts"].tolist() == [3, 1]
     assert batch["input_ids"][1][: len(rows[1]["input_ids"])].tolist() == rows[1]["input_ids"]
     assert batch["attention_mask"].sum(1).tolist() == [len(rows[i]["input_ids"]) for i in (3, 1)]

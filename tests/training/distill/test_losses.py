@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sublayers.training.distill.losses import embedding_loss, logit_loss
+from sublayers.training.distill.losses import embedding_loss, logit_loss, relation_loss
 
 
 def test_embeddings_are_compared_by_their_cosines_and_by_those_within_the_batch():
@@ -36,3 +36,43 @@ def test_classes_are_compared_by_their_probabilities():
 def test_numbers_are_compared_as_numbers():
     found = logit_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [0.0]]), 2.0, exclusive=False)
     assert found.item() == pytest.approx((1 + 9) / 2)
+
+
+def naive_relations(states, heads):
+    """The relations of each head and token of one text, (length, hidden), as lists of probabilities."""
+    found = []
+    for head in states.chunk(heads, dim=-1):
+        for token in head:
+            powers = [
+                math.exp(sum(a * b for a, b in zip(token, other, strict=True)) / math.sqrt(len(token)))
+                for other in head
+            ]
+            found.append([power / sum(powers) for power in powers])
+    return found
+
+
+def naive_relation_loss(students, teachers, heads):
+    """The loss of texts, each (length, 3 * hidden), token by token."""
+    total, tokens = 0.0, 0
+    for student, teacher in zip(students, teachers, strict=True):
+        tokens += len(student)
+        for found, wanted in zip(student.chunk(3, -1), teacher.chunk(3, -1), strict=True):
+            for q, p in zip(naive_relations(found, heads), naive_relations(wanted, heads), strict=True):
+                total += sum(b * math.log(b / a) for a, b in zip(q, p, strict=True))
+    return total / tokens / heads
+
+
+def test_relations_are_compared_head_by_head_without_padding():
+    lengths, mask = (4, 2), torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 0, 0]]).bool()
+    # whatever stands at padding
+    student, teacher = 9 * torch.randn(2, 5, 3 * 4), 9 * torch.randn(2, 5, 3 * 6)
+    student[mask], teacher[mask] = torch.randn(6, 3 * 4), torch.randn(6, 3 * 6)
+    texts = [states[mask].split(lengths) for states in (student, teacher)]
+    for heads in (1, 2):
+        found = relation_loss(student, teacher, mask, heads)
+        assert found.item() == pytest.approx(naive_relation_loss(*texts, heads), rel=1e-4)
+        assert relation_loss(teacher, teacher, mask, heads).item() == pytest.approx(0, abs=1e-6)
+    student.requires_grad_()
+    relation_loss(student, teacher, mask, 2).backward()
+    assert student.grad.isfinite().all()
+    assert not student.grad[~mask].any()

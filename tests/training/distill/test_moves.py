@@ -39,7 +39,7 @@ def test_every_move_is_a_swap_of_neighbours_and_there_are_no_more_than_needed(st
 def test_the_step_alone_decides_on_the_order():
     stack = PARBertModel(small(PARBertConfig, sublayer_order="s2f2")).layers
     callback = MovesCallback(stack, moves("sfsf", "ssff"), 3)
-    callback.on_train_begin(None, SimpleNamespace(max_steps=4, global_step=0), None)
+    callback.check(4)
     for step, expected in {3: [0, 1, 2, 3], 2: [0, 2, 1, 3], 0: [0, 2, 1, 3], 9: [0, 1, 2, 3]}.items():
         callback.on_step_begin(None, SimpleNamespace(global_step=step), None)
         assert stack.indices == [expected]
@@ -54,6 +54,6 @@ def test_too_few_steps_and_other_sublayers_are_refused():
     stack = PARBertModel(small(PARBertConfig, sublayer_order="s2f2")).layers
     callback = MovesCallback(stack, moves("sfsf", "ssff"), 3)
     with pytest.raises(ValueError, match="1 moves, one every 3 steps, take more than 3 steps, and the training has 3"):
-        callback.on_train_begin(None, SimpleNamespace(max_steps=3, global_step=0), None)
+        callback.check(3)
     with pytest.raises(ValueError, match="'sssf' has other sublayers than 'ssff'"):
         stack.run_in("sssf")

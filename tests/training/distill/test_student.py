@@ -5,7 +5,7 @@ from tiny_teachers import TEXTS, save_teacher
 from transformers import AutoModel, DistilBertConfig, DistilBertModel
 
 from sublayers.training.distill.student import choose_sublayers, make_student, nearest_order
-from sublayers.training.distill.teacher import Teacher, answer, open_teacher
+from sublayers.training.distill.teacher import CLASSIFIER, Teacher, answer, open_teacher
 
 
 def ask(model, tokenizer, pooling="mean"):
@@ -50,7 +50,7 @@ def test_orders_and_layers_that_the_teacher_has_not_are_refused(order, layers, m
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_in_its_own_order_a_student_is_its_teacher(pooling, tmp_path):
     bert, tokenizer = save_teacher(tmp_path)
-    teacher = open_teacher(str(tmp_path), "embeddings")
+    teacher = open_teacher(str(tmp_path))
     student = make_student(teacher, "(sf)3", None, {"hidden_size": 16}, 32)
     with torch.no_grad():
         states = [bert(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in TEXTS]
@@ -78,7 +78,7 @@ def test_new_sublayers_start_as_identities(norm_position):
 
 def test_chosen_layers_are_kept(tmp_path):
     bert, tokenizer = save_teacher(tmp_path)
-    teacher = open_teacher(str(tmp_path), "embeddings")
+    teacher = open_teacher(str(tmp_path))
     student = make_student(teacher, "(sf)2", [0, 2], {}, 32)
     del bert.encoder.layer[1]
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_chosen_layers_are_kept(tmp_path):
 
 def test_a_student_of_other_sizes_or_of_another_architecture_is_random(tmp_path):
     _, tokenizer = save_teacher(tmp_path, labels=3)
-    teacher = open_teacher(str(tmp_path), "logits")
+    teacher = open_teacher(str(tmp_path), CLASSIFIER)
     student = make_student(teacher, "s2f3", None, {"hidden_size": 8}, 20)
     assert (student.start, ask(student.model, tokenizer, None).shape) == ("ssfff", (len(TEXTS), 3))
     config = student.model.config
@@ -97,7 +97,7 @@ def test_a_student_of_other_sizes_or_of_another_architecture_is_random(tmp_path)
     config = DistilBertConfig(vocab_size=len(tokenizer), dim=16, hidden_dim=24, n_heads=2, n_layers=1)
     DistilBertModel(config).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
-    teacher = open_teacher(str(tmp_path / "other"), "embeddings")
+    teacher = open_teacher(str(tmp_path / "other"))
     assert ask(make_student(teacher, "sf", None, {}, 32).model, tokenizer).shape == (len(TEXTS), 16)
     with pytest.raises(ValueError, match=r"--layers cannot be taken from .*, whose distilbert is no BERT; leave"):
         make_student(teacher, "sf", [0], {}, 32)

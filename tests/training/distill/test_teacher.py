@@ -6,21 +6,23 @@ from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher
 from transformers import AutoModel, BertForMaskedLM, DistilBertConfig, DistilBertModel
 
 from sublayers.modeling.modeling_par_bert import PARBertForSequenceClassification
-from sublayers.training.distill.teacher import answer, hash_vocabulary, hash_weights, open_teacher
+from sublayers.training.distill.teacher import CLASSIFIER, answer, hash_vocabulary, hash_weights, open_teacher
 
 
 def test_a_sentence_encoder_says_how_it_pools(tmp_path):
     save_teacher(tmp_path)
-    assert open_teacher(str(tmp_path), "embeddings").pooling == "mean"
+    teacher = open_teacher(str(tmp_path))
+    assert (teacher.pooling, teacher.is_sentence_encoder) == ("mean", False)
     for mode in ("mean", "cls"):
         make_sentence_encoder(tmp_path, mode)
         (tmp_path / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: "}, "__version__": {}}')
-        teacher = open_teacher(str(tmp_path), "embeddings")
+        teacher = open_teacher(str(tmp_path))
+        assert teacher.is_sentence_encoder
         assert (teacher.pooling, teacher.normalize, teacher.max_seq_length) == (mode, True, 24)
         assert teacher.settings == {"prompts": {"query": "q: "}}
     # as it is written from version 6 on
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
-    assert open_teacher(str(tmp_path), "embeddings").pooling == "mean"
+    assert open_teacher(str(tmp_path)).pooling == "mean"
 
 
 @pytest.mark.parametrize(
@@ -35,12 +37,12 @@ def test_a_sentence_encoder_that_does_more_is_refused(settings, message, tmp_pat
     save_teacher(tmp_path)
     make_sentence_encoder(tmp_path, **settings)
     with pytest.raises(ValueError, match=message):
-        open_teacher(str(tmp_path), "embeddings")
+        open_teacher(str(tmp_path))
 
 
 def test_a_classifier_answers_with_logits(tmp_path):
     bert, tokenizer = save_teacher(tmp_path, labels=3)
-    teacher = open_teacher(str(tmp_path), "logits")
+    teacher = open_teacher(str(tmp_path), CLASSIFIER)
     assert type(teacher.model) is PARBertForSequenceClassification
     with torch.no_grad():
         expected = torch.cat([bert(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS])
@@ -62,32 +64,32 @@ def test_another_architecture_is_pooled_without_its_padding(side, tmp_path):
 
 def test_what_cannot_teach_is_refused(tmp_path):
     bert, tokenizer = save_teacher(tmp_path)
-    with pytest.raises(ValueError, match="is no classifier but BertModel; choose --objective embeddings"):
-        open_teacher(str(tmp_path), "logits")
+    with pytest.raises(ValueError, match="is no classifier but BertModel; choose another --objective"):
+        open_teacher(str(tmp_path), CLASSIFIER)
     with pytest.raises(OSError, match=r"there is no folder \./nowhere"):
-        open_teacher("./nowhere", "embeddings")
+        open_teacher("./nowhere")
     weights = {name: tensor for name, tensor in bert.state_dict().items() if "layer.1." not in name}
     bert.save_pretrained(tmp_path / "holes", state_dict=weights)
     tokenizer.save_pretrained(tmp_path / "holes")
     with pytest.raises(ValueError, match=r"has no weights for encoder\.layer\.1"):
-        open_teacher(str(tmp_path / "holes"), "embeddings")
+        open_teacher(str(tmp_path / "holes"))
     tokenizer.pad_token = None
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="has no token to pad with; give an encoder"):
-        open_teacher(str(tmp_path), "embeddings")
+        open_teacher(str(tmp_path))
 
 
 def test_the_body_of_a_masked_language_model_teaches_without_a_pooler(tmp_path):
     bert, _ = save_teacher(tmp_path)
     BertForMaskedLM(bert.config).save_pretrained(tmp_path)
-    assert open_teacher(str(tmp_path), "embeddings").pooling == "mean"
+    assert open_teacher(str(tmp_path)).pooling == "mean"
 
 
 def test_hashes_are_of_weights_and_of_tokens(tmp_path):
     found = {}
     for name, options in {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"words": 60}}.items():
         save_teacher(tmp_path / name, **options)
-        teacher = open_teacher(str(tmp_path / name), "embeddings")
+        teacher = open_teacher(str(tmp_path / name))
         found[name] = hash_weights(teacher.model), hash_vocabulary(teacher.tokenizer)
     assert found["a"] == found["b"]
     assert found["a"][0] != found["c"][0]

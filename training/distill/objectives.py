@@ -1,0 +1,354 @@
+"""What a student can learn: what its teacher is asked, what is kept of the answers, and how they are compared."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.nn.functional import cosine_similarity, mse_loss
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from sublayers.modeling.heads import run_planned
+from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
+from sublayers.modeling.plan import Plan
+from sublayers.training.data.masked_language_modeling import check_tokenizer
+from sublayers.training.distill.losses import embedding_loss, logit_loss, relation_loss
+from sublayers.training.distill.teacher import BODY, CLASSIFIER, WORDS, Head, Pooling, Teacher, answer
+from sublayers.training.distill.texts import mask_words
+
+LABELS_OF_NUMBERS = ("regression", "multi_label_classification")
+# what the maps to queries, keys and values are called
+PROJECTIONS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("q", "k", "v"),
+)
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass
+class Objective(ABC):
+    """What a student learns. A text has one or more answers, each a row of numbers; those of a batch are (rows, width).
+
+    Attributes:
+        teacher: that answers.
+        student: that learns to answer alike.
+        pooling: of the tokens of a text, where the student is to be a SentenceTransformer.
+        temperature: of the probabilities that are compared.
+        relation_heads: into which queries, keys and values are cut.
+        head: of teacher and student.
+        by_sentence: whether a text is a sentence, or else a row of the corpus.
+        dtype: of the answers on disk.
+        metric: name of what `score` measures, if there is anything but the loss.
+    """
+
+    head: ClassVar[Head] = BODY
+    by_sentence: ClassVar[bool] = True
+    dtype: ClassVar[type] = np.float32
+
+    teacher: Teacher
+    student: PreTrainedModel
+    pooling: Pooling | None = None
+    temperature: float = 1.0
+    relation_heads: int = 12
+
+    @property
+    def metric(self) -> str | None:
+        """Name what is measured."""
+        return None
+
+    def prepare(self, texts: Dataset) -> Dataset:
+        """Change texts into what teacher and student read."""
+        return texts
+
+    def count(self, texts: Dataset) -> np.ndarray:
+        """Count the answers to each text: (texts,)."""
+        return np.ones(len(texts), dtype=int)
+
+    def ask_teacher(self, batch: Batch) -> torch.Tensor:
+        """Ask the teacher what is kept: (rows, width)."""
+        return self.ask(self.teacher.model, batch)
+
+    @abstractmethod
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Ask the student: (rows, width)."""
+
+    def read(self, answers: torch.Tensor) -> torch.Tensor:
+        """Make of kept answers what the student's are compared with: (rows, width) both."""
+        return answers
+
+    @abstractmethod
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Compare the answers to a batch, (rows, width) each, of which every text has so many: (batch,)."""
+
+    def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """Measure for each of the answers, (rows, width), how near both are: (rows,)."""
+        return cosine_similarity(student, teacher)
+
+    def release(self) -> None:  # noqa: B027
+        """Take from the student what only its training needs."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say what the student was trained to reduce."""
+
+
+@dataclass
+class Embeddings(Objective):
+    """Of texts; a student may pool otherwise than its teacher."""
+
+    def __post_init__(self):
+        self.pooling = self.pooling or self.teacher.pooling
+
+    @property
+    def metric(self) -> str | None:
+        """Measure cosines of embeddings of the same width."""
+        return "cosine" if has_same_width(self.student, self.teacher) else None
+
+    def ask_teacher(self, batch: Batch) -> torch.Tensor:
+        """Pool as the teacher does."""
+        return answer(self.teacher.model, batch, self.teacher.pooling)
+
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Pool as the student does."""
+        return answer(model, batch, self.pooling)
+
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Compare texts."""
+        return embedding_loss(student, teacher)
+
+    def describe(self) -> str:
+        """Name both terms."""
+        return "one minus the cosine of both, and the squared difference of the cosines within a batch"
+
+
+@dataclass
+class Logits(Objective):
+    """Of a classifier or reranker."""
+
+    head = CLASSIFIER
+    by_sentence = False
+
+    def __post_init__(self):
+        config: Any = self.teacher.model.config
+        self.exclusive = config.num_labels > 1 and config.problem_type not in LABELS_OF_NUMBERS
+
+    @property
+    def metric(self) -> str | None:
+        """Measure how often labels that exclude each other agree."""
+        return "agreement" if self.exclusive else None
+
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Classify."""
+        return answer(model, batch, None)
+
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Compare probabilities, or numbers."""
+        return logit_loss(student, teacher, self.temperature, self.exclusive)
+
+    def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """Say whether both have the same label."""
+        return agreement(student, teacher)
+
+    def describe(self) -> str:
+        """Name what is compared."""
+        if self.exclusive:
+            return f"the divergence of both probabilities at temperature {self.temperature:g}"
+        return "the squared difference of both"
+
+
+@dataclass
+class OfTokens(Objective):
+    """What every token has; answers in 16 bits take half the room, and differ by rounding from the teacher's."""
+
+    dtype = np.float16
+
+    def count(self, texts: Dataset) -> np.ndarray:
+        """Count tokens."""
+        return np.array([len(ids) for ids in texts["input_ids"]])
+
+
+@dataclass
+class States(OfTokens):
+    """The hidden states behind the last sublayer; those of another width through a linear map that learns, too."""
+
+    def __post_init__(self):
+        if self.teacher.is_sentence_encoder:
+            self.pooling = self.teacher.pooling
+        self.is_mapped = not has_same_width(self.student, self.teacher)
+        if self.is_mapped:
+            old: Any = self.teacher.model.config
+            # in the student, where optimizer and checkpoints find it
+            self.student.to_teacher = nn.Linear(self.student.config.hidden_size, old.hidden_size)
+
+    @property
+    def metric(self) -> str | None:
+        """Measure the cosine of both states of a token."""
+        return "cosine"
+
+    def ask_teacher(self, batch: Batch) -> torch.Tensor:
+        """Take the states of all tokens."""
+        return self.teacher.model(**batch).last_hidden_state[batch["attention_mask"].bool()]
+
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Take the states of all tokens, and map them."""
+        states = model(**batch).last_hidden_state[batch["attention_mask"].bool()]
+        return model.to_teacher(states) if self.is_mapped else states
+
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Compare numbers."""
+        return mse_loss(student, teacher)
+
+    def release(self) -> None:
+        """Take the map away."""
+        if self.is_mapped:
+            del self.student.to_teacher
+
+    def describe(self) -> str:
+        """Name the distance."""
+        mapped = ", the student's through a linear map that is not kept" * self.is_mapped
+        return f"the squared difference of the states of each token{mapped}"
+
+
+@dataclass
+class Relations(OfTokens):
+    """Of tokens in the last self-attention, see `relation_loss`; nothing behind its queries, keys and values learns.
+
+    Raises:
+        ValueError: there is no self-attention, or a width that the relation heads do not divide.
+    """
+
+    def __post_init__(self):
+        for whose, model in (("the teacher", self.teacher.model), ("the student", self.student)):
+            last_projections(model, whose)
+            width, heads = model.config.hidden_size, self.relation_heads
+            if heads < 1 or width % heads:
+                raise ValueError(
+                    f"--relation_heads {heads} do not divide {whose}'s hidden size {width}; give a divisor of both"
+                )
+
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Take queries, keys and values of the last self-attention, side by side: (tokens, 3 * hidden)."""
+        mask, found = batch["attention_mask"].bool(), {}
+        with ExitStack() as hooks:
+            for i, projection in enumerate(last_projections(model, "the model")):
+                hooks.enter_context(projection.register_forward_hook(lambda _, args, out, i=i: found.update({i: out})))
+            model(**batch)
+        # our stack may have left the padding out
+        rows = [found[i][mask] if found[i].shape[:2] == mask.shape else found[i][0] for i in range(3)]
+        return torch.cat(rows, -1)
+
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Compare relations within each text."""
+        found, wanted = (pad_sequence(rows.split(counts.tolist()), True) for rows in (student, teacher))
+        mask = torch.arange(found.shape[1], device=counts.device) < counts[:, None]
+        return relation_loss(found, wanted, mask, self.relation_heads)
+
+    def describe(self) -> str:
+        """Name what is related."""
+        return (
+            "the divergence of both relations of tokens in the queries, the keys and the values of the last "
+            f"self-attention, in {self.relation_heads} heads"
+        )
+
+
+@dataclass
+class Words(Objective):
+    """Of which some are masked; of the teacher's answers the states are kept from which its decoder makes logits.
+
+    Raises:
+        ValueError: the teacher is no BERT, or its tokenizer has no [MASK].
+    """
+
+    head = WORDS
+
+    def __post_init__(self):
+        teacher: Any = self.teacher.model
+        if not isinstance(teacher, ReorderedBertPreTrainedModel):
+            raise ValueError(f"{self.teacher.source} is no BERT; choose another teacher or --objective")
+        check_tokenizer(self.teacher.tokenizer, whole_word_mask=False)
+        self.mask, self.decoder = self.teacher.tokenizer.mask_token_id, teacher.lm_head
+
+    @property
+    def metric(self) -> str | None:
+        """Measure how often both find the same word the likeliest."""
+        return "agreement"
+
+    def prepare(self, texts: Dataset) -> Dataset:
+        """Mask words."""
+        return mask_words(texts, self.teacher.tokenizer)
+
+    def count(self, texts: Dataset) -> np.ndarray:
+        """Count masks."""
+        return np.array([ids.count(self.mask) for ids in texts["input_ids"]])
+
+    def ask_teacher(self, batch: Batch) -> torch.Tensor:
+        """Take the states of masked words behind the head's transform."""
+        return self.transform(self.teacher.model, batch)
+
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Score masked words: (masked, vocabulary)."""
+        return model.lm_head(self.transform(model, batch))
+
+    def transform(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Run a model for masked words alone, up to its decoder: (masked, hidden)."""
+        tokens = batch["input_ids"]
+        states, _ = run_planned(model, Plan(tokens, batch["attention_mask"], tokens == self.mask), **batch)
+        return model.lm_transform(states)
+
+    def read(self, answers: torch.Tensor) -> torch.Tensor:
+        """Score words as the teacher does: (masked, vocabulary)."""
+        with torch.no_grad():
+            return self.decoder.to(answers.device)(answers)
+
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Compare probabilities."""
+        return logit_loss(student, teacher, self.temperature, exclusive=True)
+
+    def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """Say where both have the same word."""
+        return agreement(student, teacher)
+
+    def describe(self) -> str:
+        """Name the divergence."""
+        return f"the divergence of both probabilities of masked words at temperature {self.temperature:g}"
+
+
+def last_projections(model: PreTrainedModel, whose: str) -> list[nn.Module]:
+    """Find the maps to queries, keys and values of a model's last self-attention.
+
+    Raises:
+        ValueError: there are none by the names that we know.
+    """
+    parts = [dict(module.named_children()) for module in model.modules()]
+    found = [[part[name] for name in names] for part in parts for names in PROJECTIONS if part.keys() >= {*names}]
+    if not found:
+        raise ValueError(f"{whose} has no self-attention with maps to queries, keys and values; choose another")
+    return found[-1]
+
+
+def agreement(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """Say where both logits, (rows, labels), are highest for the same label: (rows,)."""
+    return (student.argmax(-1) == teacher.argmax(-1)).float()
+
+
+def has_same_width(student: PreTrainedModel, teacher: Teacher) -> bool:
+    """Say whether the states of both have as many numbers."""
+    old: Any = teacher.model.config
+    return student.config.hidden_size == old.hidden_size
+
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "embeddings": Embeddings,
+    "states": States,
+    "logits": Logits,
+    "words": Words,
+    "relations": Relations,
+}
