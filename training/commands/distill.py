@@ -133,7 +133,8 @@ def read_texts(
     tokenizer, texts = objective.teacher.tokenizer, {}
     for split, (is_needed, number) in wanted.items():
         if is_needed:
-            rows = encode_texts(corpus[split].take(number), tokenizer, run.max_length, objective.by_sentence)
+            by_sentence = objective.by_sentence and not run.whole_rows
+            rows = encode_texts(corpus[split].take(number), tokenizer, run.max_length, by_sentence)
             rows = objective.prepare(rows)
             texts[split] = AnsweredTexts(rows, objective.count(rows))
     return texts

@@ -52,6 +52,9 @@ class DistillArguments:
         default=12,
         metadata={"help": "in --objective relations, a divisor of both hidden sizes, whatever heads the models have"},
     )
+    whole_rows: bool = field(
+        default=False, metadata={"help": "read documents (lines of a .txt) as they are, not sentence by sentence"}
+    )
     max_length: int = field(default=128, metadata={"help": "tokens of a text; what is longer is cut"})
     answers: str | None = field(
         default=None,

@@ -2,6 +2,7 @@ import json
 import warnings
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -131,6 +132,19 @@ def test_students_share_the_answers_of_one_teacher(files, tmp_path, monkeypatch)
     for name, given in refused.items():
         with pytest.raises(ValueError, match=f"holds answers for train with another {name}; choose another folder"):
             distill([*given, "--sublayer_order=sf", "--output_dir", str(tmp_path / f"not-{name}")])
+
+
+@pytest.mark.parametrize(("flags", "number"), [([], 3), (["--whole_rows"], 2)])
+def test_texts_are_sentences_or_whole_rows(flags, number, tmp_path):
+    save_teacher(tmp_path / "teacher")
+    texts = write_texts(tmp_path / "texts.txt", ["A short text. Another longer one.", "the first words"])
+    out = tmp_path / "out"
+    flags = [*FAST[:-1], *flags, "--objective=states", "--do_eval", "--sublayer_order=(sf)3", "--output_dir", str(out)]
+    distill([str(tmp_path / "teacher"), f"--train_file={texts}", f"--validation_file={texts}", *flags])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "teacher")
+    tokens = len(tokenizer("A short text. Another longer one the first words", add_special_tokens=False).input_ids)
+    # the states of all tokens, a full stop and two special ones of each text among them
+    assert len(np.load(out / "answers" / "validation.npy")) == tokens + 1 + 2 * number
 
 
 def test_without_training_the_student_is_kept_as_it_starts(files, tmp_path):
