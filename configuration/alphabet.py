@@ -40,7 +40,7 @@ class Letter(NamedTuple):
         is_position_wise: it treats every position on its own.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
-        tensor_parallel_plan: how its linear maps are split, by their names below the sublayer.
+        tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
     """
 
     name: str
@@ -129,7 +129,7 @@ ALPHABET = {
         is_position_wise=True,
         parameters=_feed_forward_parameters,
         multiply_adds=lambda sizes, work: 2 * work.read * sizes.hidden_size * sizes.intermediate_size,
-        tensor_parallel_plan={"fc1": "colwise", "fc2": "rowwise"},
+        tensor_parallel_plan={"gate": "colwise", "fc1": "colwise", "fc2": "rowwise"},
     ),
     # a dynamic kernel needs all channels of its position: every process runs whole convolutions
     "d": Letter(

@@ -69,14 +69,6 @@ def strict(config_class: type[Config]) -> type[Config]:
     return checked
 
 
-def tensor_parallel_plan(order: str) -> dict[str, str]:
-    """Say how embeddings and a stack are split; an order without a letter has no modules for that letter's rules."""
-    plan = {"embed_tokens": "embedding_rowwise"}
-    for letter in sorted(set(expand(order))):
-        plan |= {f"layers.*.mixer.{name}": split for name, split in ALPHABET[letter].tensor_parallel_plan.items()}
-    return plan
-
-
 @strict
 class SublayersConfig(PreTrainedConfig):
     """Sizes, sublayers and residual stream of a model whose sublayers run in any order.
@@ -100,12 +92,24 @@ class SublayersConfig(PreTrainedConfig):
     hidden_act: str = "relu"
     # of feed-forward sublayers right before self-attention; None: hidden_act
     pre_attention_act: str | None = None
+    # act(gate(x)) * fc1(x) in the place of act(fc1(x))
+    gated_feed_forward: bool = False
+    # of queries, keys and values
+    attention_bias: bool = True
+    attention_output_bias: bool = True
+    # of the maps of feed-forward sublayers
+    mlp_bias: bool = True
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.1
     activation_dropout: float | int = 0.1
     norm_position: Literal["pre", "post"] = "pre"
+    norm_type: Literal["layer", "rms"] = "layer"
     # without gain and bias, norms have no parameters
     norm_affine: bool = True
+    # RMS norms never have one
+    norm_bias: bool = True
+    # whether the gain of an RMS norm is 1 + weight
+    norm_unit_offset: bool = False
     final_norm: bool = False
     # what the residual of a feed-forward sublayer is multiplied by: 0.5 are Macaron's half steps
     feed_forward_scale: float | int = 1.0
@@ -171,11 +175,21 @@ class SublayersConfig(PreTrainedConfig):
                 f"{self.num_hidden_layers}; change {[*self.orders][-1]} instead"
             )
 
+    def tensor_parallel_plan(self, order: str) -> dict[str, str]:
+        """Say how embeddings and a stack of that order are split, without rules for modules that are not there."""
+        plan, absent = {"embed_tokens": "embedding_rowwise"}, set()
+        if not self.gated_feed_forward:
+            absent.add("gate")
+        for letter in sorted(set(expand(order))):
+            rules = ALPHABET[letter].tensor_parallel_plan
+            plan |= {f"layers.*.mixer.{name}": split for name, split in rules.items() if name not in absent}
+        return plan
+
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
         """The tensor-parallel plan of a model with one stack; of two, each brings its own."""
         first, *others = self.orders.values()
-        return {} if others else tensor_parallel_plan(first)
+        return {} if others else self.tensor_parallel_plan(first)
 
     @base_model_tp_plan.setter
     def base_model_tp_plan(self, plan):
@@ -206,4 +220,8 @@ class SublayersConfig(PreTrainedConfig):
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"
+            )
+        if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
+            raise ValueError(
+                "norm_unit_offset=True is of the gain of RMS norms; give norm_type='rms' and norm_affine=True"
             )

@@ -29,7 +29,6 @@ class Attention(nn.Module):
 
     # whether the stack hands over the encoder's states
     reads_source = False
-    has_bias = True
 
     def __init__(self, config, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -38,10 +37,10 @@ class Attention(nn.Module):
         self.is_causal = is_causal
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
-        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
-        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size, config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size, config.attention_bias)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, config.attention_output_bias)
 
     @property
     def output_map(self) -> nn.Module:

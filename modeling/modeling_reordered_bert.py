@@ -29,6 +29,7 @@ from sublayers.modeling.embeddings import check_shape, check_tokens, look_up, nu
 from sublayers.modeling.heads import first_tokens, run_and_read, run_planned
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan, select_positions
 
 
@@ -61,7 +62,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             is_causal=False,
             embed_tokens=nn.Embedding(config.vocab_size, hidden_size),
             embed_token_types=nn.Embedding(config.type_vocab_size, hidden_size, padding_idx=untrained),
-            embed_norm=nn.LayerNorm(hidden_size, config.layer_norm_eps) if config.embedding_norm else None,
+            embed_norm=hidden_norm(config, affine=True) if config.embedding_norm else None,
         )
         self.pooler: nn.Module | None = None
         if add_pooling_layer:
@@ -169,7 +170,7 @@ class MaskedLMTransform(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.act = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm = hidden_norm(config, affine=True)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map, activate, normalise."""

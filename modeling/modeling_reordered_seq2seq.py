@@ -21,12 +21,12 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan
 
 
@@ -63,12 +63,10 @@ class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel, Body):
 
     def __init__(self, config: ReorderedSeq2SeqConfig, orders: list[str], vocab_size: int, is_causal: bool):
         words = nn.Embedding(vocab_size, config.hidden_size)
-        norm = None
-        if config.embedding_norm:
-            norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+        norm = hidden_norm(config) if config.embedding_norm else None
         super().__init__(config, orders, is_causal, embed_tokens=words, embed_norm=norm)
         self.post_init()
-        self._tp_plan = tensor_parallel_plan(orders[0])
+        self._tp_plan = config.tensor_parallel_plan(orders[0])
 
 
 class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):

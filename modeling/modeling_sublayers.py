@@ -9,6 +9,7 @@ from transformers.utils.output_capturing import OutputRecorder
 from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.linear import run_in_onednn
+from sublayers.modeling.norm import UnitOffsetRMSNorm
 from sublayers.modeling.sublayer import Sublayer
 
 # the arguments of saving that are of publishing
@@ -85,7 +86,9 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, SinusoidalPositions):
+        if isinstance(module, UnitOffsetRMSNorm):
+            init.zeros_(module.weight)
+        elif isinstance(module, SinusoidalPositions):
             # loading builds models on the meta device, where the table has no values
             init.copy_(module.table, sinusoid_table(module.num_positions, module.hidden_size))
         elif isinstance(module, nn.Embedding) and self.config.scale_embedding:

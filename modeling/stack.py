@@ -14,6 +14,7 @@ from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.memory import RecurrentSublayer
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Packing, Plan, select_positions
 from sublayers.modeling.relative_attention import RelativeAttention
 from sublayers.modeling.span_attention import SpanAttention
@@ -22,9 +23,7 @@ from sublayers.modeling.sublayer import Sublayer
 
 def final_norm(config) -> nn.Module:
     """Make the norm behind a stack, if the configuration has one."""
-    if not config.final_norm:
-        return nn.Identity()
-    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+    return hidden_norm(config) if config.final_norm else nn.Identity()
 
 
 def slot(order: str, index: int) -> int:
