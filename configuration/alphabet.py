@@ -97,6 +97,8 @@ def _convolution(sizes: Sizes, work: Work, kernels: int) -> int:
 
 
 _ATTENTION_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+# each process has some of the heads that they learn from
+_ATTENTION_PLAN |= dict.fromkeys(("q_norm", "k_norm"), "replicated_with_grad_allreduce")
 ALPHABET = {
     "s": Letter(
         "self-attention",

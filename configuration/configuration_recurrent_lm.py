@@ -5,7 +5,14 @@ from typing import Literal
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 
 # what attention with memory leaves as it is
-ATTENTION = {"attention_bias": False, "attention_output_bias": False}
+ATTENTION = {
+    "attention_bias": False,
+    "attention_output_bias": False,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "qk_norm": False,
+    "attn_logit_softcapping": None,
+}
 
 
 @strict

@@ -94,18 +94,19 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(config, inputs_embeds, attention_mask)
         if position_ids is None:
-            limit = config.max_position_embeddings
-            position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
+            position_ids = number_positions(tokens.shape[1], config.position_limit, attention_mask, tokens.device)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         remedy = "a text has as many segments as type_vocab_size says"
         segments = look_up(self.embed_token_types, token_type_ids, "token_type_ids", config.type_vocab_size, remedy)
 
+        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids, segments),
-            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            plan,
             attention_mask=mask,
             position_ids=position_ids,
+            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
             **kwargs,
         )
         hidden_states = self.norm(hidden_states)

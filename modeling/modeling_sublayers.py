@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel, initialization as init
 from transformers.utils.output_capturing import OutputRecorder
 
-from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.attention import SelfAttention, check_caps
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.norm import UnitOffsetRMSNorm
@@ -52,6 +52,11 @@ class SublayersPreTrainedModel(PreTrainedModel):
         run_in_onednn(self)
         # the Trainer, when it resumes, takes for missing what is saved under its other name
         self._keys_to_ignore_on_save = set(self.all_tied_weights_keys)
+
+    def _sdpa_can_dispatch(self, is_init_check=False):
+        # where this raises and nobody asks for sdpa, transformers takes eager attention
+        check_caps(self.config, "sdpa")
+        return super()._sdpa_can_dispatch(is_init_check)
 
     def is_recorded(self, **inputs) -> bool:
         """Say whether a caller asks for hidden states or attention weights, which need every position as it is."""

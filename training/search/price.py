@@ -14,6 +14,7 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.modeling.plan import Plan
+from sublayers.modeling.rotary import rotary_positions
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.metrics.timing import Call, time_in_turn
 from sublayers.training.search.settings import READS, Cost
@@ -148,12 +149,14 @@ def milliseconds(
     stack.indices = [stack.locate(order, pool) for order in expanded]
     stack.last_attention = [tail_start(order) - 1 for order in expanded]
     states = torch.randn(1, length, config.hidden_size)
+    rotary = rotary_positions(config)
+    rotations = None if rotary is None else rotary(states, torch.arange(length)[None])
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
     for read in reads:
         positions = torch.arange(length - read_positions(length)[READS[read]], length)[None]
         plan = Plan(states, read=None if read == "all" else positions)
         calls: dict[Any, Call] = {
-            order: partial(stack, states, plan, encoder_hidden_states=states, order=number)
+            order: partial(stack, states, plan, states, order=number, position_embeddings=rotations)
             for number, order in enumerate(orders)
         }
         times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, states.device)
