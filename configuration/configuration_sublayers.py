@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
-from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.alphabet import ALPHABET, Sizes
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
@@ -196,6 +196,17 @@ class SublayersConfig(PreTrainedConfig):
             and self.position_embedding_type != "rotary"
             and not self.qk_norm
             and self.attn_logit_softcapping is None
+        )
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the costs of sublayers depend on."""
+        known = {f.name for f in fields(self)} & {*Sizes._fields}
+        return Sizes(
+            **{name: getattr(self, name) for name in known},
+            kernel_size=max(getattr(self, "kernel_sizes", [1])),
+            folds_attention=self.folds_attention,
+            norm_vectors=self.norm_affine * (1 + (self.norm_type == "layer" and self.norm_bias)),
         )
 
     @property

@@ -66,17 +66,6 @@ class Price(NamedTuple):
         return (probabilities[:, :-1] * (full * (1 - none_behind) + read * none_behind)).sum()
 
 
-def sizes(config: SublayersConfig) -> dict[str, Any]:
-    """Choose what the cost of a sublayer depends on, beside width and letter, from a family's configuration."""
-    chosen: dict[str, Any] = {"num_attention_heads": config.num_attention_heads}
-    for name in ("gated_convolutions", "memory_length"):
-        if name in config.__dataclass_fields__:
-            chosen[name] = getattr(config, name)
-    if "kernel_sizes" in config.__dataclass_fields__:
-        chosen["kernel_size"] = max(config.kernel_sizes)  # type: ignore[attr-defined]
-    return chosen
-
-
 def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: str) -> Price:
     """Find what sublayers of a family cost.
 
@@ -93,14 +82,12 @@ def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: 
     if cost == "milliseconds":
         return _measured(config, letters, length, read)
     positions = read_positions(length)[READS[read]]
+    sizes = config.sizes._asdict()
 
     def of(letter: str, read: int) -> float:
         if cost == "flops":
-            widths = (config.hidden_size, config.intermediate_size)
-            return flops(letter, *widths, length, read, length, **sizes(config))
-        if cost == "cache":
-            return cache_bytes(letter, config.hidden_size, length)
-        return parameters(letter, config.hidden_size, config.intermediate_size, **sizes(config))
+            return flops(letter, length=length, read=read, **sizes)
+        return cache_bytes(letter, length=length, **sizes) if cost == "cache" else parameters(letter, **sizes)
 
     return Price(
         {letter: of(letter, length) for letter in letters}, {letter: of(letter, positions) for letter in letters}
