@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common import randomize, tokens
-from families import small
+from families import FAMILIES, TODAY, build, inputs, small
 from torch import nn
 from transformers import AutoModel
 from transformers.activations import ACT2FN
@@ -261,3 +261,32 @@ def test_the_only_limit_is_the_configured_one():
         assert model(tokens(1, 65))[0].isfinite().all()
     dynamic = SandwichLMModel(rotary(rope_parameters={"rope_type": "dynamic", "factor": 2.0})).eval()
     assert dynamic(tokens(1, 100))[0].isfinite().all()
+
+
+FAMILIES_OF_TODAY = ["sandwich_lm", "par_bert", "sandwich_seq2seq"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_graphs_give_the_same_at_padding(family):
+    model = build(family, use_cache=False, **TODAY)
+    batch = inputs(model)
+    real = slice(None) if "decoder_input_ids" in batch else batch["attention_mask"].bool()
+    wanted = model(**batch).logits[real]
+    graph = torch.export.export(model, (), batch, strict=False).module()
+    torch.testing.assert_close(graph(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
+    model.config.return_dict = False
+    traced = torch.jit.trace(model, example_kwarg_inputs=batch)
+    torch.testing.assert_close(traced(**batch)[0][real], wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
+def test_self_contained_folders_have_the_parts(family, tmp_path):
+    model = build(family, **TODAY)
+    model.save_pretrained(tmp_path, self_contained=True)
+    assert {"norm.py", "rotary.py"} <= {path.name for path in tmp_path.iterdir()}
+    loaded = FAMILIES[family][1].from_pretrained(tmp_path, trust_remote_code=True)
+    batch = inputs(model)
+    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
