@@ -11,12 +11,34 @@ class Sizes(NamedTuple):
     """
 
     hidden_size: int
-    intermediate_size: int
+    intermediate_size: int = 0
     kernel_size: int = 31
     num_attention_heads: int = 16
     gated_convolutions: bool = True
     # tokens before a segment; None: attention without memory
     memory_length: int | None = None
+    # as in every configuration
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    qk_norm: bool = False
+    folds_attention: bool = True
+    gated_feed_forward: bool = False
+    attention_bias: bool = True
+    attention_output_bias: bool = True
+    mlp_bias: bool = True
+    # gain and bias
+    norm_vectors: int = 2
+
+    @property
+    def query_width(self) -> int:
+        """The width of all heads of queries."""
+        return self.hidden_size if self.head_dim is None else self.num_attention_heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """The width of all heads of keys, and of values."""
+        heads = self.num_key_value_heads or self.num_attention_heads
+        return self.query_width * heads // self.num_attention_heads
 
 
 class Work(NamedTuple):
@@ -40,7 +62,8 @@ class Letter(NamedTuple):
         is_position_wise: it treats every position on its own.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
-        tensor_parallel_plan: how its linear maps are split, by their names below the sublayer.
+        tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
+        cache_width: of what it keeps of a token in each half of its slot, which are keys and values.
     """
 
     name: str
@@ -52,10 +75,14 @@ class Letter(NamedTuple):
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
     tensor_parallel_plan: dict[str, str]
+    cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
 
 
 def _attention_parameters(sizes: Sizes) -> int:
-    return 4 * sizes.hidden_size**2 + 4 * sizes.hidden_size
+    hidden, queries, keys = sizes.hidden_size, sizes.query_width, sizes.key_width
+    biases = sizes.attention_bias * (queries + 2 * keys) + sizes.attention_output_bias * hidden
+    norms = sizes.qk_norm * 2 * (queries // sizes.num_attention_heads)
+    return 2 * hidden * (queries + keys) + biases + norms
 
 
 def _self_attention_parameters(sizes: Sizes) -> int:
@@ -64,14 +91,15 @@ def _self_attention_parameters(sizes: Sizes) -> int:
 
 def _attention(sizes: Sizes, read: int, keys: int) -> int:
     # queries and output, keys and values, scores and mix
-    return 2 * sizes.hidden_size * (read * sizes.hidden_size + keys * sizes.hidden_size + read * keys)
+    maps = read * sizes.query_width + keys * sizes.key_width
+    return 2 * (sizes.hidden_size * maps + read * keys * sizes.query_width)
 
 
 def _self_attention(sizes: Sizes, work: Work) -> int:
     if sizes.memory_length is None:
-        if work.read == 1 < work.length and not work.keeps_cache:
+        if work.read == 1 < work.length and not work.keeps_cache and sizes.folds_attention:
             # query, output, and the maps of keys and values for one token; each head's scores and mix of whole states
-            return 2 * sizes.hidden_size * (2 * sizes.hidden_size + sizes.num_attention_heads * work.length)
+            return 2 * sizes.hidden_size * (2 * sizes.query_width + sizes.num_attention_heads * work.length)
         return _attention(sizes, work.read, work.length)
     keys = work.length + sizes.memory_length
     # queries and output; keys, values and distances. Rows of distances follow each other, so all queries are computed
@@ -81,7 +109,12 @@ def _self_attention(sizes: Sizes, work: Work) -> int:
 
 
 def _feed_forward_parameters(sizes: Sizes) -> int:
-    return 2 * sizes.hidden_size * sizes.intermediate_size + sizes.hidden_size + sizes.intermediate_size
+    inner = (1 + sizes.gated_feed_forward) * sizes.intermediate_size
+    return sizes.hidden_size * (inner + sizes.intermediate_size) + sizes.mlp_bias * (inner + sizes.hidden_size)
+
+
+def _feed_forward(sizes: Sizes, work: Work) -> int:
+    return (2 + sizes.gated_feed_forward) * work.read * sizes.hidden_size * sizes.intermediate_size
 
 
 def _convolution_parameters(sizes: Sizes, kernel_inputs: int) -> int:
@@ -97,6 +130,8 @@ def _convolution(sizes: Sizes, work: Work, kernels: int) -> int:
 
 
 _ATTENTION_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+# each process has some of the heads that they learn from
+_ATTENTION_PLAN |= dict.fromkeys(("q_norm", "k_norm"), "replicated_with_grad_allreduce")
 ALPHABET = {
     "s": Letter(
         "self-attention",
@@ -108,6 +143,7 @@ ALPHABET = {
         parameters=_self_attention_parameters,
         multiply_adds=_self_attention,
         tensor_parallel_plan=_ATTENTION_PLAN,
+        cache_width=lambda sizes: sizes.key_width,
     ),
     "c": Letter(
         "cross-attention",
@@ -119,6 +155,7 @@ ALPHABET = {
         parameters=_attention_parameters,
         multiply_adds=lambda sizes, work: _attention(sizes, work.read, work.source_length),
         tensor_parallel_plan=_ATTENTION_PLAN,
+        cache_width=lambda sizes: sizes.key_width,
     ),
     "f": Letter(
         "feed-forward",
@@ -128,8 +165,8 @@ ALPHABET = {
         cache=None,
         is_position_wise=True,
         parameters=_feed_forward_parameters,
-        multiply_adds=lambda sizes, work: 2 * work.read * sizes.hidden_size * sizes.intermediate_size,
-        tensor_parallel_plan={"fc1": "colwise", "fc2": "rowwise"},
+        multiply_adds=_feed_forward,
+        tensor_parallel_plan={"gate": "colwise", "fc1": "colwise", "fc2": "rowwise"},
     ),
     # a dynamic kernel needs all channels of its position: every process runs whole convolutions
     "d": Letter(

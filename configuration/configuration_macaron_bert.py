@@ -3,7 +3,7 @@
 from typing import Literal
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
-from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.configuration_sublayers import PositionEmbeddingType, strict
 
 
 @strict
@@ -29,7 +29,7 @@ class MacaronBertConfig(ReorderedBertConfig):
     final_norm: bool = True
     feed_forward_scale: float | int = 0.5
     embedding_norm: bool = False
-    position_embedding_type: Literal["learned", "sinusoidal"] = "sinusoidal"
+    position_embedding_type: PositionEmbeddingType = "sinusoidal"
     position_offset: int = 2
     scale_embedding: bool = True
     head_type: Literal["bert", "macaron"] = "macaron"

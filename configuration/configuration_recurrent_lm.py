@@ -2,7 +2,17 @@
 
 from typing import Literal
 
-from sublayers.configuration.configuration_sublayers import SublayersConfig, strict, tensor_parallel_plan
+from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+
+# what attention with memory leaves as it is
+ATTENTION = {
+    "attention_bias": False,
+    "attention_output_bias": False,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "qk_norm": False,
+    "attn_logit_softcapping": None,
+}
 
 
 @strict
@@ -18,9 +28,18 @@ class RecurrentLMConfig(SublayersConfig):
     position_embedding_type: Literal["relative", "key_table"] = "relative"  # type: ignore[assignment]
     max_position_embeddings: int | None = None  # type: ignore[assignment]
     norm_position: Literal["pre", "post"] = "post"
+    attention_bias: bool = False
+    attention_output_bias: bool = False
 
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:
         """The tensor-parallel plan; every process has all of embeddings and attention."""
-        plan = tensor_parallel_plan("f") if "f" in self.sublayer_order else {}
+        plan = self.tensor_parallel_plan("f") if "f" in self.sublayer_order else {}
         return {name: split for name, split in plan.items() if name != "embed_tokens"}
+
+    def validate_architecture(self):
+        """Check also that attention, which knows distances, is asked for nothing else."""
+        super().validate_architecture()
+        for name, only in ATTENTION.items():
+            if (value := getattr(self, name)) != only:
+                raise ValueError(f"{name}={value} is nothing for attention to distances; leave it {only}")

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.configuration_sublayers import PositionEmbeddingType, SublayersConfig, strict
 
 
 @strict
@@ -30,7 +30,7 @@ class ReorderedBertConfig(SublayersConfig):
     classifier_dropout: float | int | None = None
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = True
-    position_embedding_type: Literal["learned", "sinusoidal"] = "learned"
+    position_embedding_type: PositionEmbeddingType = "learned"
     scale_embedding: bool = False
     # bert: a pooler, a bias for each word and two next-sentence logits; macaron: none of them, and a single logit
     head_type: Literal["bert", "macaron"] = "bert"

@@ -32,6 +32,9 @@ class SandwichLMConfig(SublayersConfig):
     # of what the adaptive softmax reads, and of that made narrow for a band
     adaptive_softmax_dropout: float | int = 0.2
 
+    # what a tanh keeps logits below
+    final_logit_softcapping: float | int | None = None
+
     @property
     def adaptive_bands(self) -> list[tuple[int, int]]:
         """The number of words of each band, and the width of their vectors.
@@ -52,4 +55,6 @@ class SandwichLMConfig(SublayersConfig):
     def validate_architecture(self):
         """Check also the cutoffs, and the widths of their bands."""
         super().validate_architecture()
+        if self.adaptive_cutoffs is not None and self.final_logit_softcapping is not None:
+            raise ValueError("an adaptive softmax has no final_logit_softcapping; leave it or adaptive_cutoffs out")
         check_cutoffs(self.adaptive_cutoffs, "hidden_size", self.hidden_size, self.adaptive_factor)

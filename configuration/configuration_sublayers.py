@@ -14,13 +14,17 @@ from huggingface_hub.dataclasses import strict as strict_dataclass
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import RopeParameters
 
-from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.alphabet import ALPHABET, Sizes
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
-COUNTS = ("_size", "_heads", "_position_embeddings", "_blocks", "_factor", "_span")
+COUNTS = ("_size", "_heads", "_dim", "_softcapping", "_position_embeddings", "_blocks", "_factor", "_span")
 SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
+PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
+# the kinds of scaling that are tried here
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
 
@@ -69,14 +73,6 @@ def strict(config_class: type[Config]) -> type[Config]:
     return checked
 
 
-def tensor_parallel_plan(order: str) -> dict[str, str]:
-    """Say how embeddings and a stack are split; an order without a letter has no modules for that letter's rules."""
-    plan = {"embed_tokens": "embedding_rowwise"}
-    for letter in sorted(set(expand(order))):
-        plan |= {f"layers.*.mixer.{name}": split for name, split in ALPHABET[letter].tensor_parallel_plan.items()}
-    return plan
-
-
 @strict
 class SublayersConfig(PreTrainedConfig):
     """Sizes, sublayers and residual stream of a model whose sublayers run in any order.
@@ -100,17 +96,39 @@ class SublayersConfig(PreTrainedConfig):
     hidden_act: str = "relu"
     # of feed-forward sublayers right before self-attention; None: hidden_act
     pre_attention_act: str | None = None
+    # of keys and values, each of which several queries share; None: num_attention_heads
+    num_key_value_heads: int | None = None
+    # the width of a head; None: hidden_size / num_attention_heads
+    head_dim: int | None = None
+    # RMS norms of each head's queries and keys
+    qk_norm: bool = False
+    # what a tanh keeps attention's scores below; kernels such as sdpa cannot
+    attn_logit_softcapping: float | int | None = None
+    # act(gate(x)) * fc1(x) in the place of act(fc1(x))
+    gated_feed_forward: bool = False
+    # of queries, keys and values
+    attention_bias: bool = True
+    attention_output_bias: bool = True
+    # of the maps of feed-forward sublayers
+    mlp_bias: bool = True
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.1
     activation_dropout: float | int = 0.1
     norm_position: Literal["pre", "post"] = "pre"
+    norm_type: Literal["layer", "rms"] = "layer"
     # without gain and bias, norms have no parameters
     norm_affine: bool = True
+    # RMS norms never have one
+    norm_bias: bool = True
+    # whether the gain of an RMS norm is 1 + weight
+    norm_unit_offset: bool = False
     final_norm: bool = False
     # what the residual of a feed-forward sublayer is multiplied by: 0.5 are Macaron's half steps
     feed_forward_scale: float | int = 1.0
-    position_embedding_type: Literal["learned", "sinusoidal"] = "sinusoidal"
-    # the number of the first position: fairseq's sinusoids start at its padding index + 1
+    position_embedding_type: PositionEmbeddingType = "sinusoidal"
+    # of rotary positions, as transformers has them; None where positions are others
+    rope_parameters: dict[str, Any] | None = None
+    # the number of the first position of a table: fairseq's sinusoids start at its padding index + 1
     position_offset: int = 0
     scale_embedding: bool = True
     layer_norm_eps: float = 1e-5
@@ -145,6 +163,9 @@ class SublayersConfig(PreTrainedConfig):
             value = [compact(order) for order in value] if isinstance(value, list) else compact(value)
         elif name in self.__dataclass_fields__:
             check_value(name, value)
+        if name == "rope_parameters" and isinstance(value, dict):
+            # transformers completes it in place
+            value = dict(value)
         super().__setattr__(name, value)
 
     @property
@@ -156,6 +177,43 @@ class SublayersConfig(PreTrainedConfig):
     def num_sublayers(self) -> int:
         """The number of residual sublayers."""
         return sum(len(expand(order)) for order in self.orders.values())
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head of attention."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """How many heads have keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def folds_attention(self) -> bool:
+        """Whether a single query of the last self-attention can be read without the keys and values of all tokens."""
+        return (
+            self.key_value_heads == self.num_attention_heads
+            and self.position_embedding_type != "rotary"
+            and not self.qk_norm
+            and self.attn_logit_softcapping is None
+        )
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the costs of sublayers depend on."""
+        known = {f.name for f in fields(self)} & {*Sizes._fields}
+        return Sizes(
+            **{name: getattr(self, name) for name in known},
+            kernel_size=max(getattr(self, "kernel_sizes", [1])),
+            folds_attention=self.folds_attention,
+            norm_vectors=self.norm_affine * (1 + (self.norm_type == "layer" and self.norm_bias)),
+        )
+
+    @property
+    def position_limit(self) -> float:
+        """How many tokens a sequence may have; the longer it is, the more dynamic scaling makes room for."""
+        rope_type = (self.rope_parameters or {}).get("rope_type")
+        return math.inf if rope_type == "dynamic" else self.max_position_embeddings
 
     @property
     def num_hidden_layers(self) -> int:
@@ -171,11 +229,23 @@ class SublayersConfig(PreTrainedConfig):
                 f"{self.num_hidden_layers}; change {[*self.orders][-1]} instead"
             )
 
+    def tensor_parallel_plan(self, order: str) -> dict[str, str]:
+        """Say how embeddings and a stack of that order are split, without rules for modules that are not there."""
+        plan, absent = {"embed_tokens": "embedding_rowwise"}, set()
+        if not self.gated_feed_forward:
+            absent.add("gate")
+        if not self.qk_norm:
+            absent |= {"q_norm", "k_norm"}
+        for letter in sorted(set(expand(order))):
+            rules = ALPHABET[letter].tensor_parallel_plan
+            plan |= {f"layers.*.mixer.{name}": split for name, split in rules.items() if name not in absent}
+        return plan
+
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
         """The tensor-parallel plan of a model with one stack; of two, each brings its own."""
         first, *others = self.orders.values()
-        return {} if others else tensor_parallel_plan(first)
+        return {} if others else self.tensor_parallel_plan(first)
 
     @base_model_tp_plan.setter
     def base_model_tp_plan(self, plan):
@@ -194,6 +264,36 @@ class SublayersConfig(PreTrainedConfig):
         """Serialise, with the derived count that other readers of config.json look for."""
         return {**super().to_dict(), "num_hidden_layers": self.num_hidden_layers}
 
+    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Take the parameters of rotary positions under all their names, where positions are rotary."""
+        return super().convert_rope_params_to_dict(**kwargs) if self.position_embedding_type == "rotary" else kwargs
+
+    def validate_rope(self):
+        """Check and complete the parameters of rotary positions; others have none."""
+        given = self.rope_parameters
+        if self.position_embedding_type != "rotary":
+            if given is not None:
+                raise ValueError(
+                    f"rope_parameters={given} are of rotary positions; give position_embedding_type='rotary', or leave "
+                    "them out"
+                )
+            return
+        self.rope_parameters = {"rope_theta": self.default_theta} | (given or {})
+        self.standardize_rope_params()
+        if (kind := self.rope_parameters["rope_type"]) not in ROPE_TYPES:
+            raise ValueError(f"rope_type={kind!r} is unknown here; choose from {', '.join(ROPE_TYPES)}")
+        for name, value in self.rope_parameters.items():
+            if name not in RopeParameters.__annotations__:
+                raise ValueError(f"rope_parameters={given} hold {name!r}, which rotary positions do not have")
+            low, high = {"factor": (1, math.inf), "partial_rotary_factor": (0, 1)}.get(name, (0, math.inf))
+            is_number = isinstance(value, int | float) and low <= value <= high and value != math.inf
+            if not (is_number or name == "rope_type" or (value is None and name != "factor")):
+                raise ValueError(f"rope_parameters hold {name}={value!r}; give a finite number from {low} to {high}")
+        try:
+            super().validate_rope()
+        except KeyError as error:
+            raise ValueError(f"rope_parameters={given} are not whole; {error.args[0]}") from error
+
     def validate_architecture(self):
         """Check the orders' letters and the heads; runs after construction, before saving and when a model is built."""
         for name, order in self.orders.items():
@@ -203,7 +303,28 @@ class SublayersConfig(PreTrainedConfig):
                     f"{name}={order!r} holds {sorted(foreign)}, but there {self.model_type} runs only the sublayers "
                     f"{letters}"
                 )
-        if self.hidden_size % self.num_attention_heads:
+        # those of convolutions have the whole width
+        divided = self.head_dim is None or any({"d", "l"} & set(order) for order in self.orders.values())
+        if divided and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"
+            )
+        if self.num_attention_heads % self.key_value_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads={self.num_key_value_heads}; as many queries must share each key"
+            )
+        if self.position_embedding_type == "rotary":
+            rope = self.rope_parameters or {}
+            width = int(self.head_width * (rope.get("partial_rotary_factor") or 1))
+            # the formula of dynamic scaling divides by one pair less
+            least = 4 if rope.get("rope_type") == "dynamic" else 2
+            if width % 2 or width < least:
+                raise ValueError(
+                    f"rotary positions turn pairs of channels, at least {least // 2}, but of {self.head_width} they "
+                    f"would turn {width}; give another head_dim or partial_rotary_factor"
+                )
+        if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
+            raise ValueError(
+                "norm_unit_offset=True is of the gain of RMS norms; give norm_type='rms' and norm_affine=True"
             )

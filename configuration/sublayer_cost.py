@@ -3,29 +3,36 @@
 from typing import Any
 
 from sublayers.configuration.alphabet import ALPHABET, Sizes, Work
-from sublayers.configuration.sublayer_order import cache_slots, counts, expand, tail_start
+from sublayers.configuration.sublayer_order import counts, expand, tail_start
 
 
 def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
-    """Weights, biases and the LayerNorm of every sublayer, where all convolutions have kernels of one size.
+    """Weights, biases and the norm of every sublayer, where all convolutions have kernels of one size.
 
     More sizes are those of `Sizes`. Raises what `expand` raises.
     """
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
-    return sum(ALPHABET[letter].parameters(sizes) + 2 * hidden_size for letter in expand(order))
+    return sum(ALPHABET[letter].parameters(sizes) + sizes.norm_vectors * hidden_size for letter in expand(order))
 
 
 def cache_bytes(
-    order: str, hidden_size: int, length: int, source_length: int | None = None, bytes_per_number: int = 2
+    order: str,
+    hidden_size: int,
+    length: int,
+    source_length: int | None = None,
+    bytes_per_number: int = 2,
+    **named_sizes: Any,
 ) -> int:
     """Bytes of keys and values that one sequence of `length` tokens holds while it is decoded.
 
     A convolution keeps its inputs in the place of both.
-    Cross-attention holds those of the `source_length` encoder tokens (default: `length`). Raises what `expand` raises.
+    Cross-attention holds those of the `source_length` encoder tokens (default: `length`). More sizes are those of
+    `Sizes`. Raises what `expand` raises.
     """
-    source_length = length if source_length is None else source_length
-    tokens = cache_slots(order, "self") * length + cache_slots(order, "cross") * source_length
-    return 2 * hidden_size * bytes_per_number * tokens
+    sizes = Sizes(hidden_size, **named_sizes)
+    tokens = {"self": length, "cross": length if source_length is None else source_length, None: 0}
+    rows = [ALPHABET[letter] for letter in expand(order)]
+    return 2 * bytes_per_number * sum(row.cache_width(sizes) * tokens[row.cache] for row in rows)
 
 
 def memory_bytes(order: str, hidden_size: int, memory_length: int, bytes_per_number: int = 2) -> int:
@@ -51,10 +58,11 @@ def flops(
 
     From the last attention or convolution on nothing but the read positions is computed, except that attention's keys
     and values, or all of that convolution but its output. Self-attention that is read at one position has no keys and
-    values either, unless `keeps_cache`, as when a prompt is prefilled (or a model trained). Attention scores are
-    counted in full, also where a causal mask would hide half of them; norms, softmax, activations and biases are not
-    counted. `source_length` is the number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With
-    a `memory_length`, the tokens are a segment behind a full memory of hidden states.
+    values either, where it folds and unless `keeps_cache`, as when a prompt is prefilled (or a model trained).
+    Attention scores are counted in full, also where a causal mask would hide half of them; norms, rotations, softmax,
+    activations, gates' products and biases are not counted. `source_length` is the number of encoder tokens (default:
+    `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens are a segment behind a full memory of
+    hidden states.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.

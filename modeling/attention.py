@@ -5,15 +5,39 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sublayers.modeling.linear import is_bare
+from sublayers.modeling.norm import rms_norm
 from sublayers.modeling.plan import Packing, select_positions
+from sublayers.modeling.rotary import rotate
 
 
-def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
-    """Spelled-out attention, the only kind that returns its weights: (batch, heads, length, head_dim) each."""
+def check_caps(config, backend: str | None) -> None:
+    """Check that a backend of attention can cap its scores, if it has to.
+
+    Raises:
+        ValueError: it cannot; transformers' paged ones would leave the caps out.
+    """
+    if config.attn_logit_softcapping is not None and backend in ("sdpa", "paged|sdpa", "paged|eager"):
+        raise ValueError(
+            f"attn_implementation={backend!r} knows no attn_logit_softcapping={config.attn_logit_softcapping}; "
+            "choose 'eager' or 'flex_attention'"
+        )
+
+
+def eager_attention_forward(
+    module, query, key, value, attention_mask, scaling, dropout=0.0, softcap: float | None = None, **kwargs
+):
+    """Spelled-out attention, the only kind that returns its weights: (batch, heads, length, head_dim) each.
+
+    Several queries may share a head of keys and values.
+    """
+    key, value = (repeat_kv(states, query.shape[1] // states.shape[1]) for states in (key, value))
     weights = query @ key.transpose(2, 3) * scaling
+    if softcap is not None:
+        weights = torch.tanh(weights / softcap) * softcap
     if attention_mask is not None:
         weights = weights + attention_mask
     weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
@@ -29,29 +53,45 @@ class Attention(nn.Module):
 
     # whether the stack hands over the encoder's states
     reads_source = False
-    has_bias = True
 
     def __init__(self, config, layer_idx: int, is_causal: bool = False):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.head_dim = config.head_width
         self.scaling = self.head_dim**-0.5
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
-        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
-        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, self.has_bias)
+        # by this name, backends look for how many queries share a key
+        self.num_key_value_groups = config.num_attention_heads // config.key_value_heads
+        width, key_width = config.num_attention_heads * self.head_dim, config.key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, width, config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_width, config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_width, config.attention_bias)
+        self.o_proj = nn.Linear(width, config.hidden_size, config.attention_output_bias)
+        self.q_norm = rms_norm(config, self.head_dim) if config.qk_norm else None
+        self.k_norm = rms_norm(config, self.head_dim) if config.qk_norm else None
 
     @property
     def output_map(self) -> nn.Module:
         """The linear map whose result joins the residual stream."""
         return self.o_proj
 
-    def split_heads(self, states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-        """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim)."""
+    def split_heads(
+        self,
+        states: torch.Tensor,
+        packing: Packing | None,
+        norm: nn.Module | None = None,
+        rotations: tuple[torch.Tensor, ...] | None = None,
+    ) -> torch.Tensor:
+        """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim).
+
+        Before that, each head is normalised and turned, where there is something to do so.
+        """
+        states = states.unflatten(-1, (-1, self.head_dim))
+        states = states if norm is None else norm(states)
+        states = states if rotations is None else rotate(states, *rotations)
         states = states if packing is None else packing.pad(states)
-        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return states.transpose(1, 2)
 
     def attend(self, query, key, value, attention_mask=None, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Mix values by the backend that the configuration names: (batch, heads, length, head_dim) each.
@@ -59,6 +99,9 @@ class Attention(nn.Module):
         Returns:
             The mix (batch, length, hidden), and the weights (batch, heads, length, keys) if the backend has them.
         """
+        if self.config.attn_logit_softcapping is not None:
+            check_caps(self.config, self.config._attn_implementation)
+            kwargs["softcap"] = self.config.attn_logit_softcapping
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         dropout = self.config.attention_dropout if self.training else 0.0
         output, weights = attention(
@@ -80,16 +123,19 @@ class SelfAttention(Attention):
         past_key_values: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
+        position_embeddings: tuple[torch.Tensor, ...] | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows.
 
-        With a packing, hidden states and positions are those of the packed tokens, (1, tokens, hidden) and (1, kept),
-        and rows exist between the projections only.
+        With a packing, hidden states, positions and what turns them are those of the packed tokens, (1, tokens, hidden)
+        and (1, kept), and rows exist between the projections only.
         """
-        queries, query_packing = hidden_states, packing
+        queries, query_packing, query_rotations = hidden_states, packing, position_embeddings
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
+            if position_embeddings is not None:
+                query_rotations = tuple(select_positions(part, read_positions) for part in position_embeddings)
             length = hidden_states.shape[1]
             if packing is not None:
                 query_packing, read_positions = packing.only(read_positions)
@@ -100,12 +146,12 @@ class SelfAttention(Attention):
                 # the kernel would line the few queries up with the first keys
                 attention_mask = self.causal_rows(read_positions, length, past_key_values)
 
-        query = self.split_heads(self.q_proj(queries), query_packing)
+        query = self.split_heads(self.q_proj(queries), query_packing, self.q_norm, query_rotations)
         if read_positions is not None and query.shape[2] == 1 and past_key_values is None and self.folds(hidden_states):
             rows = hidden_states if packing is None else packing.pad(hidden_states)
             output, weights = self.attend_to_states(query, rows, attention_mask, **kwargs)
             return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
-        key = self.split_heads(self.k_proj(hidden_states), packing)
+        key = self.split_heads(self.k_proj(hidden_states), packing, self.k_norm, position_embeddings)
         value = self.split_heads(self.v_proj(hidden_states), packing)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
@@ -114,6 +160,8 @@ class SelfAttention(Attention):
 
     def folds(self, states: torch.Tensor) -> bool:
         """Say whether the weights of keys and values may be used without a call of their maps."""
+        if not self.config.folds_attention:
+            return False
         is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
         # the bias of the keys would get no gradient, which those who train in several processes wait for
         learns = torch.is_grad_enabled() and self.k_proj.weight.requires_grad and not is_exported
@@ -178,12 +226,12 @@ class CrossAttention(Attention):
         if read_positions is not None:
             hidden_states = select_positions(hidden_states, read_positions)
             packing = packing and packing.only(read_positions)[0]
-        query = self.split_heads(self.q_proj(hidden_states), packing)
+        query = self.split_heads(self.q_proj(hidden_states), packing, self.q_norm)
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             filled: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
             key, value = filled.keys, filled.values
         else:
-            key = self.split_heads(self.k_proj(encoder_hidden_states), source_packing)
+            key = self.split_heads(self.k_proj(encoder_hidden_states), source_packing, self.k_norm)
             value = self.split_heads(self.v_proj(encoder_hidden_states), source_packing)
             if past_key_values is not None:
                 key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)

@@ -7,6 +7,8 @@ from torch import nn
 
 from sublayers.modeling.embeddings import look_up, position_embeddings
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.plan import Plan
+from sublayers.modeling.rotary import rotary_positions
 from sublayers.modeling.stack import SublayerStack, final_norm
 
 
@@ -34,6 +36,7 @@ class Body(SublayersPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = embed_tokens
         self.embed_positions = position_embeddings(config)
+        self.rotary_emb = rotary_positions(config)
         if embed_token_types is not None:
             self.embed_token_types = embed_token_types
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
@@ -57,9 +60,22 @@ class Body(SublayersPreTrainedModel):
     ) -> torch.Tensor:
         """Add positions (batch or 1, length) and embedded segments to tokens: (batch, length, hidden) -> the same.
 
-        Raises what `look_up` raises.
+        Rotary positions are not added. Raises what `look_up` raises.
         """
-        limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
-        positions = look_up(self.embed_positions, position_ids + self.config.position_offset, name, limit, remedy)
-        states = inputs_embeds * self.embed_scale + positions
+        states = inputs_embeds * self.embed_scale
+        if self.embed_positions is not None:
+            limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
+            ids = position_ids + self.config.position_offset
+            states = states + look_up(self.embed_positions, ids, name, limit, remedy)
         return self.dropout(self.embed_norm(states if token_types is None else states + token_types))
+
+    def rotations(
+        self, states: torch.Tensor, position_ids: torch.Tensor, plan: Plan
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Look up what turns the queries and keys of states (batch, length, hidden), laid out as the plan lays these.
+
+        None where positions are not rotary.
+        """
+        if self.rotary_emb is None:
+            return None
+        return tuple(plan.enter(part) for part in self.rotary_emb(states, position_ids))

@@ -32,14 +32,17 @@ class SinusoidalPositions(nn.Module):
         return nn.functional.embedding(position_ids, self.table)
 
 
-def position_embeddings(config) -> nn.Module:
-    """Make the learned or the fixed table of positions that a configuration asks for."""
-    kind = nn.Embedding if config.position_embedding_type == "learned" else SinusoidalPositions
+def position_embeddings(config) -> nn.Module | None:
+    """Make the learned or the fixed table of positions, if a configuration asks for one."""
+    kinds: dict[str, type[nn.Module]] = {"learned": nn.Embedding, "sinusoidal": SinusoidalPositions}
+    if config.position_embedding_type not in kinds:
+        return None
+    kind = kinds[config.position_embedding_type]
     return kind(config.max_position_embeddings + config.position_offset, config.hidden_size)
 
 
 def number_positions(
-    length: int, limit: int, attention_mask: torch.Tensor | None, device, past_length: int | torch.Tensor = 0
+    length: int, limit: float, attention_mask: torch.Tensor | None, device, past_length: int | torch.Tensor = 0
 ) -> torch.Tensor:
     """Number tokens from 0, behind those of the past and without counting padding: (batch or 1, length).
 

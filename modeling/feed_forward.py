@@ -6,16 +6,22 @@ from transformers.activations import ACT2FN
 
 
 class FeedForward(nn.Module):
-    """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden)."""
+    """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden).
+
+    Gated (Shazeer, 2020, "GLU Variants Improve Transformer"), a third map under the activation weighs what the first
+    gives.
+    """
 
     reads_source = False
 
     def __init__(self, config, hidden_act: str):
         super().__init__()
-        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        sizes = (config.hidden_size, config.intermediate_size)
+        self.gate = nn.Linear(*sizes, config.mlp_bias) if config.gated_feed_forward else None
+        self.fc1 = nn.Linear(*sizes, config.mlp_bias)
         self.act = ACT2FN[hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
 
     @property
     def output_map(self) -> nn.Module:
@@ -24,4 +30,6 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> tuple[torch.Tensor, None]:
         """Map each position on its own; what attention needs arrives in `kwargs` and is ignored."""
-        return self.fc2(self.dropout(self.act(self.fc1(hidden_states)))), None
+        inner = self.fc1(hidden_states)
+        inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden_states)) * inner
+        return self.fc2(self.dropout(inner)), None

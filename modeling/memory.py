@@ -35,9 +35,7 @@ class Memory:
 
 
 class RecurrentAttention(SelfAttention):
-    """What the attentions with memory share: no biases, and keys and values of what is remembered."""
-
-    has_bias = False
+    """What the attentions with memory share: keys and values of what is remembered."""
 
     def keys_and_values(
         self, hidden_states: torch.Tensor, remembered: torch.Tensor | None, packing: Packing | None

@@ -29,6 +29,7 @@ from sublayers.modeling.embeddings import check_shape, check_tokens, look_up, nu
 from sublayers.modeling.heads import first_tokens, run_and_read, run_planned
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan, select_positions
 
 
@@ -61,7 +62,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             is_causal=False,
             embed_tokens=nn.Embedding(config.vocab_size, hidden_size),
             embed_token_types=nn.Embedding(config.type_vocab_size, hidden_size, padding_idx=untrained),
-            embed_norm=nn.LayerNorm(hidden_size, config.layer_norm_eps) if config.embedding_norm else None,
+            embed_norm=hidden_norm(config, affine=True) if config.embedding_norm else None,
         )
         self.pooler: nn.Module | None = None
         if add_pooling_layer:
@@ -93,18 +94,19 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(config, inputs_embeds, attention_mask)
         if position_ids is None:
-            limit = config.max_position_embeddings
-            position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
+            position_ids = number_positions(tokens.shape[1], config.position_limit, attention_mask, tokens.device)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         remedy = "a text has as many segments as type_vocab_size says"
         segments = look_up(self.embed_token_types, token_type_ids, "token_type_ids", config.type_vocab_size, remedy)
 
+        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids, segments),
-            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            plan,
             attention_mask=mask,
             position_ids=position_ids,
+            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
             **kwargs,
         )
         hidden_states = self.norm(hidden_states)
@@ -169,7 +171,7 @@ class MaskedLMTransform(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.act = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm = hidden_norm(config, affine=True)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map, activate, normalise."""

@@ -21,12 +21,12 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan
 
 
@@ -63,12 +63,10 @@ class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel, Body):
 
     def __init__(self, config: ReorderedSeq2SeqConfig, orders: list[str], vocab_size: int, is_causal: bool):
         words = nn.Embedding(vocab_size, config.hidden_size)
-        norm = None
-        if config.embedding_norm:
-            norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+        norm = hidden_norm(config) if config.embedding_norm else None
         super().__init__(config, orders, is_causal, embed_tokens=words, embed_norm=norm)
         self.post_init()
-        self._tp_plan = tensor_parallel_plan(orders[0])
+        self._tp_plan = config.tensor_parallel_plan(orders[0])
 
 
 class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
@@ -102,12 +100,14 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
-        limit = self.config.max_position_embeddings
+        limit = self.config.position_limit
         position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
+        plan = Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids),
-            Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            plan,
             attention_mask=mask,
+            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
             **kwargs,
         )
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
@@ -167,7 +167,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         causal_mask = create_causal_mask(config, inputs_embeds, attention_mask, self_cache, position_ids)
         if position_ids is None:
             past_length = 0 if self_cache is None else self_cache.get_seq_length()
-            limit = config.max_position_embeddings
+            limit = config.position_limit
             position_ids = number_positions(length, limit, attention_mask, tokens.device, past_length)
         # rows that share a source are its queries
         queries = inputs_embeds.reshape(sources, -1, config.hidden_size)
@@ -181,11 +181,11 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
             source_packing = Plan(encoder_hidden_states, encoder_attention_mask).packing
         if source_packing is not None:
             encoder_hidden_states = source_packing.pack(encoder_hidden_states)
+        padding_mask = attention_mask if padding_mask is None else padding_mask
+        plan = Plan(tokens, padding_mask, is_recorded=self.is_recorded(**kwargs))
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids, name="decoder_position_ids"),
-            Plan(
-                tokens, attention_mask if padding_mask is None else padding_mask, is_recorded=self.is_recorded(**kwargs)
-            ),
+            plan,
             encoder_hidden_states=encoder_hidden_states,
             cross_inputs={
                 "attention_mask": cross_mask,
@@ -195,6 +195,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
             attention_mask=causal_mask,
             past_key_values=self_cache,
             position_ids=position_ids,
+            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
             **kwargs,
         )
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -402,7 +403,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         """Add positions, which a cache cannot tell where the target is padded or there is no self-attention."""
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
         if "decoder_position_ids" not in inputs:
-            limit, mask = self.config.max_position_embeddings, kwargs.get("decoder_attention_mask")
+            limit, mask = self.config.position_limit, kwargs.get("decoder_attention_mask")
             position_ids = number_positions(input_ids.shape[1], limit, mask, input_ids.device)
             inputs["decoder_position_ids"] = position_ids[:, -inputs["decoder_input_ids"].shape[1] :]
         return inputs

@@ -81,18 +81,20 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         causal_mask = create_causal_mask(self.config, inputs_embeds, attention_mask, past_key_values, position_ids)
         if position_ids is None:
             past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
-            length, limit = inputs_embeds.shape[1], self.config.max_position_embeddings
+            length, limit = inputs_embeds.shape[1], self.config.position_limit
             position_ids = number_positions(length, limit, attention_mask, inputs_embeds.device, past_length)
         if use_cache and past_key_values is None and not self.training:
             # without the config, which compilers cannot read an order from, it grows as it is filled
             past_key_values = DynamicCache()
 
+        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         hidden_states = self.layers(
             self.embed(inputs_embeds, position_ids),
-            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            plan,
             attention_mask=causal_mask,
             past_key_values=past_key_values,
             position_ids=position_ids,
+            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
             **kwargs,
         )
         return BaseModelOutputWithPast(
@@ -157,6 +159,8 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
         # an adaptive softmax is there to save them
         if labels is None or not (adaptive and self.training):
             logits = self.lm_head(hidden_states)
+            if (cap := self.config.final_logit_softcapping) is not None:
+                logits = torch.tanh(logits / cap) * cap
         if labels is not None:
             check_labels(labels, hidden_states)
         if labels is not None and adaptive:

@@ -6,9 +6,10 @@ from torch import nn
 from transformers import PreTrainedModel, initialization as init
 from transformers.utils.output_capturing import OutputRecorder
 
-from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.attention import SelfAttention, check_caps
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.linear import run_in_onednn
+from sublayers.modeling.norm import UnitOffsetRMSNorm
 from sublayers.modeling.sublayer import Sublayer
 
 # the arguments of saving that are of publishing
@@ -52,6 +53,11 @@ class SublayersPreTrainedModel(PreTrainedModel):
         # the Trainer, when it resumes, takes for missing what is saved under its other name
         self._keys_to_ignore_on_save = set(self.all_tied_weights_keys)
 
+    def _sdpa_can_dispatch(self, is_init_check=False):
+        # where this raises and nobody asks for sdpa, transformers takes eager attention
+        check_caps(self.config, "sdpa")
+        return super()._sdpa_can_dispatch(is_init_check)
+
     def is_recorded(self, **inputs) -> bool:
         """Say whether a caller asks for hidden states or attention weights, which need every position as it is."""
         asked = (inputs.get(name, getattr(self.config, name)) for name in ("output_hidden_states", "output_attentions"))
@@ -85,7 +91,9 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, SinusoidalPositions):
+        if isinstance(module, UnitOffsetRMSNorm):
+            init.zeros_(module.weight)
+        elif isinstance(module, SinusoidalPositions):
             # loading builds models on the meta device, where the table has no values
             init.copy_(module.table, sinusoid_table(module.num_positions, module.hidden_size))
         elif isinstance(module, nn.Embedding) and self.config.scale_embedding:

@@ -14,6 +14,7 @@ from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.memory import RecurrentSublayer
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Packing, Plan, select_positions
 from sublayers.modeling.relative_attention import RelativeAttention
 from sublayers.modeling.span_attention import SpanAttention
@@ -22,9 +23,7 @@ from sublayers.modeling.sublayer import Sublayer
 
 def final_norm(config) -> nn.Module:
     """Make the norm behind a stack, if the configuration has one."""
-    if not config.final_norm:
-        return nn.Identity()
-    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+    return hidden_norm(config) if config.final_norm else nn.Identity()
 
 
 def slot(order: str, index: int) -> int:
@@ -160,16 +159,18 @@ class SublayerStack(nn.ModuleList):
         sources: dict[bool, Any] = {True: (encoder_hidden_states,), False: ()}
         given = {True: cross_inputs or {}, False: kwargs}
 
-        def run(place: int, states: torch.Tensor, packing: Packing | None, asked: torch.Tensor | None = None):
+        def run(place: int, states: torch.Tensor, packing: Packing | None, asked: torch.Tensor | None = None, **own):
             layer: Any = self[place]
             crosses = layer.mixer.reads_source
+            inputs = given[crosses] if crosses else given[crosses] | own
             # by position, so that every kind of checkpointing finds the encoder's gradient
-            return layer(states, *sources[crosses], read_positions=asked, packing=packing, **given[crosses])
+            return layer(states, *sources[crosses], read_positions=asked, packing=packing, **inputs)
 
         if isinstance(order, torch.Tensor):
             numbers = self.numbers(order)
             if len(numbers) > 1:
-                return self.run_several(hidden_states, plan, order, (*numbers,), dropped, run)
+                rotations = kwargs.get("position_embeddings")
+                return self.run_several(hidden_states, plan, order, (*numbers,), dropped, run, rotations)
             order = numbers[0]
         hidden_states, kept = plan.enter(hidden_states), plan.leaving
         # flash and flex attention cannot be asked for single queries: there the last attention runs in full
@@ -195,14 +196,17 @@ class SublayerStack(nn.ModuleList):
         everyone: tuple[int, ...],
         dropped: Container[int],
         run: Callable[..., torch.Tensor],
+        rotations: tuple[torch.Tensor, ...] | None,
     ) -> torch.Tensor:
         """Run for each row (batch, length, hidden) the sublayers of its order, (batch,) or (sources,)."""
         batch, length = hidden_states.shape[:2]
         order = order.repeat_interleave(batch // order.shape[0])[:, None].expand(-1, length)
-        packing = None
+        packing, own = None, {}
         if not plan.is_whole:
             packing = plan.packing or Packing(batch, length, None)
             hidden_states, order = packing.pack(hidden_states), packing.pack(order)
+            if rotations is not None and plan.packing is None:
+                own["position_embeddings"] = tuple(packing.pack(part) for part in rotations)
         runs, chosen = self.runs(everyone, dropped), {}
         for _, numbers in runs:
             tokens = (order[..., None] == order.new_tensor(numbers)).any(-1)
@@ -210,7 +214,8 @@ class SublayerStack(nn.ModuleList):
         for place, numbers in runs:
             tokens = chosen[numbers]
             if numbers == everyone:
-                hidden_states = run(place, hidden_states, packing)
+                # among them self-attention, which needs positions
+                hidden_states = run(place, hidden_states, packing, **own)
             elif packing is None:
                 hidden_states = torch.where(tokens[..., None], run(place, hidden_states, None), hidden_states)
             else:

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import select_positions
 
 
@@ -16,7 +17,7 @@ class Sublayer(GradientCheckpointingLayer):
     def __init__(self, config, mixer: nn.Module, scale: float = 1.0):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=config.norm_affine)
+        self.norm = hidden_norm(config)
         self.mixer = mixer
         self.dropout = nn.Dropout(config.dropout)
         self.scale = scale

@@ -43,6 +43,12 @@ def every_backend(test):
     return pytest.mark.parametrize("backend", ["eager", "flex_attention"])(test)
 
 
+def with_todays_parts(test):
+    """Run a test of the contract over a family's second set of configurations, too."""
+    test.runs_with_todays_parts = True
+    return test
+
+
 def randomize(model: PreTrainedModel) -> PreTrainedModel:
     """Give every parameter a random value, so that a term that is left out shows."""
     generator = torch.Generator().manual_seed(0)
@@ -118,12 +124,25 @@ class FamilyContract:
     saved_orders: list[tuple[str, ...]]
     # two rows of tokens for every input that a head needs
     inputs: Callable[[Any, type], dict[str, torch.Tensor]]
+    # fields of a second set of configurations, and those with which a test runs
+    todays_parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+
+    def pytest_generate_tests(self, metafunc):
+        if self.todays_parts and getattr(metafunc.function, "runs_with_todays_parts", False):
+            metafunc.parametrize("chosen_parts", [{}, self.todays_parts], ids=["papers", "today"], indirect=True)
+
+    @pytest.fixture(autouse=True)
+    def chosen_parts(self, request):
+        self.parts = getattr(request, "param", {})
 
     def config(self, *orders: str, **overrides):
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
         ids = {"vocab_size": VOCAB, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        return self.config_class(**self.stacks(*orders or self.orders) | sizes | ids | dropouts | overrides)
+        return self.config_class(
+            **self.stacks(*orders or self.orders) | sizes | ids | dropouts | self.parts | overrides
+        )
 
     def stacks(self, *orders: str) -> dict[str, Any]:
         """What a configuration says about stacks of these orders."""
@@ -132,6 +151,7 @@ class FamilyContract:
     def model(self, head: type = AutoModel, *orders: str, **overrides) -> PreTrainedModel:
         return randomize(self.classes[head](self.config(*orders, **overrides)))
 
+    @with_todays_parts
     def test_saves_and_loads_bit_exactly_through_the_auto_classes(self, tmp_path):
         for auto_class, model_class in self.classes.items():
             for orders in self.saved_orders:
@@ -222,6 +242,7 @@ class ModelContract(FamilyContract):
             assert after.shape[-1] == VOCAB + 3
             torch.testing.assert_close(after[..., :VOCAB], before)
 
+    @with_todays_parts
     @every_backend
     def test_attention_backends_agree(self, backend):
         mask = torch.ones(3, 9, dtype=torch.long)
@@ -235,6 +256,7 @@ class ModelContract(FamilyContract):
                     actual = model(tokens(3, 9), attention_mask=mask).last_hidden_state
             torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-5)
 
+    @with_todays_parts
     def test_returns_a_hidden_state_for_every_sublayer_and_weights_for_every_attention(self):
         for order in (*ORDERS, ALL_FEED_FORWARD):
             model = self.model(sublayer_order=order, attn_implementation="eager")
@@ -252,6 +274,7 @@ class ModelContract(FamilyContract):
             expected = model(tokens(2, 9), output_hidden_states=True).hidden_states[-2]
             assert torch.equal(model(tokens(2, 9), output_hidden_states=[-2]).hidden_states[-2], expected)
 
+    @with_todays_parts
     def test_gradient_checkpointing_changes_no_gradient(self):
         for order in ORDERS:
             model = self.model(sublayer_order=order).train()
@@ -289,6 +312,7 @@ class ModelContract(FamilyContract):
             ids = token_ids(head, 3, 20)
             torch.testing.assert_close(program.module()(input_ids=ids)[0], model(ids)[0])
 
+    @with_todays_parts
     def test_runs_partly_from_disk_with_a_device_map(self, tmp_path):
         model = self.model()
         model.save_pretrained(tmp_path / "model")
@@ -326,6 +350,7 @@ class ModelContract(FamilyContract):
             with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
                 self.model(head)()
 
+    @with_todays_parts
     def test_runs_the_last_attention_and_the_tail_only_where_they_are_read(self):
         for order in (*ORDERS, ALL_FEED_FORWARD):
             model = self.model(sublayer_order=order)
@@ -341,6 +366,7 @@ class ModelContract(FamilyContract):
             before = max(letters.rfind("s"), 0)
             assert rows == [9] * before + [2] * (len(letters) - before)
 
+    @with_todays_parts
     def test_gradients_are_the_same_when_only_some_positions_are_read(self):
         for order in (*ORDERS, ALL_FEED_FORWARD):
             model = self.model(sublayer_order=order)

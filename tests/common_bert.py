@@ -14,6 +14,7 @@ from common import (
     token_ids,
     tokens,
     train_gradients,
+    with_todays_parts,
 )
 from common_bert_naive import LENGTHS, Row, batch_of, examples, naive_loss, naive_network, run_alone, unlabelled
 from transformers import (
@@ -82,6 +83,7 @@ class BertContract(ModelContract):
         for name, tensor in expected.items():
             torch.testing.assert_close(actual[name][0], tensor, atol=1e-4, rtol=1e-4, msg=f"{name} with {options}")
 
+    @with_todays_parts
     @pytest.mark.parametrize("side", ["right", "left", "both"])
     @pytest.mark.parametrize("head", [AutoModel, *HEADS])
     def test_padding_changes_no_output(self, head, side):
@@ -122,6 +124,7 @@ class BertContract(ModelContract):
             torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
             assert_same(gradients(model), expected_gradients, atol=1e-4, rtol=1e-3)
 
+    @with_todays_parts
     @pytest.mark.parametrize("training", [True, False])
     @every_head
     def test_computes_only_what_is_read(self, head, training):
@@ -156,6 +159,7 @@ class BertContract(ModelContract):
                 expected.append(("lm_head", sum(int(row.sum()) for row in labelled)))
             assert counted == expected, order
 
+    @with_todays_parts
     @every_head
     def test_recording_all_states_changes_no_result(self, head):
         for order in SOME_ORDERS:
@@ -290,6 +294,7 @@ class BertContract(ModelContract):
                 with torch.compiler.set_stance("force_eager"):
                     assert_same_outputs(model(**batch), expected, batch["attention_mask"])
 
+    @with_todays_parts
     @pytest.mark.parametrize("head", HEADS[:2])
     def test_given_labels_scores_only_labelled_words(self, head):
         rows = examples(head)

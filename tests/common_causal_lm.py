@@ -14,6 +14,7 @@ from common import (
     gradients,
     tokens,
     train_gradients,
+    with_todays_parts,
 )
 from transformers import (
     AutoModelForCausalLM,
@@ -50,6 +51,7 @@ class CausalLMContract(ModelContract):
         out = model.generate(prompt, attention_mask=(prompt != PAD).long(), **options | kwargs)
         return out[:, prompt.shape[1] :]
 
+    @with_todays_parts
     @pytest.mark.parametrize(
         "cache",
         [
@@ -68,6 +70,7 @@ class CausalLMContract(ModelContract):
             prompt = tokens(rows, 7)
             assert torch.equal(self.generate(model, prompt, **cache), self.naive_greedy(model, prompt, 12)), order
 
+    @with_todays_parts
     @pytest.mark.parametrize("cache", [None, "static"])
     def test_left_padding_changes_nothing(self, cache):
         prompt = tokens(3, 9)
@@ -79,6 +82,7 @@ class CausalLMContract(ModelContract):
             actual = self.generate(model, prompt, cache_implementation=cache)
             assert torch.equal(actual, self.naive_greedy(model, prompt, 12)), order
 
+    @with_todays_parts
     def test_padding_changes_no_score_without_position_ids(self):
         mask = torch.ones(3, 9, dtype=torch.long)
         mask[1, :4] = mask[2, -3:] = 0
@@ -89,6 +93,7 @@ class CausalLMContract(ModelContract):
                 alone = model(tokens(3, 9)[i][mask[i].bool()][None]).logits[0]
                 torch.testing.assert_close(padded[i][mask[i].bool()], alone, atol=1e-5, rtol=1e-5)
 
+    @with_todays_parts
     def test_beams_with_a_cache_equal_beams_without(self):
         prompt = tokens(2, 6)
         prompt[1, :2] = PAD
@@ -107,6 +112,7 @@ class CausalLMContract(ModelContract):
             expected = self.naive_greedy(model, tokens(1, 7), 12)
             assert torch.equal(self.generate(model, tokens(1, 7), assistant_model=assistant), expected)
 
+    @with_todays_parts
     @pytest.mark.skipif(not hasattr(cache_utils, "Fp8QuantizedLayer"), reason="this transformers has no 8-bit cache")
     def test_a_quantised_cache_comes_close(self):
         for order in ORDERS:
@@ -118,6 +124,7 @@ class CausalLMContract(ModelContract):
             error = (rest - full[:, 6:]).norm() / full[:, 6:].norm()
             assert 0 < error < 0.1, f"{order}: {error}"
 
+    @with_todays_parts
     @pytest.mark.slow
     def test_continuous_batching_equals_plain_decoding(self):
         prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
@@ -133,6 +140,7 @@ class CausalLMContract(ModelContract):
                 expected = self.naive_greedy(model, torch.tensor([prompt]), 6)[0].tolist()
                 assert by_prompt[tuple(prompt)] == expected
 
+    @with_todays_parts
     @pytest.mark.parametrize("use_cache", [True, False])
     def test_packed_sequences_do_not_see_each_other(self, use_cache):
         lengths = [4, 7, 1, 6]
@@ -144,6 +152,7 @@ class CausalLMContract(ModelContract):
             expected = torch.cat([model(piece).logits for piece in pieces], dim=1)
             torch.testing.assert_close(packed, expected, atol=1e-5, rtol=1e-5)
 
+    @with_todays_parts
     def test_keeps_only_the_logits_that_are_asked_for(self):
         for order in (*ORDERS, ALL_FEED_FORWARD):
             model = self.language_model(order)
@@ -172,6 +181,7 @@ class CausalLMContract(ModelContract):
         torch.testing.assert_close(compiled(tokens(2, 9), logits_to_keep=keep).logits, model(tokens(2, 9)).logits[keep])
         torch.compiler.reset()
 
+    @with_todays_parts
     @pytest.mark.parametrize("padded", [True, False])
     def test_feed_forward_sublayers_run_only_on_tokens_that_count(self, padded):
         real = torch.ones(3, 9, dtype=torch.long)
@@ -193,6 +203,7 @@ class CausalLMContract(ModelContract):
             before = max(letters.rfind("s"), 0)
             assert rows == [real.sum()] * before + [kept.sum()] * (len(letters) - before)
 
+    @with_todays_parts
     def test_reads_positions_of_a_model_that_looks_both_ways(self):
         for order in ORDERS:
             model = self.model(sublayer_order=order)
@@ -203,6 +214,7 @@ class CausalLMContract(ModelContract):
             ).last_hidden_state
             torch.testing.assert_close(read, full[:, 3:4], atol=1e-5, rtol=1e-5)
 
+    @with_todays_parts
     def test_continues_from_a_cache_at_any_split(self):
         for order in ORDERS:
             model = self.language_model(order)

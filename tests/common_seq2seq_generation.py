@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 import transformers
-from common import EOS, PAD, tokens
+from common import EOS, PAD, tokens, with_todays_parts
 from common_seq2seq import ALL_PAIRS, PAIRS, WITHOUT_SELF_ATTENTION, Seq2SeqContract, padded, sources
 from packaging.version import Version
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, StaticCache
@@ -54,6 +54,7 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
             rows.append(row[0, -steps:])
         return torch.stack(rows)
 
+    @with_todays_parts
     @pytest.mark.parametrize(
         "cache",
         [{}, {"use_cache": False}, {"cache_implementation": "static"}],
@@ -97,6 +98,7 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
                 assert torch.equal(actual[:, 1:], expected), orders
                 assert cache.get_seq_length() == STEPS
 
+    @with_todays_parts
     def test_continues_from_a_cache_at_any_split(self):
         target, mask = tokens(3, 10), torch.ones(3, 10, dtype=torch.long)
         mask[0, :2] = 0
@@ -120,6 +122,7 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
                         real = (real[:, :split] if part is first else real[:, split:]).bool()
                         torch.testing.assert_close(part.logits[real], expected[real], atol=1e-5, rtol=1e-5)
 
+    @with_todays_parts
     def test_beams_with_a_cache_equal_beams_without(self):
         for orders in [*PAIRS, *WITHOUT_SELF_ATTENTION]:
             model = self.translator(*orders)
@@ -155,6 +158,7 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
             assert torch.equal(*targets), orders
             assert len(targets[0].unique(dim=0)) > 3
 
+    @with_todays_parts
     def test_keys_of_a_source_are_computed_once_however_many_beams_read_them(self):
         for orders in PAIRS:
             model = self.translator(*orders)

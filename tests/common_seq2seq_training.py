@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import EOS, PAD, VOCAB, assert_same, gradients, tokens, train_gradients
+from common import EOS, PAD, VOCAB, assert_same, gradients, tokens, train_gradients, with_todays_parts
 from common_seq2seq import ALL_PAIRS, Seq2SeqContract
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -84,6 +84,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
     # of a model with other terms in its loss, the options that leave them out
     cross_entropy_only: dict[str, float] = {}
 
+    @with_todays_parts
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     def test_loss_and_gradients_are_those_of_rows_without_padding(self, smoothing):
         rows = full_rows()
@@ -133,6 +134,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
         assert loss == 0
         assert all(not gradient.any() for gradient in gradients(model).values())
 
+    @with_todays_parts
     def test_no_sublayer_runs_on_padding(self):
         batch = stacked(full_rows())
         real = int(batch["attention_mask"].sum())

@@ -50,6 +50,10 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"sublayer_order": "sfsff", "attention_span": 32, "span_ramp_size": 8},
     ),
 }
+# a second set of configurations, with the parts of today's models
+TODAY = {"position_embedding_type": "rotary", "norm_type": "rms", "hidden_act": "silu", "gated_feed_forward": True}
+TODAY |= {"num_key_value_heads": 2, "head_dim": 8, "qk_norm": True}
+TODAY |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), False)
 HEADS = [(config_class, auto_class) for config_class, heads in AUTO_CLASSES.items() for auto_class in heads]
 ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -107,6 +107,13 @@ def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, 
     return (_read_settings(str(base), command, path.parent) if base else {}) | own | settings
 
 
+class JsonDict(dict):
+    """A mapping that is given as JSON."""
+
+    def __init__(self, text: str):
+        super().__init__(json.loads(text))
+
+
 def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -> type:
     """Make a dataclass of flags from the fields of a configuration class.
 
@@ -124,6 +131,7 @@ def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -
         if f.name not in taken and not f.name.endswith("_token_id") and get_origin(f.type) is not dict:
             # argparse turns text into one type only
             kind: Any = float if {float, int} <= {*get_args(f.type)} else f.type
+            kind = JsonDict if any(get_origin(part) is dict for part in get_args(f.type)) else kind
             bare = {"nargs": "?", "const": True} if kind is bool else {}
             default = f.default if f.default_factory is MISSING else f.default_factory()
             help_text = f"{default!r} when not given"

@@ -270,17 +270,17 @@ def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
 
 def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     """Each order in which a stack can run, drawn, with its costs at two lengths."""
-    gated = getattr(config, "gated_convolutions", True)
-    kernels = (max(getattr(config, "kernel_sizes", [1])), config.num_attention_heads, gated)
+    # without a memory
+    sizes = config.sizes._replace(memory_length=None)._asdict()
     # distances have no end
     lengths = sorted({min(length, config.max_position_embeddings or length) for length in (128, 512)})
     drawn = []
     for name, order in _orders(config):
         costs = []
         for length in lengths:
-            sizes = (order, config.hidden_size, config.intermediate_size, length)
-            gigaflops = [flops(*sizes, read, None, *kernels) / 1e9 for read in read_positions(length).values()]
-            costs.append((length, cache_bytes(order, config.hidden_size, length) / 2**20, *gigaflops))
+            reads = read_positions(length).values()
+            gigaflops = [flops(order, length=length, read=read, **sizes) / 1e9 for read in reads]
+            costs.append((length, cache_bytes(order, length=length, **sizes) / 2**20, *gigaflops))
         drawing = "".join(ALPHABET[letter].square for letter in expand(order))
         drawn.append(
             {"name": name, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}

@@ -11,13 +11,14 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig
 from sublayers import IOTSeq2SeqConfig, PARBertConfig, SandwichLMConfig, par, sandwich
 
 SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings"]
-SIZES += ["span_ramp_size", "embedding_size", "attention_span"]
+SIZES += ["num_key_value_heads", "head_dim", "span_ramp_size", "embedding_size", "attention_span"]
 SIZES += ["type_vocab_size", "encoder_vocab_size", "num_encoder_blocks", "num_decoder_blocks", "adaptive_factor"]
 SHARES = ["dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "adaptive_softmax_dropout"]
 SHARES += ["initial_span_share", "predictor_dropout", "layerdrop", "label_smoothing", "min_order_probability"]
 OTHERS = ["feed_forward_scale", "layer_norm_eps", "initializer_range", "position_offset", "gumbel_temperature"]
 OTHERS += ["projection_initializer_range", "memory_length", "clamp_length", "span_loss"]
 OTHERS += ["gumbel_temperature_min", "gumbel_temperature_decay", "diversity_weight", "sharpness_weight"]
+SIZES += ["attn_logit_softcapping", "final_logit_softcapping"]
 OUT_OF_RANGE = dict.fromkeys(SIZES, (0, -1)) | dict.fromkeys(SHARES, (-0.1, 1.1)) | dict.fromkeys(OTHERS, (-1,))
 
 

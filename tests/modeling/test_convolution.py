@@ -21,7 +21,6 @@ from sublayers import (
     SandwichSeq2SeqModel,
     expand,
 )
-from sublayers.configuration.configuration_sublayers import tensor_parallel_plan
 from sublayers.configuration.sublayer_cost import parameters
 from sublayers.modeling.convolution import Convolution, find_tokens
 from sublayers.modeling.plan import Packing, Plan
@@ -308,5 +307,6 @@ def test_families_of_one_stack_have_no_convolutions(config_class, letter):
 
 
 def test_convolutions_are_not_split_between_processes():
-    assert tensor_parallel_plan("dclf") == tensor_parallel_plan("cf")
+    config = SandwichSeq2SeqConfig()
+    assert config.tensor_parallel_plan("dclf") == config.tensor_parallel_plan("cf")
     assert expand("(dl)2") == "dldl"

@@ -20,6 +20,7 @@ from common_seq2seq_training import (
     shifted,
     stacked,
 )
+from families import TODAY
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -132,6 +133,12 @@ class TestSeveralOrders(TestOneOrder):
                 if len(chosen.unique()) > 1:
                     break
         return model
+
+    def test_rows_with_todays_parts_equal_rows_alone(self):
+        self.parts = TODAY
+        self.test_padding_changes_no_score()
+        self.test_continues_from_a_cache_at_any_split()
+        self.test_loss_and_gradients_are_those_of_rows_without_padding(0.1)
 
     def test_rows_of_a_batch_choose_different_orders(self):
         for orders in common_seq2seq.ALL_PAIRS:

@@ -3,6 +3,7 @@ import torch
 from common import assert_same, randomize
 from common_bert import BertContract, assert_same_outputs, every_head
 from common_bert_naive import batch_of, examples, unlabelled
+from families import TODAY
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -42,6 +43,7 @@ BERTS = {
 
 class TestPARBert(BertContract):
     config_class = PARBertConfig
+    todays_parts = TODAY
     classes = AUTO_CLASSES[PARBertConfig]
 
 

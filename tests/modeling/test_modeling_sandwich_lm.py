@@ -14,6 +14,7 @@ from common import (
     tokens,
 )
 from common_causal_lm import CausalLMContract
+from families import TODAY
 from safetensors.torch import load_file
 from transformers import (
     AutoModel,
@@ -36,6 +37,7 @@ from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt
 
 class TestSandwichLM(CausalLMContract):
     config_class = SandwichLMConfig
+    todays_parts = TODAY
     classes = {
         AutoModel: SandwichLMModel,
         AutoModelForCausalLM: SandwichLMForCausalLM,

@@ -5,6 +5,7 @@ import torch
 from common import VOCAB, assert_same, gradients, randomize, tokens
 from common_seq2seq_generation import BEAMS, Seq2SeqGenerationContract
 from common_seq2seq_training import Seq2SeqTrainingContract
+from families import TODAY
 from transformers import AutoModel, AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
 from sublayers import (
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 class TestSandwichSeq2Seq(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
     config_class = SandwichSeq2SeqConfig
+    todays_parts = TODAY
     classes = {AutoModel: SandwichSeq2SeqModel, AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration}
 
 

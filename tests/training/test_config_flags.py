@@ -35,6 +35,25 @@ def test_patterns_are_read_in_lists_of_orders(tmp_path):
     assert load_config(None, IOTSeq2SeqConfig, flags).decoder_orders == ["scf", "fcs"]
 
 
+def test_rope_parameters_are_read_as_json(tmp_path):
+    (tmp_path / "settings.yaml").write_text(
+        "position_embedding_type: rotary\nrope_parameters: {rope_theta: 500000.0}\n"
+    )
+    (tmp_path / "linear.json").write_text('{"rope_parameters": {"rope_type": "linear", "factor": 2}}')
+    argv = expand_settings_file([str(tmp_path / "settings.yaml")], "pretrain")
+    flags = read(SandwichLMConfig, argv)
+    config = load_config(None, SandwichLMConfig, flags)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 500_000}
+    # as a run that goes on does
+    config.save_pretrained(tmp_path / "run")
+    check_unchanged(config, flags, str(tmp_path / "run"))
+    others = read(SandwichLMConfig, expand_settings_file([str(tmp_path / "linear.json")], "pretrain"))
+    found = load_config(str(tmp_path / "run"), SandwichLMConfig, others).rope_parameters
+    assert found == {"rope_type": "linear", "factor": 2, "rope_theta": 10_000}
+    with pytest.raises(ValueError, match="argument --rope_parameters"):
+        read(SandwichLMConfig, ["--rope_parameters", "{"])
+
+
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [

@@ -42,9 +42,18 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="of convolutions")
     parser.add_argument("--heads", type=positive, default=16, help="attention heads, and kernels of a convolution")
+    parser.add_argument("--key-value-heads", "--key_value_heads", type=positive, help="default: all heads")
+    parser.add_argument("--head-dim", "--head_dim", type=positive, help="default: hidden / heads")
+    parser.add_argument("--qk-norm", "--qk_norm", action="store_true", help="queries and keys are normalised")
+    parser.add_argument("--rotary", action="store_true", help="positions are rotary")
+    parser.add_argument("--gated", action="store_true", help="feed-forward sublayers have a gate")
+    parser.add_argument("--rms", action="store_true", help="norms are RMS norms")
+    parser.add_argument("--no-bias", "--no_bias", action="store_true", help="no map has a bias")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)
+    if args.heads % (key_value_heads := args.key_value_heads or args.heads):
+        parser.error(f"--heads={args.heads} is not a multiple of --key-value-heads={key_value_heads}")
     try:
         costs = {given: _cost(compact(given), args) for given in args.orders}
     except ValueError as error:
@@ -76,6 +85,13 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
         "kernel_size": args.kernel_size,
         "num_attention_heads": args.heads,
         "memory_length": args.memory_length,
+        "num_key_value_heads": args.key_value_heads,
+        "head_dim": args.head_dim,
+        "qk_norm": args.qk_norm,
+        "folds_attention": args.key_value_heads in (None, args.heads) and not (args.rotary or args.qk_norm),
+        "gated_feed_forward": args.gated,
+        "norm_vectors": 1 if args.rms else 2,
+        **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
     }
     memory = {}
     if args.memory_length:
@@ -87,7 +103,7 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
         "parameters": parameters(order, hidden, intermediate, **more),
         **memory,
         "cache_bytes": {
-            length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number)
+            length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number, **more)
             for length in args.lengths
         },
         "flops": {

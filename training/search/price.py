@@ -14,6 +14,7 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.modeling.plan import Plan
+from sublayers.modeling.rotary import rotary_positions
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.metrics.timing import Call, time_in_turn
 from sublayers.training.search.settings import READS, Cost
@@ -65,17 +66,6 @@ class Price(NamedTuple):
         return (probabilities[:, :-1] * (full * (1 - none_behind) + read * none_behind)).sum()
 
 
-def sizes(config: SublayersConfig) -> dict[str, Any]:
-    """Choose what the cost of a sublayer depends on, beside width and letter, from a family's configuration."""
-    chosen: dict[str, Any] = {"num_attention_heads": config.num_attention_heads}
-    for name in ("gated_convolutions", "memory_length"):
-        if name in config.__dataclass_fields__:
-            chosen[name] = getattr(config, name)
-    if "kernel_sizes" in config.__dataclass_fields__:
-        chosen["kernel_size"] = max(config.kernel_sizes)  # type: ignore[attr-defined]
-    return chosen
-
-
 def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: str) -> Price:
     """Find what sublayers of a family cost.
 
@@ -92,14 +82,12 @@ def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: 
     if cost == "milliseconds":
         return _measured(config, letters, length, read)
     positions = read_positions(length)[READS[read]]
+    sizes = config.sizes._asdict()
 
     def of(letter: str, read: int) -> float:
         if cost == "flops":
-            widths = (config.hidden_size, config.intermediate_size)
-            return flops(letter, *widths, length, read, length, **sizes(config))
-        if cost == "cache":
-            return cache_bytes(letter, config.hidden_size, length)
-        return parameters(letter, config.hidden_size, config.intermediate_size, **sizes(config))
+            return flops(letter, length=length, read=read, **sizes)
+        return cache_bytes(letter, length=length, **sizes) if cost == "cache" else parameters(letter, **sizes)
 
     return Price(
         {letter: of(letter, length) for letter in letters}, {letter: of(letter, positions) for letter in letters}
@@ -148,12 +136,14 @@ def milliseconds(
     stack.indices = [stack.locate(order, pool) for order in expanded]
     stack.last_attention = [tail_start(order) - 1 for order in expanded]
     states = torch.randn(1, length, config.hidden_size)
+    rotary = rotary_positions(config)
+    rotations = None if rotary is None else rotary(states, torch.arange(length)[None])
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
     for read in reads:
         positions = torch.arange(length - read_positions(length)[READS[read]], length)[None]
         plan = Plan(states, read=None if read == "all" else positions)
         calls: dict[Any, Call] = {
-            order: partial(stack, states, plan, encoder_hidden_states=states, order=number)
+            order: partial(stack, states, plan, states, order=number, position_embeddings=rotations)
             for number, order in enumerate(orders)
         }
         times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, states.device)

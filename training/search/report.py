@@ -21,7 +21,7 @@ from sublayers.training.search.pictures import (
     draw_orders,
     draw_probabilities,
 )
-from sublayers.training.search.price import can_be_measured, milliseconds, sizes
+from sublayers.training.search.price import can_be_measured, milliseconds
 from sublayers.training.search.settings import READS
 
 
@@ -33,15 +33,13 @@ def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
     orders = [*dict.fromkeys(event["order"] for event in log.events("order"))]
     if any(event["length"] == length and event["costs"].keys() >= {*orders} for event in log.events("costs")[-1:]):
         return
-    widths = (config.hidden_size, config.intermediate_size)
+    sizes = config.sizes._asdict()
     positions = {read: read_positions(length)[name] for read, name in READS.items()}
     times = milliseconds(config, orders, length, [*READS]) if can_be_measured(config) else {}
     costs = {}
     for order in orders:
-        counted = {
-            read: flops(order, *widths, length, number, length, **sizes(config)) for read, number in positions.items()
-        }
-        cache = {"all": cache_bytes(order, config.hidden_size, length)}
+        counted = {read: flops(order, length=length, read=number, **sizes) for read, number in positions.items()}
+        cache = {"all": cache_bytes(order, length=length, **sizes)}
         costs[order] = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
     log.append("costs", length=length, costs=costs)
 

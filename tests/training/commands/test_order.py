@@ -2,7 +2,9 @@ import json
 import re
 
 import pytest
+import torch
 
+from sublayers import SandwichLMConfig, SandwichLMModel
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.training.commands.order import main
 
@@ -177,3 +179,33 @@ def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
     with pytest.raises(FileExistsError, match="exists; choose another file"):
         main(["sf", "--picture", str(file)])
     assert file.read_bytes() == painted
+
+
+def test_todays_parts(capsys):
+    flags = ["--hidden-size=64", "--intermediate-size=96", "--heads=8", "--lengths=20", "--json"]
+    parts = ["--key-value-heads=2", "--head-dim=16", "--qk-norm", "--rotary", "--gated", "--rms", "--no-bias"]
+    main(["sfsf", *flags, *parts])
+    cost = json.loads(capsys.readouterr().out)["sfsf"]
+    with torch.device("meta"):
+        body = SandwichLMModel(
+            SandwichLMConfig(
+                sublayer_order="sfsf",
+                **{"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2},
+                **{"head_dim": 16, "qk_norm": True, "position_embedding_type": "rotary", "gated_feed_forward": True},
+                **{"norm_type": "rms", "attention_bias": False, "attention_output_bias": False, "mlp_bias": False},
+            )
+        )
+    assert cost["parameters"] == sum(parameter.numel() for parameter in body.layers.parameters())
+    # two sublayers, keys and values of two heads, half precision
+    assert cost["cache_bytes"] == {"20": 2 * 2 * 2 * 16 * 20 * 2}
+    assert cost["flops"]["20"]["one"] == flops("sfsf", length=20, read=1, **body.config.sizes._asdict())
+    with pytest.raises(SystemExit):
+        main(["sf", "--heads=8", "--key-value-heads=3"])
+    assert "--heads=8 is not a multiple of --key-value-heads=3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "folds"), [([], True), (["--rotary"], False), (["--qk-norm"], False)])
+def test_a_single_query_needs_keys_where_they_are_turned_or_normalised(capsys, flags, folds):
+    main(["sf", "--lengths=20", "--json", *flags])
+    cost = json.loads(capsys.readouterr().out)["sf"]["flops"]["20"]["one"]
+    assert cost == flops("sf", 1024, 4096, 20, 1, folds_attention=folds)

@@ -1,0 +1,26 @@
+"""The norms of a model, chosen by its configuration."""
+
+import torch
+from torch import nn
+
+
+class UnitOffsetRMSNorm(nn.RMSNorm):
+    """An RMS norm whose gain is 1 + weight, as Gemma has it: (..., width) -> the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise the last dimension."""
+        return nn.functional.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
+
+
+def rms_norm(config, width: int, affine: bool = True) -> nn.RMSNorm:
+    """Make an RMS norm (Zhang and Sennrich, 2019) of the last dimension, which is `width` wide."""
+    kind = UnitOffsetRMSNorm if config.norm_unit_offset else nn.RMSNorm
+    return kind(width, config.layer_norm_eps, elementwise_affine=affine)
+
+
+def hidden_norm(config, affine: bool | None = None) -> nn.Module:
+    """Make a norm of hidden states; unless `affine` says otherwise, it has parameters if the configuration says so."""
+    affine = config.norm_affine if affine is None else affine
+    if config.norm_type == "rms":
+        return rms_norm(config, config.hidden_size, affine)
+    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps, elementwise_affine=affine, bias=config.norm_bias)

@@ -1,0 +1,90 @@
+"""What sublayers of today's parts cost, counted in tensors and by torch."""
+
+import itertools
+
+import pytest
+import torch
+from common import randomize, tokens
+from families import small
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
+
+from sublayers import (
+    MacaronBertConfig,
+    MacaronBertModel,
+    PARBertConfig,
+    PARBertModel,
+    PARTransformerXLConfig,
+    PARTransformerXLModel,
+    SandwichLMConfig,
+    SandwichLMModel,
+    SandwichSeq2SeqConfig,
+    SandwichSeq2SeqModel,
+)
+from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
+from sublayers.modeling.plan import Plan
+
+PARTS = [
+    {},
+    {"norm_type": "rms"},
+    {"norm_bias": False, "qk_norm": True},
+    {"norm_affine": False, "gated_feed_forward": True, "mlp_bias": False},
+    {"num_key_value_heads": 2, "attention_bias": False},
+    {"head_dim": 12, "attention_output_bias": False},
+    {"num_key_value_heads": 1, "head_dim": 4, "qk_norm": True, "gated_feed_forward": True},
+    {"position_embedding_type": "rotary", "num_key_value_heads": 2},
+]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "-".join(parts) or "papers")
+def test_parameters_are_those_of_the_tensors(parts):
+    with torch.device("meta"):
+        body = SandwichLMModel(small(SandwichLMConfig, **parts))
+        both = SandwichSeq2SeqModel(small(SandwichSeq2SeqConfig, **parts))
+    for stack, config in ((body.layers, body.config), *((s.layers, both.config) for s in (both.encoder, both.decoder))):
+        counted = sum(parameter.numel() for parameter in stack.parameters())
+        assert parameters(stack.order, **config.sizes._asdict()) == counted
+
+
+@pytest.mark.parametrize(
+    ("config_class", "body_class"),
+    [
+        (MacaronBertConfig, MacaronBertModel),
+        (PARTransformerXLConfig, PARTransformerXLModel),
+    ],
+)
+def test_sizes_are_those_of_every_family(config_class, body_class):
+    with torch.device("meta"):
+        body = body_class(small(config_class, norm_type="rms", gated_feed_forward=True))
+    counted = sum(parameter.numel() for parameter in body.layers.parameters())
+    assert parameters(body.layers.order, **body.config.sizes._asdict()) == counted
+
+
+@pytest.mark.parametrize(("parts", "read"), itertools.product(PARTS, [9, 3, 1]))
+@torch.no_grad()
+def test_flops_are_those_that_torch_counts(parts, read):
+    model = randomize(PARBertModel(small(PARBertConfig, **parts), add_pooling_layer=False))
+    model.set_attn_implementation("eager")
+    ids, counter = tokens(1, 9), FlopCounterMode(display=False)
+    # it does not know torch's operators of oneDNN
+    with torch.backends.mkldnn.flags(enabled=False), counter:
+        model(ids, plan=Plan(ids, read=torch.arange(read)[None]))
+    config = model.config
+    counted = flops(config.sublayer_order, length=9, read=read, **config.sizes._asdict())
+    assert counter.get_total_flops() == counted
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "-".join(parts) or "papers")
+@torch.no_grad()
+def test_a_cache_holds_as_many_bytes(parts):
+    model = randomize(SandwichLMModel(small(SandwichLMConfig, **parts)))
+    cache: DynamicCache = model(tokens(1, 9), use_cache=True).past_key_values
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    order = model.config.sublayer_order
+    assert held == cache_bytes(order, length=9, bytes_per_number=4, **model.config.sizes._asdict())
+    both = randomize(SandwichSeq2SeqModel(small(SandwichSeq2SeqConfig, **parts)))
+    caches = both(tokens(1, 9), decoder_input_ids=tokens(1, 5), use_cache=True).past_key_values
+    layers = [*caches.self_attention_cache.layers, *caches.cross_attention_cache.layers]
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers if layer.is_initialized)
+    order = both.config.decoder_sublayer_order
+    assert held == cache_bytes(order, length=5, source_length=9, bytes_per_number=4, **both.config.sizes._asdict())
