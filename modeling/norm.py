@@ -7,6 +7,11 @@ from torch import nn
 class UnitOffsetRMSNorm(nn.RMSNorm):
     """An RMS norm whose gain is 1 + weight, as Gemma has it: (..., width) -> the same."""
 
+    def reset_parameters(self) -> None:
+        """Start with a gain of 1."""
+        if self.elementwise_affine:
+            nn.init.zeros_(self.weight)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the last dimension."""
         return nn.functional.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)

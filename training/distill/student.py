@@ -96,8 +96,8 @@ def take_over(teacher: ReorderedBertPreTrainedModel, order: str, layers: Sequenc
             layer.load_state_dict(theirs[place].state_dict())
     new = [layer for layer, place in zip(stack, places, strict=True) if place is None]
     for layer in new:
-        nn.init.zeros_(layer.mixer.fc2.weight)
-        nn.init.zeros_(layer.mixer.fc2.bias)
+        for parameter in layer.mixer.output_map.parameters():
+            nn.init.zeros_(parameter)
     if new and config.norm_position == "post" and config.norm_affine:
         last = stack[places.index(max(place for place in places if place is not None))]
         new[-1].norm.load_state_dict(last.norm.state_dict())

@@ -59,9 +59,13 @@ def test_in_its_own_order_a_student_is_its_teacher(pooling, tmp_path):
         torch.testing.assert_close(ask(model, tokenizer, pooling), expected, rtol=1e-6, atol=2e-6)
 
 
+RMS = {"norm_type": "rms", "norm_unit_offset": True, "gated_feed_forward": True, "mlp_bias": False}
+
+
+@pytest.mark.parametrize("parts", [{}, RMS], ids=["papers", "today"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_new_sublayers_start_as_identities(norm_position):
-    options = {"norm_position": norm_position, "final_norm": norm_position == "pre", "sublayer_order": "(sf)2"}
+def test_new_sublayers_start_as_identities(norm_position, parts):
+    options = {"norm_position": norm_position, "final_norm": norm_position == "pre", "sublayer_order": "(sf)2"} | parts
     model = build("par_bert", AutoModel, **options)
     ids = torch.arange(4, 24).view(2, 10)
     student = make_student(Teacher("t", model, None, "mean"), "s2f5", None, {}, 32)
