@@ -34,8 +34,9 @@ def blank():
 '''
 
 
-def test_finds_documentation_and_code_without_it():
-    assert dict(documentation.documented_functions(MODULE)) == {
+@pytest.mark.parametrize("before", ["", "\f\n"])
+def test_finds_documentation_and_code_without_it(before):
+    assert dict(documentation.documented_functions(before + MODULE)) == {
         "Add two numbers.": "def plain(a, b):\n    return a + b",
         "Wait.": "async def method(self):\n    await other()\n\n    return 1",
     }
