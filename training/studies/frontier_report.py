@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 from rich.console import Console
 from scipy.stats import ttest_rel
 
@@ -19,6 +20,7 @@ LABELS = {"sts": "STS, correlation", "retrieval": "retrieval, hits at 10"}
 # points that a student of equal quality may be apart from another
 MARGIN = 1.0
 DROPPED = "layers dropped"
+LEAST_SHARE = 0.7
 
 
 def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, command: list[str]) -> None:
@@ -122,12 +124,19 @@ def difference(scores: pd.Series, others: pd.Series) -> str:
 
 
 def draw(results: pd.DataFrame, tests: list[str], batch_sizes: list[int], file: Path) -> None:
-    """Draw the scores of each test against the time at each batch size, a line for each kind of student."""
+    """Draw the scores of each test against the time at each batch size, a line for each kind of student.
+
+    Students with less than `LEAST_SHARE` of the teacher's score, which would press the others together, are named only.
+    """
     figure = Figure(figsize=(5.5 * len(batch_sizes), 4 * len(tests)), layout="constrained")
     for row, test in zip(figure.subplots(len(tests), len(batch_sizes), squeeze=False), tests, strict=True):
         for axes, size in zip(row, batch_sizes, strict=True):
             time = f"{test}_time_{size}"
-            for kind, of_kind in results.groupby("kind"):
+            means = results.groupby("name").mean(numeric_only=True)
+            least = LEAST_SHARE * means.loc[TEACHER, test]
+            low = means[means[test] < least]
+            shown = results[~results["name"].isin(low.index)]
+            for kind, of_kind in shown.groupby("kind"):
                 runs = of_kind.groupby("name")
                 points = pd.DataFrame(
                     {"time": runs[time].mean(), "score": runs[test].mean(), "deviation": runs[test].std()}
@@ -136,13 +145,18 @@ def draw(results: pd.DataFrame, tests: list[str], batch_sizes: list[int], file: 
                 style = {"marker": "*", "markersize": 12} if kind == TEACHER else {"marker": "o"}
                 axes.errorbar(points["time"], points["score"], yerr=points["deviation"], capsize=3, label=kind, **style)
                 for name, point in points.iterrows():
-                    axes.annotate(
-                        str(name), (point["time"], point["score"]), textcoords="offset points", xytext=(4, 4), size=7
-                    )
-            means = results.groupby("name").mean(numeric_only=True)
-            best = means.loc[sorted(front(means, test, time))]
+                    # the flags of each are in the table
+                    label = str(name).partition(" --")[0]
+                    place = (point["time"], point["score"])
+                    axes.annotate(label, place, textcoords="offset points", xytext=(5, 5), size=8)
+            best = means.loc[sorted(front(means, test, time) - {*low.index})]
             axes.plot(best[time], best[test], "o", markersize=14, fillstyle="none", color="black", label="Pareto front")
             axes.axhline(0.95 * means.loc[TEACHER, test], linestyle=":", color="gray")
-            axes.set(xlabel=f"time, {size} at once (teacher: 1)", ylabel=LABELS[test])
+            axes.set(xlabel=f"time, {size} at once (teacher: 1)", ylabel=LABELS[test], xscale="log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+            axes.xaxis.set_major_formatter(ScalarFormatter())
+            axes.xaxis.set_minor_locator(NullLocator())
+            below = [f"{name}: {point[test]:.1f}" for name, point in low.iterrows()]
+            axes.set_title("\n".join(["below the picture:", *below]) if below else "", size=8, loc="left")
             axes.legend()
     save(figure, file)

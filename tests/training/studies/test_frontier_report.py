@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sublayers.training.studies.frontier_report import compare, difference, front, report
+from sublayers.training.studies.frontier_report import compare, difference, draw, front, report
 
 
 def runs(*scores):
@@ -71,4 +71,16 @@ def test_leaves_numbers_a_picture_and_a_card(tmp_path):
     assert "| `(sf)4` | layers dropped | 1 | 76.0 (92.7%) | 6.00 (0.60) |" in card
     assert "sublayers study frontier 'my teacher'" in card
     assert not (tmp_path / "glue.csv").exists()
-    assert "layers dropped" in (tmp_path / "frontier.svg").read_text()
+    picture = (tmp_path / "frontier.svg").read_text()
+    assert "layers dropped" in picture
+    assert "below the picture" not in picture
+
+
+def test_what_is_far_below_is_named_above_the_picture(tmp_path):
+    low = results()
+    low.loc[low["name"] == "s6f6", "sts"] = [14.0, 15.0]
+    draw(low, ["sts"], [32], tmp_path / "frontier.svg")
+    picture = (tmp_path / "frontier.svg").read_text()
+    assert "<!-- s6f6: 14.5 -->" in picture
+    # as the label of no point
+    assert "<!-- s6f6 -->" not in picture
