@@ -78,7 +78,7 @@ def test_leaves_numbers_a_picture_and_a_card(tmp_path):
 
 def test_what_is_far_below_is_named_above_the_picture(tmp_path):
     low = results()
-    low.loc[low["name"] == "s6f6", "sts"] = [14.0, 15.0]
+    low.loc[low["name"] == "s6f6", "sts"] = [14, 15]
     draw(low, ["sts"], [32], tmp_path / "frontier.svg")
     picture = (tmp_path / "frontier.svg").read_text()
     assert "<!-- s6f6: 14.5 -->" in picture
