@@ -1,7 +1,6 @@
 """`sublayers study bert`: pre-train and fine-tune several orders alike, and draw quality against cost."""
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -12,10 +11,10 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.configuration.sublayer_order import interleaved
-from sublayers.training import cli
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.studies.run_once import run_once
 from sublayers.training.studies.tables import mean_and_deviation, write_results, write_table
 
 # what a classifier reads in the cost that is drawn
@@ -142,12 +141,8 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
     pretrained = folder / "pretrained"
 
     def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
-        if not results.exists():
-            Console().rule(f"{results.parent.name}: {name}, {order}, seed {seed}")
-            # what a killed run left
-            shutil.rmtree(results.parent, ignore_errors=True)
-            flags = {**flags, "seed": seed, "output_dir": results.parent}
-            cli.run([command, *(f"--{flag}={value}" for flag, value in flags.items()), *more.split()])
+        given = [f"--{flag}={value}" for flag, value in {**flags, "seed": seed}.items()]
+        run_once(results, f"{results.parent.name}: {name}, {order}, seed {seed}", [command, *given, *more.split()])
         return json.loads(results.read_text(encoding="utf-8"))
 
     flags = {

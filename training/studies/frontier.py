@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -11,11 +10,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from rich.console import Console
 from sentence_transformers import SentenceTransformer
 
 from sublayers.configuration.sublayer_order import compact, counts, expand
-from sublayers.training import cli
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions, read_json
 from sublayers.training.flags import expand_settings_file, parse_flags
@@ -23,6 +20,7 @@ from sublayers.training.metrics.sentence_encoders import Texts, score
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
 from sublayers.training.studies.frontier_arguments import FLAGS, USAGE, FrontierArguments
 from sublayers.training.studies.frontier_report import TEACHER, report
+from sublayers.training.studies.run_once import run_once
 
 # files and folders of a student
 SCORES = "scores.json"
@@ -149,8 +147,6 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
         ValueError: what is there already has other settings.
     """
     file = folder / "settings.json"
-    # JSON knows no tuples
-    settings = json.loads(json.dumps(settings))
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -186,15 +182,6 @@ def as_flags(values: dict[str, Any]) -> list[str]:
         for name, value in values.items()
         for word in (f"--{name}", *map(str, value if isinstance(value, list) else [value]))
     ]
-
-
-def run_once(results: Path, title: str, command: list[str]) -> None:
-    """Run a command that leaves its results in a folder of their own, if it has not yet."""
-    if not results.exists():
-        Console(stderr=True).rule(title)
-        # what a killed run left
-        shutil.rmtree(results.parent, ignore_errors=True)
-        cli.run([*command, f"--output_dir={results.parent}"])
 
 
 def keep(folder: Path, about: dict[str, Any], encoder: str, texts: Texts, args: FrontierArguments) -> None:
