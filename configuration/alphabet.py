@@ -28,6 +28,9 @@ class Sizes(NamedTuple):
     mlp_bias: bool = True
     # gain and bias
     norm_vectors: int = 2
+    # of local attention, and whether it looks back only
+    attention_window: int = 0
+    is_causal: bool = False
 
     @property
     def query_width(self) -> int:
@@ -64,6 +67,7 @@ class Letter(NamedTuple):
         multiply_adds: of one sequence.
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
         cache_width: of what it keeps of a token in each half of its slot, which are keys and values.
+        cached_tokens: how many tokens of a text it keeps.
     """
 
     name: str
@@ -76,6 +80,18 @@ class Letter(NamedTuple):
     multiply_adds: Callable[[Sizes, Work], int]
     tensor_parallel_plan: dict[str, str]
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
+    cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
+
+
+def reach(window: int, is_causal: bool) -> tuple[int, int]:
+    """Say how many tokens before its own and how many behind local attention sees from each."""
+    return (window - 1, 0) if is_causal else (window // 2, window // 2)
+
+
+def block_size(length: int, before: int, after: int) -> int | None:
+    """Choose how many tokens of a text local attention computes at once; None: the whole text, as it is short."""
+    size = 64 * max(1, (before + after) // 256)
+    return size if length >= 2 * (size + before + after) else None
 
 
 def _attention_parameters(sizes: Sizes) -> int:
@@ -106,6 +122,16 @@ def _self_attention(sizes: Sizes, work: Work) -> int:
     maps = work.length + work.read + 3 * keys
     # content, distances, mix
     return sizes.hidden_size * (maps * sizes.hidden_size + 3 * work.length * keys)
+
+
+def _local_attention(sizes: Sizes, work: Work) -> int:
+    before, after = reach(sizes.attention_window, sizes.is_causal)
+    size = block_size(work.length, before, after)
+    if work.read < work.length or size is None:
+        return _self_attention(sizes, work)
+    # the keys of a block are those of its tokens and on both sides of them
+    pairs = -(-work.length // size) * size * (size + before + after)
+    return work.length * (_attention(sizes, 1, 1) - 2 * sizes.query_width) + 2 * pairs * sizes.query_width
 
 
 def _feed_forward_parameters(sizes: Sizes) -> int:
@@ -144,6 +170,19 @@ ALPHABET = {
         multiply_adds=_self_attention,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
+    ),
+    "w": Letter(
+        "local attention",
+        "#bfe3a8",
+        "🟢",
+        stacks=("single", "encoder", "decoder"),
+        cache="self",
+        is_position_wise=False,
+        parameters=_attention_parameters,
+        multiply_adds=_local_attention,
+        tensor_parallel_plan=_ATTENTION_PLAN,
+        cache_width=lambda sizes: sizes.key_width,
+        cached_tokens=lambda sizes, length: min(length, sizes.attention_window - 1),
     ),
     "c": Letter(
         "cross-attention",

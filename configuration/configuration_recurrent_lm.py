@@ -6,6 +6,7 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig, str
 
 # what attention with memory leaves as it is
 ATTENTION = {
+    "attention_window": None,
     "attention_bias": False,
     "attention_output_bias": False,
     "num_key_value_heads": None,

@@ -1,6 +1,7 @@
 """Configuration of the sandwich language model."""
 
 from sublayers.configuration.adaptive_bands import check_cutoffs, divide
+from sublayers.configuration.alphabet import Sizes
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 
 
@@ -43,6 +44,11 @@ class SandwichLMConfig(SublayersConfig):
             ValueError: the vocabulary ends before the last band begins.
         """
         return divide(self.adaptive_cutoffs, self.vocab_size, self.hidden_size, self.adaptive_factor)
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the costs of sublayers depend on."""
+        return super().sizes._replace(is_causal=True)
 
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:

@@ -20,7 +20,7 @@ from sublayers.configuration.alphabet import ALPHABET, Sizes
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
-COUNTS = ("_size", "_heads", "_dim", "_softcapping", "_position_embeddings", "_blocks", "_factor", "_span")
+COUNTS = ("_size", "_heads", "_dim", "_softcapping", "_position_embeddings", "_blocks", "_factor", "_span", "_window")
 SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # the kinds of scaling that are tried here
@@ -102,6 +102,9 @@ class SublayersConfig(PreTrainedConfig):
     head_dim: int | None = None
     # RMS norms of each head's queries and keys
     qk_norm: bool = False
+    # how far the sublayers `w` see: a decoder's see so many tokens, the last of which is their own; those of an encoder
+    # half as many on each side
+    attention_window: int | None = None
     # what a tanh keeps attention's scores below; kernels such as sdpa cannot
     attn_logit_softcapping: float | int | None = None
     # act(gate(x)) * fc1(x) in the place of act(fc1(x))
@@ -115,6 +118,8 @@ class SublayersConfig(PreTrainedConfig):
     attention_dropout: float | int = 0.1
     activation_dropout: float | int = 0.1
     norm_position: Literal["pre", "post"] = "pre"
+    # whether the first sublayer has one, where norms stand in front
+    first_norm: bool = True
     norm_type: Literal["layer", "rms"] = "layer"
     # without gain and bias, norms have no parameters
     norm_affine: bool = True
@@ -128,6 +133,8 @@ class SublayersConfig(PreTrainedConfig):
     position_embedding_type: PositionEmbeddingType = "sinusoidal"
     # of rotary positions, as transformers has them; None where positions are others
     rope_parameters: dict[str, Any] | None = None
+    # of those of the sublayers `w`, which are then not scaled; None: rope_parameters
+    local_rope_theta: float | int | None = None
     # the number of the first position of a table: fairseq's sinusoids start at its padding index + 1
     position_offset: int = 0
     scale_embedding: bool = True
@@ -189,6 +196,25 @@ class SublayersConfig(PreTrainedConfig):
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
+    def sliding_window(self) -> Any:
+        """The window by the name under which transformers' caches and masks look for it."""
+        return self.attention_window
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What transformers' caches keep in each of their slots.
+
+        Raises:
+            AttributeError: nothing but everything, as configurations without local attention have no such field.
+        """
+        if self.attention_window is None:
+            raise AttributeError("layer_types")
+        order = [*self.orders.values()][-1]
+        slots = [letter for letter in expand(order) if ALPHABET[letter].cache == "self"]
+        kinds = ["sliding_attention" if letter == "w" else "full_attention" for letter in slots]
+        return kinds + ["full_attention"] * (self.num_hidden_layers - len(kinds))
+
+    @property
     def folds_attention(self) -> bool:
         """Whether a single query of the last self-attention can be read without the keys and values of all tokens."""
         return (
@@ -201,12 +227,13 @@ class SublayersConfig(PreTrainedConfig):
     @property
     def sizes(self) -> Sizes:
         """What the costs of sublayers depend on."""
-        known = {f.name for f in fields(self)} & {*Sizes._fields}
+        known = {f.name for f in fields(self)} & {*Sizes._fields} - {"attention_window"}
         return Sizes(
             **{name: getattr(self, name) for name in known},
             kernel_size=max(getattr(self, "kernel_sizes", [1])),
             folds_attention=self.folds_attention,
             norm_vectors=self.norm_affine * (1 + (self.norm_type == "layer" and self.norm_bias)),
+            attention_window=self.attention_window or 0,
         )
 
     @property
@@ -303,6 +330,14 @@ class SublayersConfig(PreTrainedConfig):
                     f"{name}={order!r} holds {sorted(foreign)}, but there {self.model_type} runs only the sublayers "
                     f"{letters}"
                 )
+        has_local = any("w" in order for order in self.orders.values())
+        if has_local != (self.attention_window is not None):
+            problem, remedy = ("no sublayer w", "leave it out") if not has_local else ("sublayers w", "give a number")
+            raise ValueError(f"attention_window={self.attention_window}, but the order has {problem}; {remedy}")
+        if self.local_rope_theta is not None and (self.position_embedding_type != "rotary" or not has_local):
+            raise ValueError(
+                f"local_rope_theta={self.local_rope_theta} is of rotary positions of sublayers w; leave it out"
+            )
         # those of convolutions have the whole width
         divided = self.head_dim is None or any({"d", "l"} & set(order) for order in self.orders.values())
         if divided and self.hidden_size % self.num_attention_heads:
@@ -324,6 +359,8 @@ class SublayersConfig(PreTrainedConfig):
                     f"rotary positions turn pairs of channels, at least {least // 2}, but of {self.head_width} they "
                     f"would turn {width}; give another head_dim or partial_rotary_factor"
                 )
+        if not self.first_norm and self.norm_position != "pre":
+            raise ValueError("first_norm=False is of norms in front of sublayers; give norm_position='pre'")
         if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
             raise ValueError(
                 "norm_unit_offset=True is of the gain of RMS norms; give norm_type='rms' and norm_affine=True"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sublayers.configuration.alphabet import ALPHABET, Sizes, Work
-from sublayers.configuration.sublayer_order import counts, expand, tail_start
+from sublayers.configuration.alphabet import ALPHABET, Sizes, Work, reach
+from sublayers.configuration.sublayer_order import counts, expand, tail_start, windows_behind
 
 
 def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
@@ -25,14 +25,15 @@ def cache_bytes(
 ) -> int:
     """Bytes of keys and values that one sequence of `length` tokens holds while it is decoded.
 
-    A convolution keeps its inputs in the place of both.
+    A convolution keeps its inputs in the place of both, local attention what the next token sees.
     Cross-attention holds those of the `source_length` encoder tokens (default: `length`). More sizes are those of
     `Sizes`. Raises what `expand` raises.
     """
     sizes = Sizes(hidden_size, **named_sizes)
-    tokens = {"self": length, "cross": length if source_length is None else source_length, None: 0}
+    tokens = {"self": length, "cross": length if source_length is None else source_length}
     rows = [ALPHABET[letter] for letter in expand(order)]
-    return 2 * bytes_per_number * sum(row.cache_width(sizes) * tokens[row.cache] for row in rows)
+    kept = [row.cache_width(sizes) * row.cached_tokens(sizes, tokens[row.cache]) for row in rows if row.cache]
+    return 2 * bytes_per_number * sum(kept)
 
 
 def memory_bytes(order: str, hidden_size: int, memory_length: int, bytes_per_number: int = 2) -> int:
@@ -56,13 +57,14 @@ def flops(
 ) -> int:
     """FLOPs of a forward pass over `length` tokens of which `read` positions are used, 2 for each multiply-add.
 
-    From the last attention or convolution on nothing but the read positions is computed, except that attention's keys
-    and values, or all of that convolution but its output. Self-attention that is read at one position has no keys and
-    values either, where it folds and unless `keeps_cache`, as when a prompt is prefilled (or a model trained).
-    Attention scores are counted in full, also where a causal mask would hide half of them; norms, rotations, softmax,
-    activations, gates' products and biases are not counted. `source_length` is the number of encoder tokens (default:
-    `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens are a segment behind a full memory of
-    hidden states.
+    From the last attention or convolution on nothing but the read positions is computed, except that attention's
+    keys and values, or all of that convolution but its output. Local attentions at the end of an order need fewer
+    and fewer tokens around one that is read (here at an end of the text). Self-attention that is read at one
+    position has no keys and values either, where it folds. Both do not hold where it `keeps_cache`, as when a
+    prompt is prefilled (or a model trained). Attention scores are counted in full, also where a causal mask would
+    hide half of them; norms, rotations, softmax, activations, gates' products and biases are not counted.
+    `source_length` is the number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a
+    `memory_length`, the tokens are a segment behind a full memory of hidden states.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.
@@ -71,12 +73,18 @@ def flops(
         raise ValueError(f"read={read} is out of range; of {length} tokens, 0 to {length} positions can be read")
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
     source_length = length if source_length is None else source_length
-    last_mixer = tail_start(order) - 1
-    reads = [length if i < last_mixer else read for i in range(len(expand(order)))]
-    work = [Work(length, each, source_length, keeps_cache) for each in reads]
-    return 2 * sum(
-        ALPHABET[letter].multiply_adds(sizes, each) for letter, each in zip(expand(order), work, strict=True)
-    )
+    letters = expand(order)
+    # how many tokens leave at which place
+    leaving, behind = {tail_start(order) - 1: read}, windows_behind(order)
+    if read == 1 and not keeps_cache and len(behind) > 1:
+        near = max(reach(sizes.attention_window, sizes.is_causal))
+        leaving = {place: min(length, 1 + number * near) for place, number in behind.items()}
+    total, tokens = 0, leaving.get(-1, length)
+    for place, letter in enumerate(letters):
+        left = leaving.get(place, tokens)
+        total += ALPHABET[letter].multiply_adds(sizes, Work(tokens, left, source_length, keeps_cache))
+        tokens = left
+    return 2 * total
 
 
 def read_positions(length: int) -> dict[str, int]:

@@ -156,6 +156,19 @@ def tail_start(order: str) -> int:
     return len(expand(order).rstrip("".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)))
 
 
+def windows_behind(order: str) -> dict[int, int]:
+    """Say behind which sublayers fewer tokens matter to one that is read, and how many local attentions follow there.
+
+    That is the last sublayer that sees the whole text, or -1 for the start of an order without one, and each local
+    attention behind it. Raises what `expand` raises.
+    """
+    letters = expand(order)
+    whole = [i for i, letter in enumerate(letters) if ALPHABET[letter].cache == "self" and letter != "w"]
+    first = whole[-1] if whole else -1
+    places = [first, *(i for i, letter in enumerate(letters) if letter == "w" and i > first)]
+    return {place: len(places) - 1 - number for number, place in enumerate(places)}
+
+
 def cache_slots(order: str, cache: Literal["self", "cross"]) -> int:
     """Count the sublayers that have a slot in one of the caches. Raises what `expand` raises."""
     return sum(ALPHABET[letter].cache == cache for letter in expand(order))

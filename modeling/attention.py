@@ -93,7 +93,9 @@ class Attention(nn.Module):
         states = states if packing is None else packing.pad(states)
         return states.transpose(1, 2)
 
-    def attend(self, query, key, value, attention_mask=None, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def attend(
+        self, query, key, value, attention_mask: Any = None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Mix values by the backend that the configuration names: (batch, heads, length, head_dim) each.
 
         Returns:
@@ -141,7 +143,7 @@ class SelfAttention(Attention):
                 query_packing, read_positions = packing.only(read_positions)
                 length = packing.length
             if attention_mask is not None:
-                attention_mask = select_positions(attention_mask.transpose(1, 2), read_positions).transpose(1, 2)
+                attention_mask = self.rows_of(attention_mask, read_positions)
             elif kwargs.get("is_causal", self.is_causal):
                 # the kernel would line the few queries up with the first keys
                 attention_mask = self.causal_rows(read_positions, length, past_key_values)
@@ -188,6 +190,10 @@ class SelfAttention(Attention):
         output = values.transpose(0, 1).flatten(1)[:, None]
         output = output if self.v_proj.bias is None else output + self.v_proj.bias
         return output, None if weights is None else weights.transpose(1, 2)
+
+    def rows_of(self, attention_mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Choose the rows of positions (batch or 1, kept) from a mask: (batch or 1, 1, kept, keys)."""
+        return select_positions(attention_mask.transpose(1, 2), positions).transpose(1, 2)
 
     def causal_rows(self, positions: torch.Tensor, length: int, past_key_values: Cache | None) -> torch.Tensor:
         """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""

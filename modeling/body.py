@@ -4,8 +4,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask
 
 from sublayers.modeling.embeddings import look_up, position_embeddings
+from sublayers.modeling.local_attention import local_mask
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import rotary_positions
@@ -37,6 +40,10 @@ class Body(SublayersPreTrainedModel):
         self.embed_tokens = embed_tokens
         self.embed_positions = position_embeddings(config)
         self.rotary_emb = rotary_positions(config)
+        self.local_rotary_emb = None
+        if config.local_rope_theta is not None:
+            self.local_rotary_emb = rotary_positions(config, config.local_rope_theta)
+        self.is_causal, self.is_local = is_causal, "w" in orders[0]
         if embed_token_types is not None:
             self.embed_token_types = embed_token_types
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
@@ -79,3 +86,38 @@ class Body(SublayersPreTrainedModel):
         if self.rotary_emb is None:
             return None
         return tuple(plan.enter(part) for part in self.rotary_emb(states, position_ids))
+
+    def causal_masks(
+        self,
+        states: torch.Tensor,
+        attention_mask: torch.Tensor | dict[str, Any] | None,
+        past_key_values: Cache | None,
+        position_ids: torch.Tensor | None,
+    ) -> tuple[Any, Any]:
+        """Make the masks of a decoder's self-attention and local attention for states (batch, length, hidden).
+
+        Those that transformers makes ahead, for caches of fixed shapes or of pages, come by its names of both kinds.
+        """
+        if isinstance(attention_mask, dict):
+            return attention_mask.get("full_attention"), attention_mask.get("sliding_attention")
+        full = create_causal_mask(self.config, states, attention_mask, past_key_values, position_ids)
+        return full, self.local_mask(states, attention_mask, past_key_values, position_ids)
+
+    def local_mask(
+        self,
+        states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        past_key_values: Cache | None = None,
+        position_ids: torch.Tensor | None = None,
+    ) -> Any:
+        """Make the mask of local attention, see `local_mask`, if there is any."""
+        if not self.is_local:
+            return None
+        return local_mask(self.config, self.is_causal, states, attention_mask, past_key_values, position_ids)
+
+    def local_inputs(self, mask: Any, states: torch.Tensor, position_ids: torch.Tensor, plan: Plan) -> dict[str, Any]:
+        """Say what local attention has in the place of what self-attention has: a mask, and perhaps other rotations."""
+        if self.local_rotary_emb is None:
+            return {"attention_mask": mask}
+        rotations = tuple(plan.enter(part) for part in self.local_rotary_emb(states, position_ids))
+        return {"attention_mask": mask, "position_embeddings": rotations}

@@ -54,18 +54,18 @@ def number_positions(
             f"a sequence of {past_length + length} tokens does not fit into max_position_embeddings={limit}; "
             "shorten it or build the model with more positions"
         )
-    if attention_mask is not None and attention_mask.ndim == 2:
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
     return torch.arange(length, device=device)[None] + past_length
 
 
 def check_shape(name: str, tensor: torch.Tensor | None, *shape: int) -> None:
-    """Check the shape of labels or a mask, if they are given; attention takes masks of four dimensions as they are.
+    """Check the shape of labels or a mask, if they are given; attention takes masks that are made ahead as they are.
 
     Raises:
         ValueError: they have another one.
     """
-    if tensor is not None and tensor.ndim != 4 and tensor.shape != shape:
+    if isinstance(tensor, torch.Tensor) and tensor.ndim != 4 and tensor.shape != shape:
         raise ValueError(f"{name} must have the shape of the tokens, {shape}, got {(*tensor.shape,)}")
 
 
@@ -91,7 +91,7 @@ def check_tokens(
         name, shape = ("input_ids", "batch, length") if are_ids else ("inputs_embeds", "batch, length, hidden")
         raise ValueError(f"{prefix}{name} must have shape ({shape}), none of them 0, got {(*tokens.shape,)}")
     batch, length = tokens.shape[:2]
-    if attention_mask is not None and past_key_values is not None:
+    if isinstance(attention_mask, torch.Tensor) and past_key_values is not None:
         # not every cache can tell how long the past is
         length = max(length, attention_mask.shape[-1])
     check_shape(f"{prefix}attention_mask", attention_mask, batch, length)

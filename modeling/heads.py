@@ -110,7 +110,8 @@ class LastTokenClassifier:
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
+            # nothing continues a classified text, and keys of tokens that nobody reads need not be there
+            use_cache=bool(use_cache),
             **kwargs,
         )
         logits = self.score(states[:, -1])

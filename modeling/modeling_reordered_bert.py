@@ -93,6 +93,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(config, inputs_embeds, attention_mask)
+        local_mask = self.local_mask(inputs_embeds, attention_mask)
         if position_ids is None:
             position_ids = number_positions(tokens.shape[1], config.position_limit, attention_mask, tokens.device)
         if token_type_ids is None:
@@ -107,6 +108,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             attention_mask=mask,
             position_ids=position_ids,
             position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
+            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
             **kwargs,
         )
         hidden_states = self.norm(hidden_states)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -100,6 +100,7 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
+        local_mask = self.local_mask(inputs_embeds, attention_mask)
         limit = self.config.position_limit
         position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
         plan = Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
@@ -108,6 +109,7 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
             plan,
             attention_mask=mask,
             position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
+            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
             **kwargs,
         )
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
@@ -164,7 +166,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         # an empty cache counts as false
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
 
-        causal_mask = create_causal_mask(config, inputs_embeds, attention_mask, self_cache, position_ids)
+        causal_mask, local_mask = self.causal_masks(inputs_embeds, attention_mask, self_cache, position_ids)
         if position_ids is None:
             past_length = 0 if self_cache is None else self_cache.get_seq_length()
             limit = config.position_limit
@@ -196,6 +198,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
             past_key_values=self_cache,
             position_ids=position_ids,
             position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
+            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
             **kwargs,
         )
         return BaseModelOutputWithPastAndCrossAttentions(

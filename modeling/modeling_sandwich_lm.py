@@ -6,7 +6,6 @@ Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their 
 import torch
 from torch import nn
 from transformers import Cache, DynamicCache, GenerationMixin, initialization as init
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
@@ -78,7 +77,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
             inputs_embeds = self.look_up_tokens(tokens)
 
         # position_ids that restart mark packed sequences, but only for a mask that is built without a cache
-        causal_mask = create_causal_mask(self.config, inputs_embeds, attention_mask, past_key_values, position_ids)
+        causal_mask, local_mask = self.causal_masks(inputs_embeds, attention_mask, past_key_values, position_ids)
         if position_ids is None:
             past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
             length, limit = inputs_embeds.shape[1], self.config.position_limit
@@ -95,6 +94,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
             past_key_values=past_key_values,
             position_ids=position_ids,
             position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
+            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
             **kwargs,
         )
         return BaseModelOutputWithPast(

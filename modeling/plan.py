@@ -101,7 +101,7 @@ class Plan:
         self.leaving = None if is_recorded or (ragged and in_graph) else read
         self.padding: torch.Tensor | None = None
         real = None
-        if attention_mask is not None and attention_mask.ndim == 2 and not is_recorded:
+        if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2 and not is_recorded:
             real = attention_mask[:, -length:].bool()
         padding = ~real if real is not None and read is None and length > 1 else None
         if in_graph:
@@ -118,6 +118,13 @@ class Plan:
             self.packing = Packing(batch, length, real.flatten().nonzero()[:, 0])
         if self.packing is not None and self.leaving is not None:
             self.leaving = self.packing.locate(self.leaving)
+
+    @property
+    def reads_one(self) -> bool:
+        """Whether one position of each row is read, and the others need not be computed."""
+        if self.read is None or self.leaving is None or self.ragged or self.is_whole:
+            return False
+        return self.read.shape[1] == 1
 
     def enter(self, states: torch.Tensor) -> torch.Tensor:
         """Lay states out for the sublayers: (batch or 1, length, hidden) -> the same, or (1, tokens, hidden)."""

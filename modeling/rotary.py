@@ -12,10 +12,12 @@ from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 class RotaryEmbedding(PhiRotaryEmbedding):
     """Cosines and sines of positions, scaled as `rope_parameters` say."""
 
-    def __init__(self, config):
+    def __init__(self, config, theta: float | None = None):
         # the formulas of transformers want a number there
         config = copy(config)
         config.head_dim = config.head_width
+        if theta is not None:
+            config.rope_parameters = {**config.rope_parameters, "rope_type": "default", "rope_theta": theta}
         super().__init__(config)
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,9 +30,9 @@ class RotaryEmbedding(PhiRotaryEmbedding):
         return cosines[:, :, None], torch.cat([-first, second], dim=-1)[:, :, None]
 
 
-def rotary_positions(config) -> RotaryEmbedding | None:
-    """Make the rotary positions of a configuration that has them."""
-    return RotaryEmbedding(config) if config.position_embedding_type == "rotary" else None
+def rotary_positions(config, theta: float | None = None) -> RotaryEmbedding | None:
+    """Make the rotary positions of a configuration that has them, scaled as it says or of another base."""
+    return RotaryEmbedding(config, theta) if config.position_embedding_type == "rotary" else None
 
 
 def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:

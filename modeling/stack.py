@@ -1,6 +1,7 @@
 """A stack that runs sublayers in any order."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -9,10 +10,11 @@ from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.configuration.sublayer_order import expand, tail_start, windows_behind
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.feed_forward import FeedForward
+from sublayers.modeling.local_attention import LocalAttention, Window
 from sublayers.modeling.memory import RecurrentSublayer
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Packing, Plan, select_positions
@@ -45,6 +47,11 @@ def build_self_attention(config, order: str, index: int, is_causal: bool) -> Sub
     return Sublayer(config, SelfAttention(config, number, is_causal))
 
 
+def build_local_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer `w`."""
+    return Sublayer(config, LocalAttention(config, slot(order, index), is_causal))
+
+
 def build_cross_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
     """Make the sublayer `c`."""
     return Sublayer(config, CrossAttention(config, slot(order, index)))
@@ -52,7 +59,7 @@ def build_cross_attention(config, order: str, index: int, is_causal: bool) -> Su
 
 def build_feed_forward(config, order: str, index: int, is_causal: bool) -> Sublayer:
     """Make the sublayer `f`."""
-    before_attention = order[index + 1 : index + 2] == "s"
+    before_attention = order[index + 1 : index + 2] in ("s", "w")
     act = config.pre_attention_act if before_attention else None
     return Sublayer(config, FeedForward(config, act or config.hidden_act), config.feed_forward_scale)
 
@@ -67,11 +74,25 @@ def build_convolution(config, order: str, index: int, is_causal: bool) -> Sublay
 # from a letter, its place in an order and what the stack is for to the sublayer
 BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "s": build_self_attention,
+    "w": build_local_attention,
     "c": build_cross_attention,
     "f": build_feed_forward,
     "d": build_convolution,
     "l": build_convolution,
 }
+
+
+# what sublayers get beside the states, by their letters
+Inputs = dict[str, dict[str, Any]]
+
+
+def lay_out(given: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+    """Change how what turns queries and keys is laid out, where positions are rotary."""
+    name = "position_embeddings"
+    return {
+        letter: {**inputs, name: tuple(change(part) for part in inputs[name])} if inputs.get(name) else {**inputs}
+        for letter, inputs in given.items()
+    }
 
 
 def share_runs(orders: dict[int, list[int]], joints: set[int]) -> list[tuple[int, tuple[int, ...]]]:
@@ -111,10 +132,13 @@ class SublayerStack(nn.ModuleList):
             layer: Any = BUILDERS[letter](config, order, i, is_causal)
             # a mark, since maps are initialised one by one, and quantisers want them plain
             layer.mixer.output_map.num_sublayers = len(order)
+            if not (i or config.first_norm):
+                layer.norm = nn.Identity()
             self.append(layer)
         self.config, self.order = config, order
         self.indices = [self.locate(expand(other), order) for other in orders]
         self.last_attention = [tail_start(other) - 1 for other in orders]
+        self.windows_behind = [windows_behind(other) for other in orders]
         # a cache takes all rows of a batch at once
         self.joints = {i for i, letter in enumerate(order) if ALPHABET[letter].cache == "self"}
 
@@ -133,6 +157,7 @@ class SublayerStack(nn.ModuleList):
         if sorted(expand(order)) != sorted(self.order):
             raise ValueError(f"{order!r} has other sublayers than {self.order!r}; give an order of the same letters")
         self.indices[0], self.last_attention[0] = self.locate(expand(order), self.order), tail_start(order) - 1
+        self.windows_behind[0] = windows_behind(order)
 
     @staticmethod
     def locate(order: str, first: str) -> list[int]:
@@ -146,32 +171,37 @@ class SublayerStack(nn.ModuleList):
         plan: Plan,
         encoder_hidden_states: torch.Tensor | None = None,
         cross_inputs: dict[str, Any] | None = None,
+        local_inputs: dict[str, Any] | None = None,
         order: int | torch.Tensor = 0,
         dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
         """Run every sublayer in the order of that number as planned, and return what the plan leaves.
 
-        Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers.
+        Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers,
+        of which local attention has `local_inputs` in their place.
         Those at the places of the order that are `dropped` are left out. The numbers of several orders, (batch,) or
         (sources,), are one for each row, or for the rows that share a source; there, nothing leaves early.
         """
         sources: dict[bool, Any] = {True: (encoder_hidden_states,), False: ()}
-        given = {True: cross_inputs or {}, False: kwargs}
+        given: Inputs = dict.fromkeys(BUILDERS, kwargs)
+        given |= {"c": cross_inputs or {}, "w": kwargs | (local_inputs or {})}
 
-        def run(place: int, states: torch.Tensor, packing: Packing | None, asked: torch.Tensor | None = None, **own):
+        def run(given: Inputs, place: int, states: torch.Tensor, packing: Packing | None, asked=None) -> torch.Tensor:
             layer: Any = self[place]
-            crosses = layer.mixer.reads_source
-            inputs = given[crosses] if crosses else given[crosses] | own
+            inputs = given[self.order[place]]
             # by position, so that every kind of checkpointing finds the encoder's gradient
-            return layer(states, *sources[crosses], read_positions=asked, packing=packing, **inputs)
+            return layer(states, *sources[layer.mixer.reads_source], read_positions=asked, packing=packing, **inputs)
 
         if isinstance(order, torch.Tensor):
             numbers = self.numbers(order)
             if len(numbers) > 1:
-                rotations = kwargs.get("position_embeddings")
-                return self.run_several(hidden_states, plan, order, (*numbers,), dropped, run, rotations)
+                return self.run_several(hidden_states, plan, order, (*numbers,), dropped, run, given)
             order = numbers[0]
+        window = given["w"].get("attention_mask")
+        is_local = isinstance(window, Window) and len(self.windows_behind[order]) > 1
+        if is_local and plan.reads_one and kwargs.get("past_key_values") is None:
+            return self.run_narrowing(hidden_states, plan, order, dropped, run, given)
         hidden_states, kept = plan.enter(hidden_states), plan.leaving
         # flash and flex attention cannot be asked for single queries: there the last attention runs in full
         by_query = self.config._attn_implementation in ("eager", "sdpa")
@@ -183,10 +213,43 @@ class SublayerStack(nn.ModuleList):
             if i in dropped:
                 hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
                 continue
-            hidden_states = run(place, hidden_states, plan.packing, leaving if by_query else None)
+            hidden_states = run(given, place, hidden_states, plan.packing, leaving if by_query else None)
             if leaving is not None and not by_query:
                 hidden_states = select_positions(hidden_states, leaving)
         return plan.leave(hidden_states)
+
+    def run_narrowing(
+        self,
+        hidden_states: torch.Tensor,
+        plan: Plan,
+        order: int,
+        dropped: Container[int],
+        run: Callable[..., torch.Tensor],
+        given: Inputs,
+    ) -> torch.Tensor:
+        """Run an order that ends with local attentions for one token of each row: (batch, length, hidden) -> one each.
+
+        They see no further than their windows, so that each needs fewer tokens around it than the one before.
+        """
+        batch, length = hidden_states.shape[:2]
+        packing = plan.packing or Packing(batch, length, None)
+        hidden_states = packing.pack(hidden_states)
+        if plan.packing is None:
+            given = lay_out(given, packing.pack)
+        window, behind, read = given["w"]["attention_mask"], self.windows_behind[order], plan.read
+        for i, place in enumerate([None, *self.indices[order]], start=-1):
+            leaving = None
+            if i in behind:
+                leaving = packing.locate(window.rows(read, behind[i])[:, 0, 0].expand(batch, -1))
+            if place is None or i in dropped:
+                hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
+            else:
+                hidden_states = run(given, place, hidden_states, packing, leaving)
+            if leaving is not None:
+                packing, window = window.narrow(packing, leaving)
+                given = lay_out(given, partial(select_positions, positions=leaving))
+                given["w"]["attention_mask"] = window
+        return hidden_states[0][:, None]
 
     def run_several(
         self,
@@ -196,17 +259,17 @@ class SublayerStack(nn.ModuleList):
         everyone: tuple[int, ...],
         dropped: Container[int],
         run: Callable[..., torch.Tensor],
-        rotations: tuple[torch.Tensor, ...] | None,
+        given: Inputs,
     ) -> torch.Tensor:
         """Run for each row (batch, length, hidden) the sublayers of its order, (batch,) or (sources,)."""
         batch, length = hidden_states.shape[:2]
         order = order.repeat_interleave(batch // order.shape[0])[:, None].expand(-1, length)
-        packing, own = None, {}
+        packing = None
         if not plan.is_whole:
             packing = plan.packing or Packing(batch, length, None)
             hidden_states, order = packing.pack(hidden_states), packing.pack(order)
-            if rotations is not None and plan.packing is None:
-                own["position_embeddings"] = tuple(packing.pack(part) for part in rotations)
+            if plan.packing is None:
+                given = lay_out(given, packing.pack)
         runs, chosen = self.runs(everyone, dropped), {}
         for _, numbers in runs:
             tokens = (order[..., None] == order.new_tensor(numbers)).any(-1)
@@ -215,12 +278,12 @@ class SublayerStack(nn.ModuleList):
             tokens = chosen[numbers]
             if numbers == everyone:
                 # among them self-attention, which needs positions
-                hidden_states = run(place, hidden_states, packing, **own)
+                hidden_states = run(given, place, hidden_states, packing)
             elif packing is None:
-                hidden_states = torch.where(tokens[..., None], run(place, hidden_states, None), hidden_states)
+                hidden_states = torch.where(tokens[..., None], run(given, place, hidden_states, None), hidden_states)
             else:
                 # the other tokens are as good as padding
-                states = run(place, hidden_states[:, tokens], packing.part(tokens))
+                states = run(given, place, hidden_states[:, tokens], packing.part(tokens))
                 hidden_states = hidden_states.index_copy(1, tokens, states)
         return plan.leave(hidden_states) if packing is None else packing.pad(hidden_states)
 

@@ -1,6 +1,7 @@
 """The contract: what a model of every family must do, whatever the order of its sublayers."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 from transformers.utils.output_capturing import OutputRecorder
 
-from sublayers import random_unbalanced
+from sublayers import expand, random_unbalanced
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack
 
@@ -47,6 +48,12 @@ def with_todays_parts(test):
     """Run a test of the contract over a family's second set of configurations, too."""
     test.runs_with_todays_parts = True
     return test
+
+
+def every_other_local(order: str) -> str:
+    """The order with local attention in the place of its second, fourth, ... self-attention."""
+    places = itertools.count()
+    return "".join("w" if letter == "s" and next(places) % 2 else letter for letter in expand(order))
 
 
 def randomize(model: PreTrainedModel) -> PreTrainedModel:
@@ -140,9 +147,12 @@ class FamilyContract:
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
         ids = {"vocab_size": VOCAB, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
         dropouts = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        return self.config_class(
-            **self.stacks(*orders or self.orders) | sizes | ids | dropouts | self.parts | overrides
-        )
+        fields = self.stacks(*orders or self.orders) | sizes | ids | dropouts | self.parts | overrides
+        if self.parts:
+            fields |= {name: every_other_local(order) for name, order in fields.items() if name.endswith("_order")}
+            has_local = any("w" in order for name, order in fields.items() if name.endswith("_order"))
+            fields |= {"attention_window": 3} if has_local else {}
+        return self.config_class(**fields)
 
     def stacks(self, *orders: str) -> dict[str, Any]:
         """What a configuration says about stacks of these orders."""

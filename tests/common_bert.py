@@ -149,12 +149,22 @@ class BertContract(ModelContract):
                 AutoModelForQuestionAnswering: real,
                 AutoModelForMultipleChoice: 2 * len(rows),
             }.get(head, len(rows))
-            letters = expand(order)
-            expected = []
+            letters = expand(model.config.sublayer_order)
+            reads_one = head in (AutoModelForSequenceClassification, AutoModelForMultipleChoice)
+            reads_one = reads_one or head is AutoModelForNextSentencePrediction
+            texts = [text for row in rows for text in row["input_ids"].reshape(-1, row["input_ids"].shape[-1])]
+            expected, inputs = [], real
             for i, letter in enumerate(letters):
-                asked = real if i < letters.rfind("s") else read
-                attention = [("q_proj", asked), ("k_proj", real), ("v_proj", real), ("o_proj", asked)]
-                expected += attention if letter == "s" else [("fc1", asked), ("fc2", asked)]
+                asked = real if letters[i:].strip("f") else read
+                if letter in "sw" and not letters[i + 1 :].strip("f"):
+                    asked = read
+                elif reads_one and "s" not in letters[i + (letter == "s") :]:
+                    # each window reaches one token further than the next, from the first token on
+                    windows = letters[i + 1 :].count("w")
+                    asked = sum(min(len(text), 1 + windows) for text in texts)
+                attention = [("q_proj", asked), ("k_proj", inputs), ("v_proj", inputs), ("o_proj", asked)]
+                expected += [("fc1", asked), ("fc2", asked)] if letter == "f" else attention
+                inputs = asked
             if head in (AutoModelForPreTraining, AutoModelForMaskedLM):
                 expected.append(("lm_head", sum(int(row.sum()) for row in labelled)))
             assert counted == expected, order

@@ -1,11 +1,13 @@
 """What sublayers of today's parts cost, counted in tensors and by torch."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 from common import randomize, tokens
 from families import small
+from torch.nn.attention import SDPBackend
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
@@ -72,6 +74,31 @@ def test_flops_are_those_that_torch_counts(parts, read):
     config = model.config
     counted = flops(config.sublayer_order, length=9, read=read, **config.sizes._asdict())
     assert counter.get_total_flops() == counted
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("read", [200, 30, 1])
+@pytest.mark.parametrize("length", [200, 21])
+@pytest.mark.parametrize("order", ["fwfsfwfwff", "(wf)3", "wsf"])
+@torch.no_grad()
+def test_flops_of_local_attention_are_those_that_torch_counts(order, length, read, positions):
+    if read > length:
+        pytest.skip("so many are not there")
+    options = {"sublayer_order": order, "position_embedding_type": positions, "max_position_embeddings": 256}
+    families: list[tuple[Any, Any, dict[str, Any]]] = [
+        (PARBertConfig, PARBertModel, {"add_pooling_layer": False}),
+        (SandwichLMConfig, SandwichLMModel, {}),
+    ]
+    for config_class, body_class, more in families:
+        model = randomize(body_class(small(config_class, attention_window=10, use_cache=False, **options), **more))
+        ids, counter = tokens(1, length), FlopCounterMode(display=False)
+        # what a decoder reads last, an encoder reads first
+        kept = torch.arange(read)[None] + (length - read) * (config_class is SandwichLMConfig)
+        # torch counts what its spelled-out kernel does
+        with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(SDPBackend.MATH), counter:
+            model(ids, plan=Plan(ids, read=kept if read < length else None))
+        counted = flops(order, length=length, read=read, **model.config.sizes._asdict())
+        assert counter.get_total_flops() == counted, config_class
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "-".join(parts) or "papers")

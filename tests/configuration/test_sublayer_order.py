@@ -20,7 +20,7 @@ from sublayers.configuration.sublayer_order import (
     tail_start,
 )
 
-expanded_orders = st.text("scfdl", min_size=1, max_size=60)
+expanded_orders = st.text("swcfdl", min_size=1, max_size=60)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_published_orders(pattern, canonical, printed):
 @pytest.mark.parametrize("block", ["scf", "fsc", "cfs", "csf", "sfc", "fcs"])
 def test_the_six_decoder_blocks_of_iot(block):
     assert compact(block * 6) == f"({block})6"
-    assert counts(f"({block})6") == {"s": 6, "c": 6, "f": 6, "d": 0, "l": 0}
+    assert counts(f"({block})6") == {"s": 6, "w": 0, "c": 6, "f": 6, "d": 0, "l": 0}
 
 
 def test_the_best_unbalanced_order_has_the_budget_of_the_baseline():
@@ -246,7 +246,7 @@ def test_all_spellings_agree(spelling_and_letters):
 
 @given(expanded_orders)
 def test_counts_and_tail(order):
-    assert counts(order) == {letter: order.count(letter) for letter in "scfdl"}
+    assert counts(order) == {letter: order.count(letter) for letter in "swcfdl"}
     start = tail_start(order)
     assert set(order[start:]) <= {"f"}
     assert start == 0 or order[start - 1] != "f"
@@ -295,7 +295,7 @@ def test_tail_start(order, start):
         ("s^", 1, "repeats nothing"),
         ("s^{6", 1, "repeats nothing"),
         ("s6}", 2, "repeats nothing"),
-        ("", 0, "empty; give at least one of the letters s, c, f, d, l"),
+        ("", 0, "empty; give at least one of the letters s, w, c, f, d, l"),
         ("  ", 0, "empty"),
         ("s1025", 1, "at most 1024"),
         ("s1000(sf)13", 9, "at most 1024"),
@@ -354,7 +354,7 @@ def test_the_largest_patterns_fit():
 @given(st.integers(1, 40), st.integers())
 def test_random_balanced(n, seed):
     order = random_balanced(n, seed)
-    assert counts(order) == {"s": n, "c": 0, "f": n, "d": 0, "l": 0}
+    assert counts(order) == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0}
     assert order == compact(order) == random_balanced(n, seed)
 
 

@@ -44,6 +44,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--heads", type=positive, default=16, help="attention heads, and kernels of a convolution")
     parser.add_argument("--key-value-heads", "--key_value_heads", type=positive, help="default: all heads")
     parser.add_argument("--head-dim", "--head_dim", type=positive, help="default: hidden / heads")
+    parser.add_argument(
+        "--attention-window", "--attention_window", type=positive, default=128, help="tokens that local attention sees"
+    )
+    parser.add_argument("--causal", action="store_true", help="local attention looks back only, as in a decoder")
     parser.add_argument("--qk-norm", "--qk_norm", action="store_true", help="queries and keys are normalised")
     parser.add_argument("--rotary", action="store_true", help="positions are rotary")
     parser.add_argument("--gated", action="store_true", help="feed-forward sublayers have a gate")
@@ -87,6 +91,8 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
         "memory_length": args.memory_length,
         "num_key_value_heads": args.key_value_heads,
         "head_dim": args.head_dim,
+        "attention_window": args.attention_window,
+        "is_causal": args.causal,
         "qk_norm": args.qk_norm,
         "folds_attention": args.key_value_heads in (None, args.heads) and not (args.rotary or args.qk_norm),
         "gated_feed_forward": args.gated,

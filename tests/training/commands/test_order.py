@@ -100,6 +100,7 @@ def test_json_has_the_same_numbers(capsys, spelling):
         "order": "(scf)2",
         "sublayers": 6,
         "s": 2,
+        "w": 0,
         "c": 2,
         "f": 2,
         "d": 0,
@@ -202,6 +203,16 @@ def test_todays_parts(capsys):
     with pytest.raises(SystemExit):
         main(["sf", "--heads=8", "--key-value-heads=3"])
     assert "--heads=8 is not a multiple of --key-value-heads=3" in capsys.readouterr().err
+
+
+def test_windows(capsys):
+    main(["wf", "--lengths=300", "--json", "--attention-window=64", "--causal", "--hidden-size=32"])
+    cost = json.loads(capsys.readouterr().out)["wf"]
+    assert cost["w"] == 1
+    # a token sees itself, and 63 before it that are kept
+    assert cost["cache_bytes"] == {"300": 2 * 2 * 32 * 63}
+    sizes = {"attention_window": 64, "is_causal": True}
+    assert cost["flops"]["300"]["every"] == flops("wf", 32, 128, 300, 300, **sizes) < flops("sf", 32, 128, 300, 300)
 
 
 @pytest.mark.parametrize(("flags", "folds"), [([], True), (["--rotary"], False), (["--qk-norm"], False)])

@@ -1,0 +1,276 @@
+"""Local attention: in the orders of transformers' models of the same weights, and computed only where it is read."""
+
+import pytest
+import torch
+from common import assert_same, gradients, randomize, tokens
+from torch import nn
+from transformers import (
+    DynamicCache,
+    MistralConfig,
+    MistralForCausalLM,
+    ModernBertConfig,
+    ModernBertModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from sublayers import (
+    IOTSeq2SeqConfig,
+    IOTSeq2SeqForConditionalGeneration,
+    PARBertConfig,
+    PARBertForSequenceClassification,
+    PARBertModel,
+    SandwichLMConfig,
+    SandwichLMForCausalLM,
+    SandwichLMForSequenceClassification,
+)
+from sublayers.configuration.sublayer_cost import cache_bytes
+from sublayers.configuration.sublayer_order import windows_behind
+from sublayers.modeling.local_attention import Window
+
+SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+SIZES |= {"max_position_embeddings": 400, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+PARTS = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+PARTS |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "scale_embedding"), False)
+PARTS |= {"position_embedding_type": "rotary", "gated_feed_forward": True, "hidden_act": "silu", "final_norm": True}
+# long enough for blocks, short enough for none
+LENGTHS = [300, 19]
+
+
+def interleaved_weights(source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a Llama-like model by the names that they have here."""
+    places = {"self_attn": (0, "mixer"), "input_layernorm": (0, "norm"), "post_attention_layernorm": (1, "norm")}
+    maps = {"gate_proj": "gate", "up_proj": "fc1", "down_proj": "fc2"}
+    found = {}
+    for name, tensor in source.items():
+        match name.split("."):
+            case ["model", "layers", layer, "mlp", part, kind]:
+                name = f"model.layers.{2 * int(layer) + 1}.mixer.{maps[part]}.{kind}"
+            case ["model", "layers", layer, place, *rest]:
+                behind, part = places[place]
+                name = ".".join([f"model.layers.{2 * int(layer) + behind}.{part}", *rest])
+        found[name] = tensor
+    return found
+
+
+@pytest.fixture(params=["mistral", "qwen2"])
+def pair(request):
+    """A decoder of transformers with windows, and ours of the same weights."""
+    options = SIZES | {"num_hidden_layers": 3, "tie_word_embeddings": False, "num_key_value_heads": 2}
+    fields = {"norm_type": "rms", "layer_norm_eps": 1e-6, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    if request.param == "mistral":
+        source = MistralForCausalLM(MistralConfig(**options, sliding_window=5))
+        fields |= {"sublayer_order": "(wf)3", "attention_window": 5}
+    else:
+        kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+        windows = {"use_sliding_window": True, "sliding_window": 6, "layer_types": kinds}
+        source = Qwen2ForCausalLM(Qwen2Config(**options, **windows))
+        fields |= {"sublayer_order": "wfsfwf", "attention_window": 6, "attention_bias": True}
+    model = SandwichLMForCausalLM(SandwichLMConfig(**SIZES | PARTS | fields)).eval()
+    model.load_state_dict(interleaved_weights(randomize(source).state_dict()))
+    return source, model
+
+
+def padded(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and their mask: the second row is padded on its left, the third on its right."""
+    mask = torch.ones(3, length, dtype=torch.long)
+    mask[1, : length // 3] = mask[2, -length // 4 :] = 0
+    return tokens(3, length), mask
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_scores_of_decoders(pair, length, backend):
+    source, model = pair
+    model.set_attn_implementation(backend)
+    ids, mask = padded(length)
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        for inputs in ({}, {"attention_mask": mask}):
+            wanted = source(ids, **inputs, position_ids=places if inputs else None).logits
+            found = model(ids, **inputs).logits
+            real = mask.bool() if inputs else torch.ones_like(mask).bool()
+            scale = wanted[real].abs().max()
+            torch.testing.assert_close(found[real] / scale, wanted[real] / scale, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_of_decoders(pair, length):
+    ids = tokens(2, length)
+    for network in pair:
+        network(ids, labels=ids).loss.backward()
+    source, model = pair
+    assert_same(gradients(model), interleaved_weights(gradients(source)), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_reads_one_position_of_each_row(pair, length):
+    source, model = pair
+    ids, mask = padded(length)
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        wanted = source(ids, attention_mask=mask, position_ids=places).logits
+        for kept in ([[length - 1], [length - 2], [0]], [[0], [length // 3], [length // 2]]):
+            kept = torch.tensor(kept)
+            found = model(ids, attention_mask=mask, logits_to_keep=kept).logits
+            expected = torch.take_along_dim(wanted, kept[..., None], 1)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cache", [{}, {"cache_implementation": "static"}, {"use_cache": False}, {"num_beams": 3}])
+@pytest.mark.parametrize("length", [160, 3])
+def test_continuations(pair, cache, length):
+    ids = tokens(3, length)
+    ids[1, : length // 3] = 1
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, **cache}
+    wanted, found = (network.generate(ids, attention_mask=(ids != 1).long(), **options) for network in pair)
+    assert torch.equal(found, wanted)
+
+
+def test_a_cache_holds_what_the_next_token_sees(pair):
+    _, model = pair
+    config, ids = model.config, tokens(1, 40)
+    cache = DynamicCache(config=config)
+    model(ids, past_key_values=cache, use_cache=True)
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert held == cache_bytes(config.sublayer_order, length=40, bytes_per_number=4, **costs(config))
+
+
+def costs(config) -> dict:
+    return {name: value for name, value in config.sizes._asdict().items() if name != "intermediate_size"}
+
+
+@pytest.fixture
+def encoders():
+    """ModernBERT, and an encoder of ours with the same weights."""
+    kinds = ["full_attention", "sliding_attention", "sliding_attention"]
+    options = SIZES | {"num_hidden_layers": 3, "layer_types": kinds, "local_attention": 8, "norm_eps": 1e-5}
+    options |= {"cls_token_id": 0, "sep_token_id": 2}
+    source = randomize(ModernBertModel(ModernBertConfig(**options)))
+    rope = source.config.rope_parameters
+    assert rope["full_attention"]["rope_theta"] != rope["sliding_attention"]["rope_theta"]
+    config = PARBertConfig(
+        sublayer_order="sfwfwf",
+        attention_window=8,
+        rope_parameters={"rope_theta": rope["full_attention"]["rope_theta"]},
+        local_rope_theta=rope["sliding_attention"]["rope_theta"],
+        **SIZES | PARTS | {"hidden_act": "gelu", "norm_position": "pre", "norm_bias": False, "first_norm": False},
+        layer_norm_eps=1e-5,
+    )
+    model = PARBertModel(config, add_pooling_layer=False).eval()
+    weights, old = {}, source.state_dict()
+    for i in range(3):
+        layer, s, f = f"layers.{i}.", f"layers.{2 * i}.", f"layers.{2 * i + 1}."
+        for name, part in zip("qkv", old[f"{layer}attn.Wqkv.weight"].chunk(3), strict=True):
+            weights[f"{s}mixer.{name}_proj.weight"] = part
+        weights[f"{s}mixer.o_proj.weight"] = old[f"{layer}attn.Wo.weight"]
+        gate, inner = old[f"{layer}mlp.Wi.weight"].chunk(2)
+        weights |= {f"{f}mixer.gate.weight": gate, f"{f}mixer.fc1.weight": inner}
+        weights[f"{f}mixer.fc2.weight"] = old[f"{layer}mlp.Wo.weight"]
+        weights[f"{f}norm.weight"] = old[f"{layer}mlp_norm.weight"]
+        if i:
+            weights[f"{s}norm.weight"] = old[f"{layer}attn_norm.weight"]
+    weights |= {"embed_tokens.weight": old["embeddings.tok_embeddings.weight"], "norm.weight": old["final_norm.weight"]}
+    weights |= {"embed_norm.weight": old["embeddings.norm.weight"], "embed_token_types.weight": torch.zeros(2, 32)}
+    model.load_state_dict(weights)
+    return source, model
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_states_of_a_modern_bert(encoders, length, backend):
+    source, model = encoders
+    model.set_attn_implementation(backend)
+    ids, mask = padded(length)
+    with torch.no_grad():
+        # its positions count padding
+        wanted = source(ids, attention_mask=mask).last_hidden_state
+        found = model(ids, attention_mask=mask, position_ids=torch.arange(length)[None]).last_hidden_state
+        first = model.forward_first_token(ids, attention_mask=mask, position_ids=torch.arange(length)[None])
+    torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], atol=3e-5, rtol=1e-5)
+    read = wanted[torch.arange(3), mask.argmax(1)][:, None]
+    torch.testing.assert_close(first.last_hidden_state, read, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_only_the_window_of_what_is_read_is_computed(padding):
+    fields = SIZES | PARTS | {"sublayer_order": "fsfwfwf", "position_embedding_type": "none"}
+    causal = SandwichLMForSequenceClassification(SandwichLMConfig(**fields, attention_window=4)).eval()
+    both = PARBertForSequenceClassification(PARBertConfig(**fields, attention_window=6)).eval()
+    ids, mask = padded(40)
+    real = [40, 27, 30] if padding else [40, 40, 40]
+    for model in (causal, both):
+        seen = []
+        for layer in model.model.layers:
+            layer.mixer.register_forward_hook(lambda _, args, out, seen=seen: seen.append(out[0][..., 0].numel()))
+        model(ids, attention_mask=mask if padding else None)
+        # three tokens further from window to window, in front of the last token or behind the first
+        assert seen == [sum(real), 3 * 7, 3 * 7, 3 * 4, 3 * 4, 3, 3]
+
+
+def test_rows_in_different_orders_keep_their_windows():
+    fields = SIZES | PARTS | {"encoder_orders": ["wf", "fw"], "decoder_orders": ["wcf", "fwc"], "attention_window": 4}
+    fields |= {"num_encoder_blocks": 2, "num_decoder_blocks": 1}
+    model = randomize(IOTSeq2SeqForConditionalGeneration(IOTSeq2SeqConfig(**fields)))
+    ids, mask = padded(20)
+    target = tokens(3, 11)
+    with torch.no_grad():
+        together = model(ids, attention_mask=mask, decoder_input_ids=target).logits
+        for i in range(3):
+            own = ids[i][mask[i].bool()][None]
+            alone = model(own, decoder_input_ids=target[i : i + 1]).logits
+            torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("order", "behind"),
+    [
+        ("(sf)3", {4: 0}),
+        ("fswfwff", {1: 2, 2: 1, 4: 0}),
+        ("(wf)2", {-1: 2, 0: 1, 2: 0}),
+        ("wsf", {1: 0}),
+        ("f3", {-1: 0}),
+        ("wdwcf", {1: 1, 2: 0}),
+    ],
+)
+def test_windows_behind(order, behind):
+    assert windows_behind(order) == behind
+
+
+@pytest.mark.parametrize("size", [1, 5, 64])
+@pytest.mark.parametrize(("before", "after"), [(3, 0), (2, 2), (0, 0), (9, 1)])
+def test_blocks_are_the_rows_of_the_mask(size, before, after):
+    length = 23
+    real = torch.rand(2, length, generator=torch.Generator().manual_seed(0)) < 0.7
+    window = Window(before, after, torch.arange(length)[None], real)
+    wanted = window.mask[:, 0]
+    blocks = window.blocks(2, size)[:, 0].unflatten(0, (2, -1))
+    for row in range(2):
+        for query in range(length):
+            block, place = divmod(query, size)
+            # where the keys of the block begin
+            keys = block * size - before + torch.arange(blocks.shape[-1])
+            seen = keys[blocks[row, block, place]]
+            assert seen.tolist() == wanted[row, query].nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sublayer_order": "sf", "attention_window": 8}, "has no sublayer w; leave it out"),
+        ({"sublayer_order": "wf"}, "attention_window=None, but the order has sublayers w; give a number"),
+        ({"sublayer_order": "wf", "attention_window": 0}, "attention_window=0 is out of range"),
+        ({"sublayer_order": "sf", "local_rope_theta": 1e4}, "local_rope_theta=10000.0 is of rotary positions of sub"),
+    ],
+)
+def test_refuses_windows_that_do_not_fit(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SandwichLMConfig(**fields)
+
+
+def test_the_first_sublayer_may_lack_a_norm():
+    config = PARBertConfig(sublayer_order="sf", first_norm=False, norm_position="pre", **SIZES)
+    layers = PARBertModel(config).layers
+    assert [type(layer.norm) for layer in layers] == [nn.Identity, nn.LayerNorm]
+    with pytest.raises(ValueError, match="first_norm=False is of norms in front of sublayers"):
+        PARBertConfig(first_norm=False, norm_position="post")
