@@ -108,6 +108,10 @@ class Recipe(NamedTuple):
     languages: list[str] | None = None
 
 
+# recipes that no paper and no released code tells
+OWN = {"modern"}
+
+
 def recipe_card(name: str) -> str:
     """Describe a recipe in Markdown with the Hub's metadata: its orders, sizes, costs, command, settings and results.
 
@@ -144,6 +148,7 @@ def recipe_card(name: str) -> str:
         training=recipe.training,
         figures=FIGURES.get(name),
         measured=MEASURED.get(name),
+        has_sources=name not in OWN,
         citations=citation(paper(family)),
     )
     return f"{card}\n"
