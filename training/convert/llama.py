@@ -63,7 +63,7 @@ def check_parts(old: PreTrainedConfig) -> None:
         if value := getattr(old, name, None):
             raise ValueError(f"{name}={value} cannot be converted; only {old.model_type} with {name}={neutral} can")
     share = old.rope_parameters.get("partial_rotary_factor")
-    # some of the other models would ignore it, some of its kinds of scaling would not
+    # the others ignore it or fail, by their kind of scaling
     if old.model_type != "stablelm" and share not in (None, 1):
         raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
 
@@ -122,18 +122,11 @@ def from_llama(
         scale_embedding=old.model_type == "gemma",
     )
     check_windows(old, config.position_limit)
-    sublayers = {
-        letter: [
-            {
-                f"{ours}{name.removeprefix(f'{layer}.{theirs}')}": state.pop(name)
-                for theirs, ours in names.items()
-                for name in [*state]
-                if name.startswith(f"{layer}.{theirs}.")
-            }
-            for layer in (f"model.layers.{i}" for i in range(old.num_hidden_layers))
-        ]
-        for letter, names in PARTS.items()
-    }
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in PARTS}
+    for i in range(old.num_hidden_layers):
+        for letter, names in PARTS.items():
+            parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
+            sublayers[letter].append({name: piece for part in parts for name, piece in part.items()})
     # what is left is called as here
     if "score.weight" in state:
         return assemble(SandwichLMForSequenceClassification(config), sublayers, state)
