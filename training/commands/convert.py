@@ -19,7 +19,8 @@ def main(argv: list[str] | None = None) -> None:
             number of heads, a source that cannot be run to verify, or outputs that are not the source's.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
-    source_help = "a transformers folder (GPT-2, BERT, BART, Marian, transfo-xl) or a file (.pt, .safetensors) of "
+    source_help = "a transformers folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, StableLM, BERT, BART, Marian, "
+    source_help += "transfo-xl) or a file (.pt, .safetensors) of "
     source_help += "fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL "
     source_help += "(its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
     source_help += "adaptive span and the Sandwich authors' character model"

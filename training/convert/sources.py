@@ -23,6 +23,7 @@ from sublayers.training.convert.bert import from_bert, from_macaron_bert
 from sublayers.training.convert.convolutions import from_fairseq_lightconv
 from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
+from sublayers.training.convert.llama import DECODERS, UNCOVERED, from_llama
 from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.training.convert.transformer_xl import (
     MODEL_TYPE,
@@ -44,7 +45,17 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
     "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
+    **{
+        model_type: {
+            f"{name}Model": getattr(transformers, f"{name}ForCausalLM"),
+            f"{name}ForCausalLM": getattr(transformers, f"{name}ForCausalLM"),
+            f"{name}ForSequenceClassification": getattr(transformers, f"{name}ForSequenceClassification"),
+        }
+        for model_type, name in DECODERS.items()
+    },
 }
+# what people call the models of folders, by their model_type
+NAMES = {"gpt2": "GPT-2", "bert": "BERT", "bart": "BART", "marian": "Marian"} | DECODERS | {MODEL_TYPE: MODEL_TYPE}
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -81,12 +92,17 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
     """Load a model from a folder with these settings, and say what was missing or unexpected there.
 
     Raises:
-        ValueError: a model that transformers does not have or none here is like, a head that none here has, an adapter,
-            or a file that would run code.
+        ValueError: a model that transformers does not have or none here is like, a head that none here has, quantized
+            weights, an adapter, or a file that would run code.
     """
     model_type = config.get("model_type")
-    if model_type not in (*CLASSES, "bert"):
-        raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART, Marian and {MODEL_TYPE} can be converted")
+    if model_type not in [*NAMES, *UNCOVERED]:
+        *names, last = NAMES.values()
+        raise ValueError(f"{source} holds {model_type!r}; {', '.join(names)} and {last} can be converted")
+    if model_type in UNCOVERED:
+        raise ValueError(f"{source} holds {model_type!r}, whose {UNCOVERED[model_type]} no model here has")
+    if config.get("quantization_config"):
+        raise ValueError(f"{source} holds quantized weights; dequantize them and save that first")
     classes = CLASSES.get(model_type, {})
     (name, *_) = config.get("architectures") or [*classes, "BertModel"]
     model_class: Any = classes.get(name)
@@ -110,6 +126,8 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
         return from_bert(source, **orders)
     if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
         return from_gpt2(source, **orders)
+    if source.config.model_type in DECODERS:
+        return from_llama(source, **orders)
     return from_bart(source, **orders)
 
 

@@ -117,7 +117,11 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     if type(source).__name__.endswith("MultipleChoice"):
         mask = mask[:, None].repeat(1, 2, 1)
     generator = torch.Generator().manual_seed(0)
-    inputs = {"input_ids": torch.randint(config.vocab_size, mask.shape, generator=generator), "attention_mask": mask}
+    ids = torch.randint(config.vocab_size, mask.shape, generator=generator)
+    if config.pad_token_id is not None:
+        # some sources take the token for padding wherever it stands
+        ids = torch.where(ids == config.pad_token_id, (ids + 1) % config.vocab_size, ids)
+    inputs = {"input_ids": ids, "attention_mask": mask}
     targets = {}
     if config.is_encoder_decoder:
         number = len(source.get_output_embeddings().weight)

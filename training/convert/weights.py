@@ -111,6 +111,11 @@ class State(dict[str, Piece]):
         """Take several of them, given as old and new names."""
         return {name: piece for old, new in names.items() for name, piece in self.take(old, new).items()}
 
+    def take_below(self, old: str, new: str) -> Pieces:
+        """Take all weights below a name, as those below another; there may be none."""
+        names = [name for name in self if name.startswith(f"{old}.")]
+        return {f"{new}{name.removeprefix(old)}": self.pop(name) for name in names}
+
     def refuse_rest(self, kind: str) -> None:
         """Check that nothing is left.
 

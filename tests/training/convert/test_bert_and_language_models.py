@@ -25,6 +25,9 @@ from transformers import (
     GPT2ForTokenClassification,
     GPT2LMHeadModel,
     GPT2Model,
+    LlamaConfig,
+    LlamaForTokenClassification,
+    LlamaModel,
     MarianConfig,
     MarianForCausalLM,
     T5Config,
@@ -33,6 +36,7 @@ from transformers import (
 from sublayers.training.commands.convert import main
 from sublayers.training.convert.bert import from_macaron_bert
 from sublayers.training.convert.language_models import from_fairseq_lm
+from sublayers.training.convert.sources import NAMES
 from sublayers.training.convert.weights import place
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -131,6 +135,7 @@ SEQ2SEQ |= {f"{side}_{name}": 4 for side in ("encoder", "decoder") for name in (
         GPT2ForQuestionAnswering(GPT2Config(**GPT2)),
         GPT2ForTokenClassification(GPT2Config(**GPT2)),
         GPT2DoubleHeadsModel(GPT2Config(**GPT2, num_labels=1)),
+        LlamaForTokenClassification(LlamaConfig(**SIZES, num_hidden_layers=1)),
         BartForCausalLM(BartConfig(**SEQ2SEQ)),
         BartForQuestionAnswering(BartConfig(**SEQ2SEQ)),
         BartForSequenceClassification(BartConfig(**SEQ2SEQ)),
@@ -150,9 +155,10 @@ def test_heads_that_no_model_here_has_are_refused(source, tmp_path):
     ("body", "auto_class"),
     [
         (GPT2Model(GPT2Config(**GPT2)), AutoModelForCausalLM),
+        (LlamaModel(LlamaConfig(**SIZES, num_hidden_layers=2, tie_word_embeddings=True)), AutoModelForCausalLM),
         (BartModel(BartConfig(**SEQ2SEQ)), AutoModelForSeq2SeqLM),
     ],
-    ids=["gpt2", "bart"],
+    ids=["gpt2", "llama", "bart"],
 )
 @torch.no_grad()
 def test_a_body_gets_the_head_that_is_tied_to_its_embeddings(body, auto_class, tmp_path):
@@ -175,9 +181,17 @@ def test_folders_that_hold_no_encoder_are_refused(tmp_path):
     with pytest.raises(ValueError, match="position_embedding_type='relative_key' cannot be converted; only BERT with"):
         main([str(tmp_path / "relative"), str(tmp_path / "ours")])
     T5Config().save_pretrained(tmp_path / "t5")
-    with pytest.raises(ValueError, match="holds 't5'; GPT-2, BERT, BART, Marian and transfo-xl can be converted"):
+    with pytest.raises(ValueError, match=r"holds 't5'; GPT-2, BERT, BART, .* and transfo-xl can be converted"):
         main([str(tmp_path / "t5"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
+
+
+def test_the_help_names_all_models_that_folders_can_hold(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "999")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out.lower()
+    assert [name for name in NAMES.values() if name.lower() not in printed] == []
 
 
 def macaron_state(layers=2, size=8):

@@ -1,0 +1,135 @@
+"""Conversion of Llama, and of the decoders that are made as it is, into SandwichLM."""
+
+import copy
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.sublayer_order import interleaved
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
+from sublayers.training.convert.weights import Pieces, State, assemble
+
+# by their model_type, what the names of their classes begin with
+DECODERS = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gemma": "Gemma",
+    "stablelm": "StableLm",
+}
+# decoders of the same names, and what none here has
+UNCOVERED = {
+    "gemma2": "norms behind its sublayers",
+    "gemma3": "norms behind its sublayers",
+    "gemma3_text": "norms behind its sublayers",
+    "mixtral": "experts",
+    "qwen2_moe": "experts",
+    "qwen3_moe": "experts",
+    "smollm3": "layers without rotary positions",
+}
+# the parts of a layer, by the letter of the sublayer that they belong to
+PARTS = {
+    "s": {"self_attn": "mixer", "input_layernorm": "norm"},
+    "f": {
+        "mlp.gate_proj": "mixer.gate",
+        "mlp.up_proj": "mixer.fc1",
+        "mlp.down_proj": "mixer.fc2",
+        "post_attention_layernorm": "norm",
+    },
+}
+# fields that are called as here
+SAME = [
+    *("vocab_size", "hidden_size", "intermediate_size", "hidden_act", "num_attention_heads", "num_key_value_heads"),
+    *("max_position_embeddings", "attention_dropout", "initializer_range", "tie_word_embeddings", "use_cache"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id", "problem_type"),
+]
+# fields without a counterpart here, and what they are where they change nothing
+NEUTRAL = {
+    "hidden_dropout": 0,
+    "qk_layernorm": False,
+    "use_bidirectional_attention": False,
+    "use_parallel_residual": False,
+}
+
+
+def check_parts(old: PreTrainedConfig) -> None:
+    """Check that SandwichLM has what a configuration asks for.
+
+    Raises:
+        ValueError: it has not.
+    """
+    for name, neutral in NEUTRAL.items():
+        if value := getattr(old, name, None):
+            raise ValueError(f"{name}={value} cannot be converted; only {old.model_type} with {name}={neutral} can")
+    share = old.rope_parameters.get("partial_rotary_factor")
+    # the others ignore it or fail, by their kind of scaling
+    if old.model_type != "stablelm" and share not in (None, 1):
+        raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
+
+
+def check_windows(old: PreTrainedConfig, position_limit: float) -> None:
+    """Check that each layer sees all tokens up to its own.
+
+    Raises:
+        ValueError: a layer has a window that is shorter than texts may be, or is of a kind that none here is.
+    """
+    window = getattr(old, "sliding_window", None)
+    kinds = getattr(old, "layer_types", None) or []
+    if old.model_type == "mistral":
+        # whatever else it says
+        kinds = ["full_attention" if window is None else "sliding_attention"]
+    for kind in kinds:
+        whole = kind == "sliding_attention" and window is not None and window >= position_limit
+        if kind != "full_attention" and not whole:
+            raise ValueError(
+                f"layers of {kind} with sliding_window={window} cannot be converted; only those that see all of "
+                f"max_position_embeddings={old.max_position_embeddings} can"
+            )
+
+
+def from_llama(
+    source: PreTrainedModel, sublayer_order: str | None = None
+) -> tuple[SandwichLMForCausalLM | SandwichLMForSequenceClassification, Pieces]:
+    """Convert a language model or classifier of `DECODERS`; in the interleaved order, the default, outputs are equal.
+
+    Raises:
+        ValueError: an order with other numbers of sublayers than the checkpoint, layers with a window, or another part
+            that SandwichLM does not have.
+    """
+    old = source.config
+    check_parts(old)
+    state = State(source.state_dict())
+    layer_norm = "model.norm.bias" in state
+    config = SandwichLMConfig(
+        **{name: getattr(old, name) for name in SAME},
+        sublayer_order=sublayer_order or interleaved(old.num_hidden_layers),
+        head_dim=getattr(old, "head_dim", None),
+        qk_norm="model.layers.0.self_attn.q_norm.weight" in state,
+        attention_bias="model.layers.0.self_attn.q_proj.bias" in state,
+        attention_output_bias="model.layers.0.self_attn.o_proj.bias" in state,
+        mlp_bias="model.layers.0.mlp.up_proj.bias" in state,
+        gated_feed_forward=True,
+        dropout=0.0,
+        activation_dropout=0.0,
+        norm_type="layer" if layer_norm else "rms",
+        norm_unit_offset=old.model_type == "gemma",
+        layer_norm_eps=old.layer_norm_eps if layer_norm else old.rms_norm_eps,
+        final_norm=True,
+        position_embedding_type="rotary",
+        # up to transformers 4, the kind of scaling had this name, too
+        rope_parameters={name: value for name, value in old.rope_parameters.items() if name != "type"},
+        scale_embedding=old.model_type == "gemma",
+    )
+    check_windows(old, config.position_limit)
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in PARTS}
+    for i in range(old.num_hidden_layers):
+        for letter, names in PARTS.items():
+            parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
+            sublayers[letter].append({name: piece for part in parts for name, piece in part.items()})
+    # what is left is called as here
+    if "score.weight" in state:
+        return assemble(SandwichLMForSequenceClassification(config), sublayers, state)
+    model, pieces = assemble(SandwichLMForCausalLM(config), sublayers, state)
+    model.generation_config = copy.deepcopy(source.generation_config)
+    return model, pieces
