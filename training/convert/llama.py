@@ -5,7 +5,7 @@ import copy
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.configuration.sublayer_order import interleaved
+from sublayers.configuration.sublayer_order import expand
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
 from sublayers.training.convert.weights import Pieces, State, assemble
 
@@ -38,6 +38,7 @@ PARTS = {
         "post_attention_layernorm": "norm",
     },
 }
+LETTERS = {"full_attention": "s", "sliding_attention": "w"}
 # fields that are called as here
 SAME = [
     *("vocab_size", "hidden_size", "intermediate_size", "hidden_act", "num_attention_heads", "num_key_value_heads"),
@@ -68,24 +69,23 @@ def check_parts(old: PreTrainedConfig) -> None:
         raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
 
 
-def check_windows(old: PreTrainedConfig, position_limit: float) -> None:
-    """Check that each layer sees all tokens up to its own.
+def own_order(old: PreTrainedConfig) -> str:
+    """Say in which order the sublayers of a source run.
 
     Raises:
-        ValueError: a layer has a window that is shorter than texts may be, or is of a kind that none here is.
+        ValueError: a layer is of a kind that none here is, or has a window without a size.
     """
     window = getattr(old, "sliding_window", None)
-    kinds = getattr(old, "layer_types", None) or []
+    kinds = getattr(old, "layer_types", None) or ["full_attention"] * old.num_hidden_layers
     if old.model_type == "mistral":
         # whatever else it says
-        kinds = ["full_attention" if window is None else "sliding_attention"]
+        kinds = ["full_attention" if window is None else "sliding_attention"] * old.num_hidden_layers
+    order = ""
     for kind in kinds:
-        whole = kind == "sliding_attention" and window is not None and window >= position_limit
-        if kind != "full_attention" and not whole:
-            raise ValueError(
-                f"layers of {kind} with sliding_window={window} cannot be converted; only those that see all of "
-                f"max_position_embeddings={old.max_position_embeddings} can"
-            )
+        if kind not in LETTERS or (LETTERS[kind] == "w" and window is None):
+            raise ValueError(f"layers of {kind} with sliding_window={window} cannot be converted")
+        order += f"{LETTERS[kind]}f"
+    return order
 
 
 def from_llama(
@@ -94,16 +94,18 @@ def from_llama(
     """Convert a language model or classifier of `DECODERS`; in the interleaved order, the default, outputs are equal.
 
     Raises:
-        ValueError: an order with other numbers of sublayers than the checkpoint, layers with a window, or another part
-            that SandwichLM does not have.
+        ValueError: an order with other numbers of sublayers than the checkpoint, or a part that SandwichLM does not
+            have.
     """
     old = source.config
     check_parts(old)
+    order = sublayer_order or own_order(old)
     state = State(source.state_dict())
     layer_norm = "model.norm.bias" in state
     config = SandwichLMConfig(
         **{name: getattr(old, name) for name in SAME},
-        sublayer_order=sublayer_order or interleaved(old.num_hidden_layers),
+        sublayer_order=order,
+        attention_window=old.sliding_window if "w" in order else None,
         head_dim=getattr(old, "head_dim", None),
         qk_norm="model.layers.0.self_attn.q_norm.weight" in state,
         attention_bias="model.layers.0.self_attn.q_proj.bias" in state,
@@ -121,10 +123,10 @@ def from_llama(
         rope_parameters={name: value for name, value in old.rope_parameters.items() if name != "type"},
         scale_embedding=old.model_type == "gemma",
     )
-    check_windows(old, config.position_limit)
-    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in PARTS}
-    for i in range(old.num_hidden_layers):
-        for letter, names in PARTS.items():
+    letters = [letter for letter in expand(own_order(old)) if letter != "f"]
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in {*letters, "f"}}
+    for i, mixer in enumerate(letters):
+        for letter, names in ((mixer, PARTS["s"]), ("f", PARTS["f"])):
             parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
             sublayers[letter].append({name: piece for part in parts for name, piece in part.items()})
     # what is left is called as here

@@ -98,6 +98,10 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
     return "without a place in the model" if weights[name].any() else "all zero"
 
 
+# in tokens
+LONGEST_WINDOW = 512
+
+
 @torch.no_grad()
 def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     """Run a model on random tokens with padding on the right, on the left and in between, its source without padding.
@@ -111,9 +115,13 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
         ValueError: it is over the tolerance.
     """
     config = source.config
-    length = min(13, config.max_position_embeddings)
+    # tokens see beyond a window, unless that would take long
+    window = getattr(model.config, "attention_window", None)
+    length = min(13 + min(window or 0, LONGEST_WINDOW), config.max_position_embeddings)
     mask = torch.ones(4, length, dtype=torch.long)
-    mask[1, length - length // 2 :] = mask[2, : length // 2] = mask[3, 1::3] = 0
+    mask[1, length - length // 2 :] = mask[2, : length // 2] = 0
+    # a window is measured in places, with what lies between them
+    mask[3, 1::3] = int(window is not None)
     if type(source).__name__.endswith("MultipleChoice"):
         mask = mask[:, None].repeat(1, 2, 1)
     generator = torch.Generator().manual_seed(0)

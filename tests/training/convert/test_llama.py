@@ -42,8 +42,9 @@ SOURCES = {
     "llama": LlamaConfig(**GROUPED),
     "llama with biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, num_key_value_heads=1),
     "mistral": MistralConfig(**GROUPED, head_dim=12, sliding_window=None),
-    "mistral of a window that hides nothing": MistralConfig(**GROUPED, sliding_window=64),
+    "mistral of windows": MistralConfig(**GROUPED, sliding_window=5),
     "qwen2": Qwen2Config(**GROUPED),
+    "qwen2 of windows": Qwen2Config(**GROUPED, use_sliding_window=True, sliding_window=6, max_window_layers=1),
     "qwen3": Qwen3Config(**GROUPED, head_dim=12),
     # what it calls gelu is the approximation
     "gemma": GemmaConfig(
@@ -163,7 +164,6 @@ FIELDS = [
     if field.name not in PreTrainedConfig.__dataclass_fields__
 ]
 REFUSED = {
-    ("mistral", "sliding_window"): "sliding_attention with sliding_window=5 cannot be converted",
     ("qwen2", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("qwen3", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("gemma", "use_bidirectional_attention"): "=True cannot be converted; only gemma with .*attention=False can",
@@ -175,9 +175,7 @@ REFUSED = {
 
 def changed(model_type, name):
     """A model of transformers that differs from a plain one in a field."""
-    # a window that hides something is refused
-    options = GROUPED | ({"sliding_window": None} if model_type == "mistral" else {})
-    return build(CLASSES[model_type](**options | {name: CHANGED[name]}))
+    return build(CLASSES[model_type](**GROUPED | {name: CHANGED[name]}))
 
 
 @pytest.mark.parametrize(("model_type", "name"), sorted({*FIELDS} - {*REFUSED}))
@@ -197,25 +195,13 @@ def test_fields_without_a_counterpart_are_refused(model_type, name):
         from_llama(changed(model_type, name))
 
 
-WINDOW = {"use_sliding_window": True, "sliding_window": 16}
 CHUNKS = {"use_sliding_window": True, "sliding_window": 64, "layer_types": ["chunked_attention"] * 2}
 
 
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        (MistralConfig(**GROUPED, sliding_window=63), "sliding_attention with sliding_window=63 cannot be converted"),
-        (
-            MistralConfig(**GROUPED, sliding_window=63, layer_types=["full_attention"] * 2),
-            "only those that see all of max_position_embeddings=64 can",
-        ),
-        (Qwen2Config(**GROUPED, **WINDOW, max_window_layers=1), "layers of sliding_attention with sliding_window=16"),
         (Qwen3Config(**GROUPED, **CHUNKS), "layers of chunked_attention with sliding_window=64 cannot be converted"),
-        (
-            # where texts may have any length, every window hides something
-            MistralConfig(**GROUPED, sliding_window=64, rope_parameters=SCALED["dynamic"]),
-            "sliding_window=64 cannot",
-        ),
         (LlamaConfig(**GROUPED, partial_rotary_factor=0.5), "partial_rotary_factor=0.5 cannot be converted; llama"),
         (
             LlamaConfig(
