@@ -1,4 +1,4 @@
-"""What `sublayers bench bert` measures: BERT-like models in several orders beside transformers' BERT and DistilBERT."""
+"""What `sublayers bench bert` measures: BERT-like models in several orders beside transformers' own."""
 
 import argparse
 from collections.abc import Iterator
@@ -11,17 +11,19 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     DistilBertConfig,
+    ModernBertConfig,
 )
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
 from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape, train_step
 
-OURS, BERT, DISTILBERT = "sublayers", "BERT", "DistilBERT"
+OURS, BERT, DISTILBERT, MODERNBERT = "sublayers", "BERT", "DistilBERT", "ModernBERT"
 REMARK = (
-    "Ratios are to BERT and DistilBERT in transformers with the same sizes. GFLOP/s counts the linear maps that a "
+    "Ratios are to transformers' models of the same sizes. GFLOP/s counts the linear maps that a "
     "model runs, floor is the time that these take alone, a training step's as often as its gradients need them."
 )
 # the numbers of tokens in the first 32 pairs of MRPC's validation set, with BERT's vocabulary
@@ -29,6 +31,7 @@ MIXED_LENGTHS = [44, 52, 74, 47, 36, 48, 52, 67, 49, 51, 78, 47, 64, 70, 53, 55]
 MIXED_LENGTHS += [59, 65, 74, 48, 37, 53, 42, 68, 49, 45, 51, 60, 53, 58, 45, 68]
 HEADS = {
     "classification": AutoModelForSequenceClassification,
+    "token classification": AutoModelForTokenClassification,
     "question answering": AutoModelForQuestionAnswering,
     "fine-tuning step": AutoModelForSequenceClassification,
     "MLM training step": AutoModelForMaskedLM,
@@ -36,8 +39,16 @@ HEADS = {
 
 
 def default_orders(args: argparse.Namespace) -> list[str]:
-    """BERT's order, PAR BERT's, and three that have their attention first."""
+    """BERT's order, PAR BERT's, and three that have their attention first; or ModernBERT's and three of its sublayers.
+
+    These have attention first, one attention for five of the others, and half of the layers.
+    """
     n = args.layers
+    if args.peer == "modernbert":
+        mixers = modern_mixers(n)
+        few = mixers[: max(1, 5 * n // 12)]
+        own = "".join(f"{mixer}f" for mixer in mixers)
+        return [own, f"{mixers}f{n}", f"{few}f{2 * n - len(few)}", own[: 2 * max(1, n // 2)]]
     third = max(1, 2 * n // 3)
     sandwich = f"s{third}(sf){n - third}f{third}"
     return [
@@ -49,17 +60,66 @@ def default_orders(args: argparse.Namespace) -> list[str]:
     ]
 
 
+def modern_mixers(layers: int) -> str:
+    """ModernBERT's attentions: one of three sees the whole text."""
+    return "".join("w" if layer % 3 else "s" for layer in range(layers))
+
+
 def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
-    """Build BERT, DistilBERT with half of its layers, and PAR BERT in each order, all with the same sizes."""
+    """Build the peers and PAR BERT in each order, all with the same sizes.
+
+    The peers are BERT, and DistilBERT with half of its layers, or ModernBERT, whose parts PAR BERT then has, too.
+    """
     torch.manual_seed(0)
     positions = max(max(read_lengths(shape)) for shape in args.shapes)
-    sizes = {"vocab_size": args.vocab_size, "max_position_embeddings": positions}
-    peer_sizes = {"num_attention_heads": args.heads, "num_hidden_layers": args.layers}
-    peer_sizes |= {"hidden_size": args.hidden_size, "intermediate_size": 4 * args.hidden_size}
+    sizes: dict[str, Any] = {"vocab_size": args.vocab_size, "max_position_embeddings": positions}
+    sizes |= {"hidden_size": args.hidden_size}
+    sizes |= {"num_attention_heads": args.heads}
+    configs = modern_configs(args, sizes) if args.peer == "modernbert" else bert_configs(args, sizes)
+    return {
+        name: head.from_config(config).to(args.device, getattr(torch, args.dtype))  # type: ignore[attr-defined]
+        for name, config in configs.items()
+    }
+
+
+def modern_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Configure ModernBERT, and PAR BERT with its parts in each order."""
+    sizes = sizes | {"intermediate_size": 3 * args.hidden_size // 2}
+    tokens: dict[str, Any] = dict.fromkeys(
+        ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0
+    )
+    peer = ModernBertConfig(**sizes, **tokens, num_hidden_layers=args.layers)
+    parts: dict[str, Any] = {
+        "hidden_act": peer.hidden_activation,
+        "gated_feed_forward": True,
+        "norm_position": "pre",
+        "first_norm": False,
+        "final_norm": True,
+        "position_embedding_type": "rotary",
+        "rope_parameters": dict(peer.rope_parameters["full_attention"]),  # type: ignore[index]
+        **dict.fromkeys(("norm_bias", "attention_bias", "attention_output_bias", "mlp_bias"), False),
+        **dict.fromkeys(("dropout", "attention_dropout"), 0.0),
+    }
+    local: dict[str, Any] = {
+        "attention_window": peer.local_attention,
+        "local_rope_theta": peer.rope_parameters["sliding_attention"]["rope_theta"],  # type: ignore[index]
+    }
+    return {MODERNBERT: peer} | {
+        f"{OURS} {order}": PARBertConfig(sublayer_order=order, **sizes, **parts, **local if "w" in order else {})
+        for order in args.orders
+    }
+
+
+def bert_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Configure BERT, DistilBERT with half of its layers, and PAR BERT in each order."""
+    inner: dict[str, Any] = {"intermediate_size": 4 * args.hidden_size}
+    few: dict[str, Any] = {
+        name: size for name, size in sizes.items() if name not in ("hidden_size", "num_attention_heads")
+    }
     configs: dict[str, Any] = {
-        BERT: BertConfig(**sizes, **peer_sizes),
+        BERT: BertConfig(**sizes, **inner, num_hidden_layers=args.layers),
         DISTILBERT: DistilBertConfig(
-            **sizes,
+            **few,
             n_layers=max(1, args.layers // 2),
             n_heads=args.heads,
             dim=args.hidden_size,
@@ -69,17 +129,8 @@ def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
         ),
     }
     for order in args.orders:
-        configs[f"{OURS} {order}"] = PARBertConfig(
-            sublayer_order=order,
-            hidden_size=args.hidden_size,
-            intermediate_size=4 * args.hidden_size,
-            num_attention_heads=args.heads,
-            **sizes,
-        )
-    return {
-        name: head.from_config(config).to(args.device, getattr(torch, args.dtype))  # type: ignore[attr-defined]
-        for name, config in configs.items()
-    }
+        configs[f"{OURS} {order}"] = PARBertConfig(sublayer_order=order, **sizes, **inner)
+    return configs
 
 
 def read_lengths(shape: str) -> list[int]:
@@ -135,8 +186,8 @@ def linear_maps(model: nn.Module, call: Call) -> tuple[Call, float]:
 
 
 def comparison(args: argparse.Namespace) -> Comparison:
-    """Compare PAR BERT in each order with BERT and DistilBERT, task by task and shape by shape."""
-    names = [BERT, DISTILBERT, *(f"{OURS} {order}" for order in args.orders)]
+    """Compare PAR BERT in each order with its peers, task by task and shape by shape."""
+    first = [MODERNBERT] if args.peer == "modernbert" else [BERT, DISTILBERT]
 
     def tasks() -> Iterator[Task]:
         for kind in args.tasks:
@@ -163,5 +214,5 @@ def comparison(args: argparse.Namespace) -> Comparison:
     with torch.device("meta"):
         bodies = berts(argparse.Namespace(**vars(args) | {"device": "meta"}), AutoModelForSequenceClassification)
     totals = {"parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in bodies.items()}}
-    peers = {name: [peer for peer in (BERT, DISTILBERT) if name not in (BERT, DISTILBERT)] for name in names}
+    peers = {name: [] if name in first else first for name in bodies}
     return Comparison(tasks(), peers, totals, REMARK)

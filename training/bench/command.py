@@ -94,7 +94,7 @@ SIZES = {
 # what is measured unless --orders says otherwise
 DEFAULT_ORDERS = {
     "lm": "interleaved and half sandwiched; with --memory, interleaved and PAR's",
-    "bert": "BERT's, PAR BERT's and three with attention first",
+    "bert": "BERT's, PAR BERT's and three with attention first; ModernBERT's and three of its sublayers",
     "serve": "BERT's, PAR BERT's and three with attention first",
     "iot": "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders",
     "seq2seq": "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side",
@@ -102,7 +102,7 @@ DEFAULT_ORDERS = {
     "supernet": "interleaved",
 }
 RUNTIMES = ("torch.compile", "torch", "onnx", "onnx int8", "openvino", "openvino int8")
-BERT_TASKS = ("classification", "question answering", "fine-tuning step", "MLM training step")
+BERT_TASKS = ("classification", "token classification", "question answering", "fine-tuning step", "MLM training step")
 
 
 def family_module(name: str) -> Any:
@@ -131,7 +131,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.set_defaults(module=family)
         if family == "serve":
-            own.set_defaults(device=torch.device("cpu"), dtype="float32", threads=None, json=None)
+            own.set_defaults(device=torch.device("cpu"), dtype="float32", threads=None, json=None, peer="bert")
             continue
         own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
         own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
@@ -148,8 +148,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     spellings = ("--score-batch-sizes", "--score_batch_sizes")
     lm.add_argument(*spellings, type=positive, nargs="+", default=[1, 4], help="with --memory (default: 1 4)")
     spans.add_argument("--spans", type=positive, nargs="+", default=[64, 128, 256, 512, 1024])
+    lm.add_argument("--peer", choices=("gpt2", "llama", "qwen3"), default="gpt2", help="whose parts ours has, too")
+    windows = ("--attention-window", "--attention_window")
+    lm.add_argument(*windows, type=positive, default=128, help="of the sublayers w in --orders (default: 128)")
     lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     shapes = ["1x128", "1x384", "8x128", "mixed"]
+    peer_help = "BERT and DistilBERT, or ModernBERT, whose parts ours has then, too"
+    bert.add_argument("--peer", choices=("bert", "modernbert"), default="bert", help=peer_help)
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     bert.add_argument("--tasks", nargs="+", choices=BERT_TASKS, default=list(BERT_TASKS))
     shapes = ["1x16", "1x128", "1x512", "32x128", "mixed"]

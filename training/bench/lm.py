@@ -1,4 +1,4 @@
-"""What `sublayers bench lm` measures: SandwichLM beside GPT-2 and x-transformers."""
+"""What `sublayers bench lm` measures: SandwichLM beside GPT-2 and x-transformers, or beside a decoder of today."""
 
 import argparse
 from collections.abc import Iterator
@@ -9,21 +9,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.convert.language_models import from_gpt2
+from sublayers.training.convert.llama import from_llama
 from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
 
 # a model's name -> its order and itself
 Models = dict[str, tuple[str, nn.Module]]
 
-OURS, GPT2, X_TRANSFORMERS = "sublayers", "GPT-2", "x-transformers"
+OURS, X_TRANSFORMERS = "sublayers", "x-transformers"
+# what SandwichLM has the parts of, by the names of the flag
+PEERS = {"gpt2": "GPT-2", "llama": "Llama", "qwen3": "Qwen3"}
 MISSING = (
     'Ratios are to GPT-2; x-transformers is not installed, pip install "sublayers[bench]" adds it to the comparison.'
 )
+TODAY = "Ratios are to transformers' {peer} of the same sizes, whose parts SandwichLM has here, too."
 REMARK = (
     "Ratios are to GPT-2 and to x-transformers in the same order, which has no biases in attention and norms, and the "
     "exact GELU where GPT-2 and SandwichLM have its approximation by tanh."
@@ -35,14 +39,9 @@ def default_orders(args: argparse.Namespace) -> list[str]:
     return [interleaved(args.layers), sandwich(args.layers, args.layers // 2)]
 
 
-def language_models(args: argparse.Namespace) -> Models:
-    """Build GPT-2, SandwichLM in each order and, where it is installed, x-transformers in the same orders.
-
-    All have the same sizes and no dropout; the interleaved SandwichLM has GPT-2's weights, too.
-    """
-    torch.manual_seed(0)
-    num_positions = max(args.length, args.prompt_length + args.new_tokens)
-    gpt2_config = GPT2Config(
+def gpt2(num_positions: int, args: argparse.Namespace) -> GPT2LMHeadModel:
+    """Build GPT-2."""
+    config = GPT2Config(
         vocab_size=args.vocab_size,
         n_positions=num_positions,
         n_embd=args.hidden_size,
@@ -54,17 +53,48 @@ def language_models(args: argparse.Namespace) -> Models:
         bos_token_id=None,
         eos_token_id=None,
     )
-    gpt2 = GPT2LMHeadModel(gpt2_config)
+    model = GPT2LMHeadModel(config)
     # transformers does not find its loss by the name of GPT-2's class, and would say so
-    gpt2.loss_type = "ForCausalLM"
-    copy, _ = from_gpt2(gpt2)
-    models: Models = {GPT2: (copy.config.sublayer_order, gpt2)}
+    model.loss_type = "ForCausalLM"
+    return model
+
+
+def decoder_of_today(num_positions: int, args: argparse.Namespace) -> PreTrainedModel:
+    """Build Llama or Qwen3, in which two queries share a key, with as many parameters as GPT-2 in gated sublayers."""
+    config_class = {"llama": LlamaConfig, "qwen3": Qwen3Config}[args.peer]
+    config = config_class(
+        vocab_size=args.vocab_size,
+        hidden_size=args.hidden_size,
+        intermediate_size=8 * round(args.hidden_size / 3),
+        num_hidden_layers=args.layers,
+        num_attention_heads=args.heads,
+        num_key_value_heads=max(1, args.heads // 2),
+        head_dim=args.hidden_size // args.heads,
+        max_position_embeddings=num_positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return AutoModelForCausalLM.from_config(config)
+
+
+def language_models(args: argparse.Namespace) -> Models:
+    """Build the peer, SandwichLM in each order and, beside GPT-2 and where it is installed, x-transformers in them.
+
+    All have the same sizes and no dropout; the interleaved SandwichLM has the peer's weights, too.
+    """
+    torch.manual_seed(0)
+    num_positions = max(args.length, args.prompt_length + args.new_tokens)
+    peer: Any = (gpt2 if args.peer == "gpt2" else decoder_of_today)(num_positions, args)
+    copy, _ = from_gpt2(peer) if args.peer == "gpt2" else from_llama(peer)
+    models: Models = {PEERS[args.peer]: (copy.config.sublayer_order, peer)}
     for order in args.orders:
         config = deepcopy(copy.config)
         config.sublayer_order = order
+        config.attention_window = args.attention_window if "w" in order else None
         same = order == copy.config.sublayer_order
         models[f"{OURS} {order}"] = (order, copy if same else SandwichLMForCausalLM(config))
-    for order in args.orders if find_spec("x_transformers") else []:
+    for order in args.orders if args.peer == "gpt2" and find_spec("x_transformers") else []:
         models[f"{X_TRANSFORMERS} {order}"] = (order, x_transformer(order, num_positions, args))
     for _, model in models.values():
         model.to(args.device, getattr(torch, args.dtype))
@@ -126,8 +156,10 @@ def x_transformers_calls(model: Any, ids: Tensor, prompts: dict[str, Tensor], ne
 
 
 def comparison(args: argparse.Namespace) -> Comparison:
-    """Compare SandwichLM in each order with GPT-2 and, where it is installed, x-transformers."""
-    models = language_models(args)
+    """Compare SandwichLM in each order with its peer and, beside GPT-2, with x-transformers."""
+    models, first = language_models(args), PEERS[args.peer]
+    ours: Any = next(model for name, (_, model) in models.items() if name.startswith(OURS))
+    sizes = ours.config.sizes._asdict()
     ids = torch.randint(args.vocab_size, (args.batch_size, args.length), device=args.device)
     prompts = {
         f"decode {batch_size}x{args.new_tokens}": torch.randint(
@@ -146,8 +178,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
         read = 1 if task == "prefill" else args.length
         # the logits of one token need the whole body everywhere but in ours
         body_read = read if name.startswith(OURS) else args.length
-        sizes = (args.hidden_size, 4 * args.hidden_size, args.length, body_read)
-        body = flops(models[name][0], *sizes, keeps_cache=True)
+        body = flops(models[name][0], length=args.length, read=body_read, keeps_cache=True, **sizes)
         passes = 3 if task == "train step" else 1
         return passes * args.batch_size * (body + 2 * read * args.hidden_size * args.vocab_size) / 1e9
 
@@ -183,7 +214,8 @@ def comparison(args: argparse.Namespace) -> Comparison:
             f"cache of {args.batch_size}x{args.length}, bytes": {name: cache_bytes(name) for name in models},
         }
     peers = {
-        name: [peer for peer in (GPT2, f"{X_TRANSFORMERS} {order}") if peer in models and name not in (peer, GPT2)]
+        name: [peer for peer in (first, f"{X_TRANSFORMERS} {order}") if peer in models and name not in (peer, first)]
         for name, (order, _) in models.items()
     }
-    return Comparison(tasks(), peers, totals, REMARK if find_spec("x_transformers") else MISSING)
+    remark = REMARK if find_spec("x_transformers") else MISSING
+    return Comparison(tasks(), peers, totals, remark if args.peer == "gpt2" else TODAY.format(peer=first))

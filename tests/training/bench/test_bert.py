@@ -10,7 +10,7 @@ from sublayers.training.bench import bert as bench_bert, command as bench
 
 SIZES = {"layers": 2, "hidden_size": 16, "heads": 2, "vocab_size": 50}
 TINY = ["bert", *(f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()), "--repeats=2"]
-TASKS = ["classification", "question answering", "fine-tuning step", "MLM training step"]
+TASKS = ["classification", "token classification", "question answering", "fine-tuning step", "MLM training step"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,8 @@ def wide(monkeypatch):
 
 
 def arguments(**overrides):
-    return Namespace(**SIZES, shapes=["2x6"], device="cpu", dtype="float32", orders=["(sf)2", "s2f2"], **overrides)
+    options = {"shapes": ["2x6"], "device": "cpu", "dtype": "float32", "orders": ["(sf)2", "s2f2"], "peer": "bert"}
+    return Namespace(**SIZES | options | overrides)
 
 
 @pytest.mark.slow
@@ -66,8 +67,29 @@ def test_batches_have_the_lengths_and_labels_that_they_should():
 
 
 def test_the_default_orders_are_those_of_the_papers_and_attention_first():
-    args = Namespace(layers=12)
+    args = Namespace(layers=12, peer="bert")
     assert bench_bert.default_orders(args) == ["(sf)12", "(sff)5f9", "s8(sf)4f8", "s12f12", "s5f19"]
+    args = Namespace(layers=6, peer="modernbert")
+    assert bench_bert.default_orders(args) == ["sfwfwfsfwfwf", "swwswwf6", "swf10", "sfwfwf"]
+
+
+@pytest.mark.slow
+def test_beside_a_modern_bert(tmp_path):
+    path = tmp_path / "bench.json"
+    tiny = [*TINY, "--layers=3", "--peer=modernbert", "--shapes=2x6", f"--json={path}"]
+    bench.main([*tiny, "--tasks", "classification", "token classification", "MLM training step"])
+    everything = json.loads(path.read_text())
+    names = ["ModernBERT", *(f"sublayers {order}" for order in ("s(fw)2f", "sw2f3", "sf5", "sf"))]
+    for task in everything["tasks"].values():
+        assert [*task["models"]] == names
+        assert all([*result["ratios"]] == ["ModernBERT"] for name, result in task["models"].items() if name != names[0])
+    models = bench_bert.berts(
+        arguments(layers=3, orders=["sfwfwf", "(sf)3"], peer="modernbert"), AutoModelForSequenceClassification
+    )
+    # the token types and the biases and norms of heads are not the same
+    bodies = [model.base_model.layers for model in models.values()]
+    first, *ours = [sum(parameter.numel() for parameter in body.parameters()) for body in bodies]
+    assert ours == [first, first]
 
 
 @pytest.mark.parametrize("shape", ["8", "0x9", "8x", "axb"])

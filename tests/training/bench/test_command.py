@@ -46,7 +46,9 @@ def without_peer(monkeypatch):
 
 def models(*orders):
     torch.manual_seed(0)
-    return bench_lm.language_models(Namespace(**SIZES, orders=orders, device=torch.device("cpu"), dtype="float32"))
+    return bench_lm.language_models(
+        Namespace(**SIZES, orders=orders, peer="gpt2", device=torch.device("cpu"), dtype="float32")
+    )
 
 
 def check(path, names):
@@ -101,6 +103,22 @@ def test_half_precision_and_an_order_of_other_counts(without_peer, tmp_path):
     assert not torch.backends.mkldnn.enabled
     gpt2, ours = everything["totals"]["cache of 2x12, bytes"].values()
     assert gpt2 == 2 * ours == SIZES["batch_size"] * cache_bytes("(sf)2", SIZES["hidden_size"], SIZES["length"])
+
+
+@pytest.mark.parametrize(("peer", "name"), [("llama", "Llama"), ("qwen3", "Qwen3")])
+def test_decoders_of_today(peer, name, tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    orders = ["--orders", "(sf)2", "sfwf", "--attention-window=4"]
+    bench.main([*TINY, f"--json={path}", f"--peer={peer}", *orders])
+    everything = json.loads(path.read_text())
+    parameters = everything["totals"]["parameters"]
+    assert [*parameters] == [name, "sublayers (sf)2", "sublayers sfwf"]
+    # the same parts
+    assert len({*parameters.values()}) == 1
+    for task in everything["tasks"].values():
+        ratios = [[*result["ratios"]] for result in task["models"].values()]
+        assert ratios == [[], [name], [name]]
+    assert f"Ratios are to transformers' {name}" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_cache_is_keys_and_values_of_every_attention(tmp_path):
