@@ -45,10 +45,11 @@ class Pooler(nn.Module):
     def __init__(self, config: ReorderedBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.act = ACT2FN[config.pooler_act]
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Map and squash."""
-        return self.dense(hidden_states).tanh()
+        """Map and activate."""
+        return self.act(self.dense(hidden_states))
 
 
 class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
