@@ -8,10 +8,11 @@ import torch
 import transformers
 from transformers import (
     BartForConditionalGeneration,
-    BertPreTrainedModel,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     MarianMTModel,
+    MBartForConditionalGeneration,
+    PegasusForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -19,7 +20,7 @@ from transformers import (
 from sublayers.hub.loading import load
 from sublayers.hub.self_contained import copy_tokenizer
 from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
-from sublayers.training.convert.bert import from_bert, from_macaron_bert
+from sublayers.training.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.training.convert.convolutions import from_fairseq_lightconv
 from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
@@ -44,7 +45,13 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
     "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
+    "mbart": {"MBartModel": MBartForConditionalGeneration}
+    | {"MBartForConditionalGeneration": MBartForConditionalGeneration},
+    "pegasus": {"PegasusModel": PegasusForConditionalGeneration}
+    | {"PegasusForConditionalGeneration": PegasusForConditionalGeneration},
 }
+# no head here tells which words were replaced, which is what the body was trained for
+BODIES = {"ElectraForPreTraining": "ElectraModel"}
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -85,17 +92,20 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
             or a file that would run code.
     """
     model_type = config.get("model_type")
-    if model_type not in (*CLASSES, "bert"):
-        raise ValueError(f"{source} holds {model_type!r}; GPT-2, BERT, BART, Marian and {MODEL_TYPE} can be converted")
-    classes = CLASSES.get(model_type, {})
-    (name, *_) = config.get("architectures") or [*classes, "BertModel"]
-    model_class: Any = classes.get(name)
-    if model_type == "bert":
-        model_class = getattr(transformers, name, None)
-        if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
-            raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
-    elif model_class is None:
-        raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
+    if model_type not in (known := [*CLASSES, *ENCODERS, MODEL_TYPE]):
+        raise ValueError(f"{source} holds {model_type!r}; of transformers' models, {', '.join(known)} can be converted")
+    model_class: Any
+    if model_type in ENCODERS:
+        base = ENCODERS[model_type].base
+        (name, *_) = config.get("architectures") or [base.__name__.replace("PreTrained", "")]
+        model_class = getattr(transformers, BODIES.get(name, name), None)
+        if not isinstance(model_class, type) or not issubclass(model_class, base):
+            raise ValueError(f"{source} holds {name!r}, which is no {model_type} of transformers")
+    else:
+        classes = CLASSES[model_type]
+        (name, *_) = config.get("architectures") or [*classes]
+        if (model_class := classes.get(name)) is None:
+            raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
     return load(model_class, source, dtype=torch.float32, output_loading_info=True)
 
 
@@ -106,7 +116,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
         ValueError: an order of a stack that it lacks, or what its conversion refuses.
     """
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
-    if isinstance(source, BertPreTrainedModel):
+    if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
     if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
         return from_gpt2(source, **orders)

@@ -168,14 +168,14 @@ def test_a_body_gets_the_head_that_is_tied_to_its_embeddings(body, auto_class, t
 
 def test_folders_that_hold_no_encoder_are_refused(tmp_path):
     BertModel(BertConfig(num_hidden_layers=1, is_decoder=True, **SIZES)).save_pretrained(tmp_path / "decoder")
-    with pytest.raises(ValueError, match="only BERT as an encoder can be converted"):
+    with pytest.raises(ValueError, match=r"is_decoder=True .*; only BertModel with is_decoder=False can"):
         main([str(tmp_path / "decoder"), str(tmp_path / "ours")])
     relative = BertConfig(num_hidden_layers=1, position_embedding_type="relative_key", **SIZES)
     BertModel(relative).save_pretrained(tmp_path / "relative")
-    with pytest.raises(ValueError, match="position_embedding_type='relative_key' cannot be converted; only BERT with"):
+    with pytest.raises(ValueError, match="position_embedding_type='relative_key' cannot be converted; only BertModel"):
         main([str(tmp_path / "relative"), str(tmp_path / "ours")])
     T5Config().save_pretrained(tmp_path / "t5")
-    with pytest.raises(ValueError, match="holds 't5'; GPT-2, BERT, BART, Marian and transfo-xl can be converted"):
+    with pytest.raises(ValueError, match=r"holds 't5'; of transformers' models, .*bart, .*bert, .*transfo-xl can be"):
         main([str(tmp_path / "t5"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
 
