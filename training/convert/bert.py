@@ -71,7 +71,6 @@ FIELDS = (
 # what changes the function of an encoder, with the only value that is computed here
 ONLY = {
     "is_decoder": False,
-    "add_cross_attention": False,
     # transformers 5 keeps this option, and ignores it
     "position_embedding_type": "absolute",
 }
@@ -172,23 +171,14 @@ PROBLEMS = {
 }
 
 
-def from_bert(
-    source: PreTrainedModel, sublayer_order: str | None = None
-) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
-    """Convert one of transformers' `ENCODERS` with any of its heads to PAR BERT; in its own order outputs are equal.
-
-    Another order takes over the sublayers that both have, in their order; the others keep their random weights.
-    Dropout stands where BERT has it, and padding is what the mask says, which RoBERTa tells by its token, too.
+def read_fields(source: PreTrainedModel, encoder: Encoder, head: str) -> dict[str, Any]:
+    """Read the fields of our configuration from that of an encoder with this head.
 
     Raises:
-        ValueError: an encoder that decodes, has relative positions or embeddings that are mapped to another width, or
-            parts that PAR BERT does not have.
+        ValueError: one that changes the function to what is not computed here.
     """
     old: Any = source.config
-    encoder = ENCODERS[old.model_type]
-    theirs = type(source).__name__
-    head = theirs.removeprefix(encoder.base.__name__.removesuffix("PreTrainedModel"))
-    told = old.to_dict()
+    told, theirs = old.to_dict(), type(source).__name__
     for name, value in {**ONLY, **encoder.only.get(head, {})}.items():
         if (found := told.get(name, value)) != value:
             raise ValueError(f"{name}={found!r} cannot be converted; only {theirs} with {name}={value!r} can")
@@ -198,16 +188,35 @@ def from_bert(
             "between them cannot be converted"
         )
     names = {**encoder.fields, **encoder.heads.get(head, {})}
-    fields = dict(encoder.fixed)
-    fields |= {name: getattr(old, names.get(name, name)) for name in FIELDS if name in names or name not in fields}
+    read = [name for name in FIELDS if name in names or name not in encoder.fixed]
+    fields = {**encoder.fixed, **{name: getattr(old, names.get(name, name)) for name in read}}
     if encoder.counts_behind_padding:
         if old.pad_token_id is None:
             raise ValueError(f"pad_token_id=None cannot be converted; {theirs} counts its positions from there")
         fields["position_offset"] = old.pad_token_id + 1
         fields["max_position_embeddings"] -= fields["position_offset"]
+    return fields
+
+
+def from_bert(
+    source: PreTrainedModel, sublayer_order: str | None = None
+) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
+    """Convert one of transformers' `ENCODERS` with any of its heads to PAR BERT; in its own order outputs are equal.
+
+    Another order takes over the sublayers that both have, in their order; the others keep their random weights.
+    Dropout stands where BERT has it, and padding is what the mask says, where RoBERTa goes by its token.
+
+    Raises:
+        ValueError: an encoder that decodes, has relative positions or embeddings of another width than its states, or
+            parts that PAR BERT does not have.
+    """
+    old: Any = source.config
+    encoder = ENCODERS[old.model_type]
+    head = type(source).__name__.removeprefix(encoder.base.__name__.removesuffix("PreTrainedModel"))
+    fields = read_fields(source, encoder, head)
     model_class = next((c for c in AUTO_CLASSES[PARBertConfig].values() if c.__name__ == f"PARBert{head}"), None)
     if model_class is None:
-        raise ValueError(f"{theirs} cannot be converted; PAR BERT has no such head")
+        raise ValueError(f"{type(source).__name__} cannot be converted; PAR BERT has no such head")
     config = PARBertConfig(sublayer_order=sublayer_order or interleaved(old.num_hidden_layers), **fields)
 
     def rename(name: str) -> str:

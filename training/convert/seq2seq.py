@@ -239,7 +239,7 @@ def from_bart(
     The sinusoids of Marian and Pegasus have other frequencies than fairseq's, so they become learned positions. Padding
     is not counted as a position here, so a source that is padded on the left reads differently from theirs, who count
     it. mBART starts a target with the last token of its labels; here all start with `decoder_start_token_id`, whose
-    vector learns here even if it is that of padding.
+    vector learns here even if it is that of padding. LayerDrop is left out.
 
     Raises:
         ValueError: encoder and decoder have other heads or widths, or an order does not fit.

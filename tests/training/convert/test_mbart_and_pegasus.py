@@ -78,7 +78,8 @@ def test_outputs_and_hidden_states_are_the_sources(name, overrides):
 def test_gradients_are_the_sources(name):
     source = build(name)
     model, pieces = from_bart(source)
-    assert model.config.decoder_start_token_id == (60 if name == "mbart" else 0)
+    config = model.config
+    assert (config.bos_token_id, config.decoder_start_token_id) == ((0, 60) if name == "mbart" else (None, 0))
     labels = tokens(2, 6)
     # mBART takes the start of a target from the end of its labels, where the language stands
     labels[:, -1] = 60
