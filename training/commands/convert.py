@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     model, report, original = convert(source, orders, arguments.num_attention_heads)
     with whole_folder(destination) as folder:
         model.save_pretrained(folder)
-        take_tokenizer(source, folder)
+        take_tokenizer(source, folder, model.config)
         # for the card: these weights are somebody's, and not random
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}

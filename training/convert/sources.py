@@ -172,15 +172,18 @@ def from_file(
     return weights, *from_fairseq(weights, options, num_attention_heads, orders)
 
 
-def take_tokenizer(source: Path, destination: Path) -> None:
-    """Save a folder's tokenizer, if it has one, so that it loads beside any model.
+def take_tokenizer(source: Path, destination: Path, config: PreTrainedConfig) -> None:
+    """Save a folder's tokenizer, if it has one, so that it loads beside any model: here, one with this configuration.
 
     Raises:
         ValueError: it cannot be loaded.
     """
     if any((source / name).exists() for name in TOKENIZER_FILES):
+        # DistilBERT has BERT's, and ignores the second segment
+        one_segment = config.to_dict().get("type_vocab_size") == 1
+        options: dict[str, Any] = {"model_input_names": ["input_ids", "attention_mask"]} if one_segment else {}
         try:
-            copy_tokenizer(source, destination)
+            copy_tokenizer(source, destination, **options)
         except (ImportError, ValueError) as error:
             raise ValueError(
                 f"the tokenizer in {source} cannot be loaded; it has code of its own, or needs a package such as "

@@ -276,18 +276,38 @@ def test_heads_that_par_bert_lacks_are_refused(tmp_path):
         convert(tmp_path / "source")
 
 
-def test_a_tokenizer_of_bytes_is_taken_along_and_reads_pairs(tmp_path):
-    build("roberta", AutoModelForSequenceClassification, vocab_size=261).save_pretrained(tmp_path / "source")
+def bytes_of_roberta(folder):
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     vocabulary = {text: i for i, text in enumerate([*special, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
-    tokenizer = RobertaTokenizer(vocab=vocabulary, merges=[])
-    tokenizer.save_pretrained(tmp_path / "source")
+    RobertaTokenizer(vocab=vocabulary, merges=[]).save_pretrained(folder)
+    return [0, vocabulary["a"], 2, 2, vocabulary["b"], 2]
+
+
+def words_of_bert(folder):
+    """What DistilBERT's folders have: BERT's tokenizer, and the model ignores its segments."""
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]))
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    return [2, 5, 3, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "save", "inputs"),
+    [
+        ("roberta", bytes_of_roberta, ["attention_mask", "input_ids"]),
+        ("distilbert", words_of_bert, ["attention_mask", "input_ids"]),
+        ("electra", words_of_bert, ["attention_mask", "input_ids", "token_type_ids"]),
+    ],
+)
+def test_a_tokenizer_is_taken_along_and_reads_pairs(name, save, inputs, tmp_path):
+    build(name, AutoModelForSequenceClassification, vocab_size=261).save_pretrained(tmp_path / "source")
+    ids = save(tmp_path / "source")
     convert(tmp_path / "source")
-    found = AutoTokenizer.from_pretrained(tmp_path / "ours")
-    pairs = [("ein Wörtchen", "a word"), ("x", "y")]
-    expected = tokenizer(pairs, padding=True)
-    assert found(pairs, padding=True).data == expected.data
-    assert expected["input_ids"][1][:6] == [0, vocabulary["x"], 2, 2, vocabulary["y"], 2]
+    found, theirs = (AutoTokenizer.from_pretrained(tmp_path / folder) for folder in ("ours", "source"))
+    pairs = [("a", "b"), ("ein Wörtchen a", "b, b")]
+    encoded, expected = found(pairs, padding=True), theirs(pairs, padding=True)
+    assert sorted(encoded) == inputs
+    assert all(encoded[key] == expected[key] for key in inputs)
+    assert found("a", "b")["input_ids"] == ids
     scores = {
         folder: pipeline("text-classification", str(tmp_path / folder), top_k=None)(
             [{"text": a, "text_pair": b} for a, b in pairs], batch_size=2
