@@ -25,6 +25,10 @@ class ReorderedBertConfig(SublayersConfig):
     # the vector of the first segment stays zero
     untrained_first_segment: bool = False
     hidden_act: str = "gelu"
+    # of the first token's state, behind the pooler's linear map
+    pooler_act: str = "tanh"
+    # behind that
+    pooler_norm: bool = False
     activation_dropout: float | int = 0.0
     # None: dropout
     classifier_dropout: float | int | None = None

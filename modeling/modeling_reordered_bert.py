@@ -39,16 +39,21 @@ class ReorderedBertPreTrainedModel(SublayersPreTrainedModel):
     config: ReorderedBertConfig
 
 
-class Pooler(nn.Module):
-    """BERT's summary of a text, from its first token's state: (..., hidden) -> (..., hidden)."""
+class Transform(nn.Module):
+    """What stands between states and their scores: (..., hidden) -> (..., hidden).
 
-    def __init__(self, config: ReorderedBertConfig):
+    Of a text, it makes BERT's summary out of its first token's state.
+    """
+
+    def __init__(self, config: ReorderedBertConfig, act: str, has_norm: bool):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.act = ACT2FN[act]
+        self.norm = hidden_norm(config, affine=True) if has_norm else nn.Identity()
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Map and squash."""
-        return self.dense(hidden_states).tanh()
+        """Map, activate, normalise."""
+        return self.norm(self.act(self.dense(hidden_states)))
 
 
 class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
@@ -67,7 +72,8 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         self.pooler: nn.Module | None = None
         if add_pooling_layer:
             # what heads call the pooled state is the raw one where there is no pooler
-            self.pooler = Pooler(config) if config.head_type == "bert" else nn.Identity()
+            is_berts = config.head_type == "bert"
+            self.pooler = Transform(config, config.pooler_act, config.pooler_norm) if is_berts else nn.Identity()
         self.post_init()
 
     @merge_with_config_defaults
@@ -166,20 +172,6 @@ class PreTrainingOutput(BertForPreTrainingOutput):
     labelled_logits: torch.Tensor | None = None
 
 
-class MaskedLMTransform(nn.Module):
-    """What stands between the encoder and the word scores: (..., hidden) -> (..., hidden)."""
-
-    def __init__(self, config: ReorderedBertConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.act = ACT2FN[config.hidden_act]
-        self.norm = hidden_norm(config, affine=True)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Map, activate, normalise."""
-        return self.norm(self.act(self.dense(hidden_states)))
-
-
 class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
     """Masked words and whether the second segment follows the first, BERT's two objectives."""
 
@@ -189,7 +181,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.model = ReorderedBertModel(config)
-        self.lm_transform = MaskedLMTransform(config)
+        self.lm_transform = Transform(config, config.hidden_act, has_norm=True)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
         self.seq_relationship = NextSentenceHead(config)
         self.post_init()
@@ -265,7 +257,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.model = ReorderedBertModel(config, add_pooling_layer=False)
-        self.lm_transform = MaskedLMTransform(config)
+        self.lm_transform = Transform(config, config.hidden_act, has_norm=True)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_type == "bert")
         self.post_init()
 

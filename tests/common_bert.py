@@ -72,6 +72,7 @@ class BertContract(ModelContract):
             "scale_embedding": draw.random() < 0.5,
             "head_type": draw.choice(["bert", "macaron"]),
             "untrained_first_segment": draw.random() < 0.5,
+            "pooler_act": draw.choice(["tanh", "relu", "gelu"]),
         }
         order = (*ORDERS, ALL_FEED_FORWARD)[seed % 8]
         model = self.model(AutoModelForPreTraining, order, **options)

@@ -114,6 +114,8 @@ def naive_network(model: PreTrainedModel, ids: torch.Tensor, segments: torch.Ten
         return x * weights[f"{name}.weight"] + weights[f"{name}.bias"] if affine else x
 
     def act(x, name):
+        if name == "tanh":
+            return x.tanh()
         return x.clamp(min=0) if name == "relu" else x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
     def sinusoid(position):
@@ -158,7 +160,7 @@ def naive_network(model: PreTrainedModel, ids: torch.Tensor, segments: torch.Ten
         states = [norm(x, "model.norm", config.norm_affine) for x in states]
         recorded[-1] = torch.stack(states)
     bert = config.head_type == "bert"
-    pooled = linear(states[0], "model.pooler.dense").tanh() if bert else states[0]
+    pooled = act(linear(states[0], "model.pooler.dense"), config.pooler_act) if bert else states[0]
     follows = linear(pooled, "seq_relationship.scores")
     words = [norm(act(linear(x, "lm_transform.dense"), config.hidden_act), "lm_transform.norm") for x in states]
     return {

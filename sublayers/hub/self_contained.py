@@ -91,13 +91,13 @@ def copy_tokenizers(model: PreTrainedModel, folder: Path) -> None:
             _copy_if_there(model.name_or_path, folder, TARGET_TOKENIZER)
 
 
-def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "") -> None:
-    """Save the tokenizer of a folder or repository, or of a folder in it, without any code of its own.
+def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "", **options: Any) -> None:
+    """Save the tokenizer of a folder or repository, or of a folder in it, without code of its own; `options` change it.
 
     Raises:
         OSError, ValueError: there is none, or it needs such code.
     """
-    tokenizer = load(AutoTokenizer, source, subfolder=subfolder)
+    tokenizer = load(AutoTokenizer, source, subfolder=subfolder, **options)
     tokenizer.save_pretrained(folder / subfolder)
 
 

@@ -19,16 +19,16 @@ def main(argv: list[str] | None = None) -> None:
             number of heads, a source that cannot be run to verify, or outputs that are not the source's.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
-    source_help = "a transformers folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, StableLM, BERT, BART, Marian, "
-    source_help += "transfo-xl) or a file (.pt, .safetensors) of "
-    source_help += "fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL "
-    source_help += "(its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
-    source_help += "adaptive span and the Sandwich authors' character model"
+    source_help = "a transformers folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, StableLM, BERT, RoBERTa, "
+    source_help += "XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, ModernBERT, BART, mBART, Marian, Pegasus, transfo-xl) "
+    source_help += "or a file (.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, "
+    source_help += "LightConv, IOT), of Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's "
+    source_help += "checkpoints, state dicts), or of adaptive span and the Sandwich authors' character model"
     parser.add_argument("source", type=Path, help=source_help)
     parser.add_argument("destination", type=Path, help="a new folder")
     order_help = "default: the source's own; train another one before use: sublayers pretrain --model_name_or_path "
-    order_help += "DESTINATION, a BERT with --objective mlm. Only a BERT's may be of another length: sublayers that it "
-    order_help += "lacks are dropped, and those that it has in addition get random weights"
+    order_help += "DESTINATION, a BERT or its like with --objective mlm. Only theirs may be of another length: "
+    order_help += "sublayers that it lacks are dropped, and those that it has in addition get random weights"
     parser.add_argument("--sublayer-order", "--sublayer_order", help=order_help)
     for side in ("encoder", "decoder"):
         order_help = f"of an encoder-decoder's {side}; default: the source's own; train another one before use: "
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     model, report, original = convert(source, orders, arguments.num_attention_heads)
     with whole_folder(destination) as folder:
         model.save_pretrained(folder)
-        take_tokenizer(source, folder)
+        take_tokenizer(source, folder, model.config)
         # for the card: these weights are somebody's, and not random
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}

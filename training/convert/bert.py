@@ -1,10 +1,18 @@
-"""Conversions into the BERT-like families: transformers' BERT and the release of Macaron BERT."""
+"""Conversions into the BERT-like families: transformers' BERT, its relatives, and the release of Macaron BERT."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from transformers import BertPreTrainedModel
+from transformers import (
+    BertPreTrainedModel,
+    CamembertPreTrainedModel,
+    DistilBertPreTrainedModel,
+    ElectraPreTrainedModel,
+    PreTrainedModel,
+    RobertaPreTrainedModel,
+    XLMRobertaPreTrainedModel,
+)
 
 from sublayers import AUTO_CLASSES
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
@@ -13,8 +21,13 @@ from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining, MacaronBertForSequenceClassification
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import Pieces, State, assemble
+from sublayers.training.convert.weights import Piece, Pieces, State, assemble
 
+EMBEDDINGS = {
+    "embeddings.word_embeddings.weight": "model.embed_tokens.weight",
+    "embeddings.position_embeddings.weight": "model.embed_positions.weight",
+    "embeddings.token_type_embeddings.weight": "model.embed_token_types.weight",
+}
 ATTENTION = {
     "attention.self.query": "mixer.q_proj",
     "attention.self.key": "mixer.k_proj",
@@ -24,13 +37,131 @@ ATTENTION = {
 }
 FEED_FORWARD = {"intermediate.dense": "mixer.fc1", "output.dense": "mixer.fc2", "output.LayerNorm": "norm"}
 HEADS = {
-    "bert.pooler.dense": "model.pooler.dense",
+    "pooler.dense": "model.pooler.dense",
     "cls.predictions.transform.dense": "lm_transform.dense",
     "cls.predictions.transform.LayerNorm": "lm_transform.norm",
     "cls.predictions.decoder": "lm_head",
     "cls.seq_relationship": "seq_relationship.scores",
     "classifier": "classifier",
     "qa_outputs": "qa_outputs",
+}
+# fields of our configuration that are read from theirs
+FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "hidden_act",
+    "pooler_act",
+    "dropout",
+    "attention_dropout",
+    "classifier_dropout",
+    "layer_norm_eps",
+    "initializer_range",
+    "tie_word_embeddings",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "id2label",
+    "label2id",
+    "problem_type",
+)
+# what changes the function of an encoder, with the only value that is computed here
+ONLY = {
+    "is_decoder": False,
+    # transformers 5 keeps this option, and ignores it
+    "position_embedding_type": "absolute",
+}
+
+
+class Encoder(NamedTuple):
+    """How one of transformers' encoders differs from BERT.
+
+    Attributes:
+        base: of its classes.
+        weights: parts of the names of its weights, and BERT's for them.
+        fields: its names of our fields, where they are other ones.
+        fixed: our fields that its configuration does not tell.
+        heads: as `fields`, for some of its heads.
+        only: as `ONLY`, for some of its heads.
+        counts_behind_padding: whether the number of its first position is the padding's + 1.
+    """
+
+    base: type[PreTrainedModel]
+    weights: Mapping[str, str] = {}
+    fields: Mapping[str, str] = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+    fixed: Mapping[str, Any] = {"pooler_act": "tanh"}
+    heads: Mapping[str, Mapping[str, str]] = {}
+    only: Mapping[str, Mapping[str, Any]] = {}
+    counts_behind_padding: bool = False
+
+
+ROBERTA = Encoder(
+    RobertaPreTrainedModel,
+    weights={
+        "lm_head.dense": "cls.predictions.transform.dense",
+        "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
+        "lm_head.": "cls.predictions.",
+        "classifier.dense": "pooler.dense",
+        "classifier.out_proj": "classifier",
+    },
+    heads={"ForMultipleChoice": {"classifier_dropout": "hidden_dropout_prob"}},
+    only={"ForMaskedLM": {"hidden_act": "gelu"}},
+    counts_behind_padding=True,
+)
+DISTILBERT = Encoder(
+    DistilBertPreTrainedModel,
+    weights={
+        "transformer.layer": "encoder.layer",
+        "attention.q_lin": "attention.self.query",
+        "attention.k_lin": "attention.self.key",
+        "attention.v_lin": "attention.self.value",
+        "attention.out_lin": "attention.output.dense",
+        "sa_layer_norm": "attention.output.LayerNorm",
+        "ffn.lin1": "intermediate.dense",
+        "ffn.lin2": "output.dense",
+        "output_layer_norm": "output.LayerNorm",
+        "vocab_transform": "cls.predictions.transform.dense",
+        "vocab_layer_norm": "cls.predictions.transform.LayerNorm",
+        "vocab_projector": "cls.predictions.decoder",
+        "pre_classifier": "pooler.dense",
+    },
+    fields={"intermediate_size": "hidden_dim", "hidden_act": "activation"},
+    # it has no segments: there is one, whose vector stays zero
+    fixed={"type_vocab_size": 1, "untrained_first_segment": True}
+    | {"pooler_act": "relu", "layer_norm_eps": 1e-12, "classifier_dropout": None},
+    heads={
+        "ForSequenceClassification": {"classifier_dropout": "seq_classif_dropout"},
+        "ForMultipleChoice": {"classifier_dropout": "seq_classif_dropout"},
+    },
+)
+ELECTRA = Encoder(
+    ElectraPreTrainedModel,
+    weights={
+        "generator_predictions.dense": "cls.predictions.transform.dense",
+        "generator_predictions.LayerNorm": "cls.predictions.transform.LayerNorm",
+        "generator_lm_head": "cls.predictions.decoder",
+        "classifier.dense": "pooler.dense",
+        "classifier.out_proj": "classifier",
+        "sequence_summary.summary": "pooler.dense",
+    },
+    fixed={"pooler_act": "gelu"},
+    heads={"ForMultipleChoice": {"classifier_dropout": "summary_last_dropout", "pooler_act": "summary_activation"}},
+    only={
+        "ForMaskedLM": {"hidden_act": "gelu"},
+        "ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True},
+    },
+)
+# by their model_type
+ENCODERS = {
+    "bert": Encoder(BertPreTrainedModel),
+    "roberta": ROBERTA,
+    "camembert": ROBERTA._replace(base=CamembertPreTrainedModel),
+    "xlm-roberta": ROBERTA._replace(base=XLMRobertaPreTrainedModel),
+    "distilbert": DISTILBERT,
+    "electra": ELECTRA,
 }
 # by the loss with which the Macaron authors fine-tune
 PROBLEMS = {
@@ -40,63 +171,71 @@ PROBLEMS = {
 }
 
 
-def from_bert(
-    source: BertPreTrainedModel, sublayer_order: str | None = None
-) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
-    """Convert transformers' BERT with any of its heads to PAR BERT; in BERT's own order the outputs are equal.
-
-    Another order takes over the sublayers that both have, in their order; the others keep their random weights.
+def read_fields(source: PreTrainedModel, encoder: Encoder, head: str) -> dict[str, Any]:
+    """Read the fields of our configuration from that of an encoder with this head.
 
     Raises:
-        ValueError: a BERT that decodes, has relative positions, or has parts which are not BERT's.
+        ValueError: one that changes the function to what is not computed here.
     """
-    old = source.config
-    if old.is_decoder or old.add_cross_attention:
-        raise ValueError("only BERT as an encoder can be converted")
-    # transformers 5 keeps this option, and ignores it
-    if (positions := old.to_dict().get("position_embedding_type", "absolute")) != "absolute":
-        raise ValueError(f"position_embedding_type={positions!r} cannot be converted; only BERT with 'absolute' can")
-    config = PARBertConfig(
-        vocab_size=old.vocab_size,
-        sublayer_order=sublayer_order or interleaved(old.num_hidden_layers),
-        hidden_size=old.hidden_size,
-        intermediate_size=old.intermediate_size,
-        num_attention_heads=old.num_attention_heads,
-        max_position_embeddings=old.max_position_embeddings,
-        type_vocab_size=old.type_vocab_size,
-        hidden_act=old.hidden_act,
-        dropout=old.hidden_dropout_prob,
-        attention_dropout=old.attention_probs_dropout_prob,
-        classifier_dropout=old.classifier_dropout,
-        layer_norm_eps=old.layer_norm_eps,
-        initializer_range=old.initializer_range,
-        tie_word_embeddings=old.tie_word_embeddings,
-        pad_token_id=old.pad_token_id,
-        bos_token_id=old.bos_token_id,
-        eos_token_id=old.eos_token_id,
-        id2label=old.id2label,
-        label2id=old.label2id,
-        problem_type=old.problem_type,
-    )
-    name = f"PARBert{type(source).__name__.removeprefix('Bert')}"
-    model_class = next((c for c in AUTO_CLASSES[PARBertConfig].values() if c.__name__ == name), None)
+    old: Any = source.config
+    told, theirs = old.to_dict(), type(source).__name__
+    for name, value in {**ONLY, **encoder.only.get(head, {})}.items():
+        if (found := told.get(name, value)) != value:
+            raise ValueError(f"{name}={found!r} cannot be converted; only {theirs} with {name}={value!r} can")
+    if (width := told.get("embedding_size", old.hidden_size)) != old.hidden_size:
+        raise ValueError(
+            f"embedding_size={width} differs from hidden_size={old.hidden_size}; {theirs} with embeddings_project "
+            "between them cannot be converted"
+        )
+    names = {**encoder.fields, **encoder.heads.get(head, {})}
+    read = [name for name in FIELDS if name in names or name not in encoder.fixed]
+    fields = {**encoder.fixed, **{name: getattr(old, names.get(name, name)) for name in read}}
+    if encoder.counts_behind_padding:
+        if old.pad_token_id is None:
+            raise ValueError(f"pad_token_id=None cannot be converted; {theirs} counts its positions from there")
+        fields["position_offset"] = old.pad_token_id + 1
+        fields["max_position_embeddings"] -= fields["position_offset"]
+    return fields
+
+
+def from_bert(
+    source: PreTrainedModel, sublayer_order: str | None = None
+) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
+    """Convert one of transformers' `ENCODERS` with any of its heads to PAR BERT; in its own order outputs are equal.
+
+    Another order takes over the sublayers that both have, in their order; the others keep their random weights.
+    Dropout stands where BERT has it, and padding is what the mask says, where RoBERTa goes by its token.
+
+    Raises:
+        ValueError: an encoder that decodes, has relative positions or embeddings of another width than its states, or
+            parts that PAR BERT does not have.
+    """
+    old: Any = source.config
+    encoder = ENCODERS[old.model_type]
+    head = type(source).__name__.removeprefix(encoder.base.__name__.removesuffix("PreTrainedModel"))
+    fields = read_fields(source, encoder, head)
+    model_class = next((c for c in AUTO_CLASSES[PARBertConfig].values() if c.__name__ == f"PARBert{head}"), None)
     if model_class is None:
         raise ValueError(f"{type(source).__name__} cannot be converted; PAR BERT has no such head")
-    prefix = "bert." if type(source).__name__ == "BertModel" else ""
-    state = State(source.state_dict(), lambda key: f"{prefix}{key}")
+    config = PARBertConfig(sublayer_order=sublayer_order or interleaved(old.num_hidden_layers), **fields)
+
+    def rename(name: str) -> str:
+        name = name.removeprefix(f"{source.base_model_prefix}.")
+        for part, berts in encoder.weights.items():
+            name = name.replace(part, berts)
+        return name
+
+    state = State(source.state_dict(), rename)
     state.unite("cls.predictions.bias", "cls.predictions.decoder.bias")
     sublayers: dict[str, list[Pieces]] = {"s": [], "f": []}
     for i in range(old.num_hidden_layers):
-        for letter, names in (("s", ATTENTION), ("f", FEED_FORWARD)):
-            names = {f"bert.encoder.layer.{i}.{theirs}": ours for theirs, ours in names.items()}
-            sublayers[letter].append(state.take_all(names))
-    others = {
-        "model.embed_tokens.weight": state.take_piece("bert.embeddings.word_embeddings.weight"),
-        "model.embed_positions.weight": state.take_piece("bert.embeddings.position_embeddings.weight"),
-        "model.embed_token_types.weight": state.take_piece("bert.embeddings.token_type_embeddings.weight"),
-    }
-    others |= state.take("bert.embeddings.LayerNorm", "model.embed_norm")
-    others |= state.take_all({theirs: ours for theirs, ours in HEADS.items() if f"{theirs}.weight" in state})
+        for letter, parts in (("s", ATTENTION), ("f", FEED_FORWARD)):
+            parts = {f"encoder.layer.{i}.{part}": ours for part, ours in parts.items()}
+            sublayers[letter].append(state.take_all(parts))
+    others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())}
+    others |= {ours: state.pop(part) for part, ours in EMBEDDINGS.items() if part in state}
+    others |= state.take("embeddings.LayerNorm", "model.embed_norm")
+    others |= state.take_all({part: ours for part, ours in HEADS.items() if f"{part}.weight" in state})
     state.refuse_rest("PAR BERT")
     return assemble(model_class(config), sublayers, others, partly=True)
 

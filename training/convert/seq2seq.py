@@ -1,11 +1,16 @@
-"""Conversions into the encoder-decoders: fairseq's Transformer and Macaron, transformers' BART and Marian."""
+"""Conversions into the encoder-decoders: fairseq's Transformer and Macaron, transformers' BART and its relatives."""
 
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from transformers import BartForConditionalGeneration, MarianMTModel
+from transformers import (
+    BartForConditionalGeneration,
+    MarianMTModel,
+    MBartForConditionalGeneration,
+    PegasusForConditionalGeneration,
+)
 from transformers.activations import ACT2FN
 
 from sublayers.configuration.sublayer_order import interleaved, macaron
@@ -31,6 +36,9 @@ LAYER = [
 ]
 # what changes the function of a fairseq model without a trace among its weights
 UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention")
+BartLike = (
+    BartForConditionalGeneration | MarianMTModel | MBartForConditionalGeneration | PegasusForConditionalGeneration
+)
 # with fairseq's defaults
 DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 LENGTHS = ("max_source_positions", "max_target_positions", "max_positions")
@@ -222,23 +230,28 @@ def from_fairseq_seq2seq(
 
 
 def from_bart(
-    source: BartForConditionalGeneration | MarianMTModel,
+    source: BartLike,
     encoder_sublayer_order: str | None = None,
     decoder_sublayer_order: str | None = None,
 ) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
-    """Convert transformers' BART or Marian; in the interleaved order, the default, the outputs are equal.
+    """Convert transformers' BART, mBART, Marian or Pegasus; in the interleaved order, the default, outputs are equal.
 
-    Marian's sinusoids have other frequencies than fairseq's, so they become learned positions. Padding is not counted
-    as a position here, so a source that is padded on the left reads differently from theirs, who count it.
+    The sinusoids of Marian and Pegasus have other frequencies than fairseq's, so they become learned positions. Padding
+    is not counted as a position here, so a source that is padded on the left reads differently from theirs, who count
+    it. mBART starts a target with the last token of its labels; here all start with `decoder_start_token_id`, whose
+    vector learns here even if it is that of padding. LayerDrop is left out.
 
     Raises:
         ValueError: encoder and decoder have other heads or widths, or an order does not fit.
     """
     old = source.config
+    told = old.to_dict()
     state = State(source.state_dict(), lambda name: name.removeprefix("model."))
     # encoder and decoder hold what they share
     state.unite("shared.weight", "encoder.embed_tokens.weight")
     state["decoder.output_projection.weight"] = state.pop("lm_head.weight")
+    # BART's tables begin with two rows that it never reads
+    offset = state["encoder.embed_positions.weight"].shape[0] - old.max_position_embeddings
     bias = state.pop("final_logits_bias")
     if bias.tensor.any():
         state["decoder.output_projection.bias"] = bias.reshape(-1)
@@ -246,9 +259,8 @@ def from_bart(
         state,
         encoder_sublayer_order,
         decoder_sublayer_order,
-        # BART's tables begin with two rows that it never reads
-        position_offset=2 if old.model_type == "bart" else 0,
-        num_attention_heads=agreed(old.to_dict(), "attention_heads"),
+        position_offset=offset,
+        num_attention_heads=agreed(told, "attention_heads"),
         hidden_act=old.activation_function,
         dropout=old.dropout,
         attention_dropout=old.attention_dropout,
@@ -256,7 +268,8 @@ def from_bart(
         scale_embedding=old.scale_embedding,
         initializer_range=old.init_std,
         pad_token_id=old.pad_token_id,
-        bos_token_id=old.bos_token_id,
+        # Pegasus has none
+        bos_token_id=told.get("bos_token_id"),
         eos_token_id=old.eos_token_id,
         decoder_start_token_id=old.decoder_start_token_id,
     )

@@ -8,10 +8,15 @@ import torch
 import transformers
 from transformers import (
     BartForConditionalGeneration,
-    BertPreTrainedModel,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     MarianMTModel,
+    MBartForConditionalGeneration,
+    ModernBertForMaskedLM,
+    ModernBertForSequenceClassification,
+    ModernBertModel,
+    ModernBertPreTrainedModel,
+    PegasusForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -19,11 +24,12 @@ from transformers import (
 from sublayers.hub.loading import load
 from sublayers.hub.self_contained import copy_tokenizer
 from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
-from sublayers.training.convert.bert import from_bert, from_macaron_bert
+from sublayers.training.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.training.convert.convolutions import from_fairseq_lightconv
 from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
 from sublayers.training.convert.llama import DECODERS, UNCOVERED, from_llama
+from sublayers.training.convert.modern_bert import from_modern_bert
 from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.training.convert.transformer_xl import (
     MODEL_TYPE,
@@ -45,6 +51,15 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
     "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
+    "modernbert": {
+        "ModernBertModel": ModernBertModel,
+        "ModernBertForMaskedLM": ModernBertForMaskedLM,
+        "ModernBertForSequenceClassification": ModernBertForSequenceClassification,
+    },
+    "mbart": {"MBartModel": MBartForConditionalGeneration}
+    | {"MBartForConditionalGeneration": MBartForConditionalGeneration},
+    "pegasus": {"PegasusModel": PegasusForConditionalGeneration}
+    | {"PegasusForConditionalGeneration": PegasusForConditionalGeneration},
     **{
         model_type: {
             f"{name}Model": getattr(transformers, f"{name}ForCausalLM"),
@@ -54,8 +69,10 @@ CLASSES: dict[str, dict[str, Any]] = {
         for model_type, name in DECODERS.items()
     },
 }
-# what people call the models of folders, by their model_type
-NAMES = {"gpt2": "GPT-2", "bert": "BERT", "bart": "BART", "marian": "Marian"} | DECODERS | {MODEL_TYPE: MODEL_TYPE}
+# no head here tells which words were replaced, which is what the body was trained for
+BODIES = {"ElectraForPreTraining": "ElectraModel"}
+# the model_type of folders that can be converted
+KNOWN = [*CLASSES, *ENCODERS, MODEL_TYPE]
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -96,22 +113,24 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
             weights, an adapter, or a file that would run code.
     """
     model_type = config.get("model_type")
-    if model_type not in [*NAMES, *UNCOVERED]:
-        *names, last = NAMES.values()
-        raise ValueError(f"{source} holds {model_type!r}; {', '.join(names)} and {last} can be converted")
     if model_type in UNCOVERED:
         raise ValueError(f"{source} holds {model_type!r}, whose {UNCOVERED[model_type]} no model here has")
+    if model_type not in KNOWN:
+        raise ValueError(f"{source} holds {model_type!r}; of transformers' models, {', '.join(KNOWN)} can be converted")
     if config.get("quantization_config"):
         raise ValueError(f"{source} holds quantized weights; dequantize them and save that first")
-    classes = CLASSES.get(model_type, {})
-    (name, *_) = config.get("architectures") or [*classes, "BertModel"]
-    model_class: Any = classes.get(name)
-    if model_type == "bert":
-        model_class = getattr(transformers, name, None)
-        if not isinstance(model_class, type) or not issubclass(model_class, BertPreTrainedModel):
-            raise ValueError(f"{source} holds {name!r}, which is no BERT of transformers")
-    elif model_class is None:
-        raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
+    model_class: Any
+    if model_type in ENCODERS:
+        base = ENCODERS[model_type].base
+        (name, *_) = config.get("architectures") or [base.__name__.replace("PreTrained", "")]
+        model_class = getattr(transformers, BODIES.get(name, name), None)
+        if not isinstance(model_class, type) or not issubclass(model_class, base):
+            raise ValueError(f"{source} holds {name!r}, which is no {model_type} of transformers")
+    else:
+        classes = CLASSES[model_type]
+        (name, *_) = config.get("architectures") or [*classes]
+        if (model_class := classes.get(name)) is None:
+            raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
     return load(model_class, source, dtype=torch.float32, output_loading_info=True)
 
 
@@ -122,12 +141,14 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
         ValueError: an order of a stack that it lacks, or what its conversion refuses.
     """
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
-    if isinstance(source, BertPreTrainedModel):
+    if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
     if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
         return from_gpt2(source, **orders)
     if source.config.model_type in DECODERS:
         return from_llama(source, **orders)
+    if isinstance(source, ModernBertPreTrainedModel):
+        return from_modern_bert(source, **orders)
     return from_bart(source, **orders)
 
 
@@ -180,15 +201,18 @@ def from_file(
     return weights, *from_fairseq(weights, options, num_attention_heads, orders)
 
 
-def take_tokenizer(source: Path, destination: Path) -> None:
-    """Save a folder's tokenizer, if it has one, so that it loads beside any model.
+def take_tokenizer(source: Path, destination: Path, config: PreTrainedConfig) -> None:
+    """Save a folder's tokenizer, if it has one, so that it loads beside any model: here, one with this configuration.
 
     Raises:
         ValueError: it cannot be loaded.
     """
     if any((source / name).exists() for name in TOKENIZER_FILES):
+        # DistilBERT has BERT's, and ignores the second segment
+        one_segment = config.to_dict().get("type_vocab_size") == 1
+        options: dict[str, Any] = {"model_input_names": ["input_ids", "attention_mask"]} if one_segment else {}
         try:
-            copy_tokenizer(source, destination)
+            copy_tokenizer(source, destination, **options)
         except (ImportError, ValueError) as error:
             raise ValueError(
                 f"the tokenizer in {source} cannot be loaded; it has code of its own, or needs a package such as "

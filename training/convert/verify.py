@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -72,6 +72,7 @@ def report_on(
                 taken_over.setdefault(name, {})[parameter] = piece.how
     left_out = {name: _why(name, weights, taken_over) for name in weights if name not in {*taken_over, *missing}}
     known = {parameter for parameters in taken_over.values() for parameter in parameters}
+    known |= {parameter for parameter, piece in pieces.items() if not piece.names}
     return ConversionReport(taken_over, left_out, [name for name in own if name not in known])
 
 
@@ -114,10 +115,10 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     Raises:
         ValueError: it is over the tolerance.
     """
-    config = source.config
+    config: Any = source.config
     # tokens see beyond a window, unless that would take long
     window = getattr(model.config, "attention_window", None)
-    length = min(13 + min(window or 0, LONGEST_WINDOW), config.max_position_embeddings)
+    length = min(13 + min(window or 0, LONGEST_WINDOW), model.config.max_position_embeddings)
     mask = torch.ones(4, length, dtype=torch.long)
     mask[1, length - length // 2 :] = mask[2, : length // 2] = 0
     # a window is measured in places, with what lies between them
@@ -134,8 +135,8 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     if config.is_encoder_decoder:
         number = len(source.get_output_embeddings().weight)
         targets["decoder_input_ids"] = torch.randint(number, mask.shape, generator=generator)
-    elif config.model_type == "bert":
-        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, mask.shape, generator=generator)
+    elif segments := config.to_dict().get("type_vocab_size"):
+        inputs["token_type_ids"] = torch.randint(segments, mask.shape, generator=generator)
     ours = model.eval()(**inputs, **targets)
     differences, sizes = defaultdict(list), defaultdict(list)
     for row in range(len(mask)):

@@ -25,7 +25,7 @@ UNUSED = r"layers\.\d+\.norm[12]\."
 class Piece:
     """A tensor for one of our parameters, the names that the source has for what it comes from, and how it was taken.
 
-    What is tied has several names there.
+    What is tied has several names there, and what the source has no need of has none.
     """
 
     tensor: torch.Tensor
@@ -82,9 +82,9 @@ class State(dict[str, Piece]):
         super().__init__((rename(name), Piece(tensor, (name,))) for name, tensor in kept.items())
 
     def unite(self, double: str, name: str) -> None:
-        """Keep one of two names that a source may have for the same tensor."""
-        if double in self:
-            self[name] = replace(self[name], names=self[name].names + self.pop(double).names)
+        """Keep one of two names that a source may have for the same tensor; of two tensors, it reads the one kept."""
+        if double in self and torch.equal((other := self.pop(double)).tensor, self[name].tensor):
+            self[name] = replace(self[name], names=self[name].names + other.names)
 
     def take_piece(self, name: str) -> Piece:
         """Take a single weight.
