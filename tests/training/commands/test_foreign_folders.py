@@ -111,7 +111,7 @@ def test_nobody_is_asked_whether_to_run_code(command, folder, tmp_path, refuse, 
     add_code(folder, tmp_path)
     names = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification")
     edit(folder / "config.json", model_type="evil", auto_map=dict.fromkeys(names, "evil.Evil"))
-    known = "and transfo-xl can be" if command == "convert" else "needs code of its own, which is not run"
+    known = "of transformers' models, gpt2," if command == "convert" else "needs code of its own, which is not run"
     refuse(command, folder, known)
 
 
