@@ -4,7 +4,6 @@ Beltagy et al. (2020), "Longformer: The Long-Document Transformer", section 3.1.
 """
 
 from functools import cached_property
-from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -66,6 +65,14 @@ class Window:
         return packing, Window(self.before, self.after, places, real)
 
 
+class OneSide:
+    """What transformers reads of a configuration to mask on both sides; its window is that of one."""
+
+    def __init__(self, config):
+        self._attn_implementation = config._attn_implementation
+        _, self.sliding_window = reach(config.attention_window, is_causal=False)
+
+
 def local_mask(
     config,
     is_causal: bool,
@@ -89,9 +96,7 @@ def local_mask(
         return Window(before, after, places, None if attention_mask is None else attention_mask.bool())
     if is_causal:
         return create_sliding_window_causal_mask(config, states, attention_mask, past_key_values, position_ids)
-    # there, the window is that of one side
-    sides = SimpleNamespace(_attn_implementation=config._attn_implementation, sliding_window=after)
-    return create_bidirectional_sliding_window_mask(sides, states, attention_mask)  # type: ignore[arg-type]
+    return create_bidirectional_sliding_window_mask(OneSide(config), states, attention_mask)  # type: ignore[arg-type]
 
 
 class LocalAttention(SelfAttention):

@@ -36,7 +36,9 @@ def test_two_processes_that_split_or_shard_the_model_equal_one(tmp_path):
     blocks = {"num_encoder_blocks": 1, "num_decoder_blocks": 1, "encoder_orders": ["sf", "fs"]}
     models = {
         "sfsff": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="sfsff", final_norm=True, **SIZES)),
-        "sf": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="sf", final_norm=True, **SIZES | TODAY)),
+        "swf": SandwichLMForCausalLM(
+            SandwichLMConfig(sublayer_order="swf", attention_window=3, final_norm=True, **SIZES | TODAY)
+        ),
         "sss": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="sss", **SIZES)),
         "ssff": PARBertForMaskedLM(PARBertConfig(sublayer_order="ssff", **SIZES)),
         "fsffsf": MacaronBertForMaskedLM(MacaronBertConfig(sublayer_order="fsffsf", **SIZES)),

@@ -263,19 +263,31 @@ def test_the_only_limit_is_the_configured_one():
     assert dynamic(tokens(1, 100))[0].isfinite().all()
 
 
-FAMILIES_OF_TODAY = ["sandwich_lm", "par_bert", "sandwich_seq2seq"]
+# the orders of a family of today's parts, local attention among them
+FAMILIES_OF_TODAY = {
+    "sandwich_lm": {"sublayer_order": "sfwff"},
+    "par_bert": {"sublayer_order": "sfwff"},
+    "sandwich_seq2seq": {"encoder_sublayer_order": "swf", "decoder_sublayer_order": "fscwcf"},
+}
+
+
+def build_todays(family: str, **options):
+    return build(family, **TODAY, **FAMILIES_OF_TODAY[family], attention_window=3, **options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_graphs_give_the_same_at_padding(family):
-    model = build(family, use_cache=False, **TODAY)
+    model = build_todays(family, use_cache=False)
     batch = inputs(model)
     real = slice(None) if "decoder_input_ids" in batch else batch["attention_mask"].bool()
     wanted = model(**batch).logits[real]
     graph = torch.export.export(model, (), batch, strict=False).module()
     torch.testing.assert_close(graph(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
+    torch.compiler.reset()
     model.config.return_dict = False
     traced = torch.jit.trace(model, example_kwarg_inputs=batch)
     torch.testing.assert_close(traced(**batch)[0][real], wanted, atol=1e-4, rtol=1e-4)
@@ -284,9 +296,9 @@ def test_graphs_give_the_same_at_padding(family):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
 def test_self_contained_folders_have_the_parts(family, tmp_path):
-    model = build(family, **TODAY)
+    model = build_todays(family)
     model.save_pretrained(tmp_path, self_contained=True)
-    assert {"norm.py", "rotary.py"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"norm.py", "rotary.py", "local_attention.py"} <= {path.name for path in tmp_path.iterdir()}
     loaded = FAMILIES[family][1].from_pretrained(tmp_path, trust_remote_code=True)
     batch = inputs(model)
     assert torch.equal(loaded(**batch).logits, model(**batch).logits)
