@@ -106,7 +106,7 @@ class LocalAttention(SelfAttention):
     """
 
     def rows_of(self, attention_mask, positions: torch.Tensor) -> torch.Tensor:
-        """Choose the rows of a mask or of a window; see there."""
+        """Choose the rows of positions (batch or 1, kept) from a mask or window: (batch or 1, 1, kept, keys)."""
         if not isinstance(attention_mask, Window):
             return super().rows_of(attention_mask, positions)
         return attention_mask.rows(attention_mask.places.expand(len(positions), -1).gather(1, positions))

@@ -179,9 +179,9 @@ class SublayerStack(nn.ModuleList):
         """Run every sublayer in the order of that number as planned, and return what the plan leaves.
 
         Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers,
-        of which local attention has `local_inputs` in their place.
-        Those at the places of the order that are `dropped` are left out. The numbers of several orders, (batch,) or
-        (sources,), are one for each row, or for the rows that share a source; there, nothing leaves early.
+        where `local_inputs` replace what local attention has otherwise. Those at the places of the order that are
+        `dropped` are left out. The numbers of several orders, (batch,) or (sources,), are one for each row, or for the
+        rows that share a source; there, nothing leaves early.
         """
         sources: dict[bool, Any] = {True: (encoder_hidden_states,), False: ()}
         given: Inputs = dict.fromkeys(BUILDERS, kwargs)
