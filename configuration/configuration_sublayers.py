@@ -197,8 +197,11 @@ class SublayersConfig(PreTrainedConfig):
 
     @property
     def sliding_window(self) -> Any:
-        """The window by the name under which transformers' caches and masks look for it."""
-        return self.attention_window
+        """The window by the name under which transformers' caches look for it.
+
+        Those of an encoder-decoder's two stacks are made alike there, and the source must stay whole.
+        """
+        return None if self.is_encoder_decoder else self.attention_window
 
     @property
     def layer_types(self) -> list[str]:
@@ -207,7 +210,7 @@ class SublayersConfig(PreTrainedConfig):
         Raises:
             AttributeError: nothing but everything, as configurations without local attention have no such field.
         """
-        if self.attention_window is None:
+        if self.attention_window is None or self.is_encoder_decoder:
             raise AttributeError("layer_types")
         order = [*self.orders.values()][-1]
         slots = [letter for letter in expand(order) if ALPHABET[letter].cache == "self"]

@@ -4,6 +4,7 @@ Beltagy et al. (2020), "Longformer: The Long-Document Transformer", section 3.1.
 """
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -65,12 +66,11 @@ class Window:
         return packing, Window(self.before, self.after, places, real)
 
 
-class OneSide:
-    """What transformers reads of a configuration to mask on both sides; its window is that of one."""
+class Sliding:
+    """What transformers reads of a configuration to make a mask; the window on both sides is that of one."""
 
-    def __init__(self, config):
-        self._attn_implementation = config._attn_implementation
-        _, self.sliding_window = reach(config.attention_window, is_causal=False)
+    def __init__(self, config, sliding_window: int):
+        self._attn_implementation, self.sliding_window = config._attn_implementation, sliding_window
 
 
 def local_mask(
@@ -94,9 +94,10 @@ def local_mask(
     if config._attn_implementation == "sdpa" and is_new and is_plain and not is_tracing(states):
         places = torch.arange(states.shape[1], device=states.device)[None]
         return Window(before, after, places, None if attention_mask is None else attention_mask.bool())
+    window: Any = Sliding(config, config.attention_window if is_causal else after)
     if is_causal:
-        return create_sliding_window_causal_mask(config, states, attention_mask, past_key_values, position_ids)
-    return create_bidirectional_sliding_window_mask(OneSide(config), states, attention_mask)  # type: ignore[arg-type]
+        return create_sliding_window_causal_mask(window, states, attention_mask, past_key_values, position_ids)
+    return create_bidirectional_sliding_window_mask(window, states, attention_mask)
 
 
 class LocalAttention(SelfAttention):

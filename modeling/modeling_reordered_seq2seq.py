@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import create_bidirectional_mask, create_masks_for_generate
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -40,6 +40,13 @@ class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
         if all_submodels or not self._tied_weights_keys:
             return super().get_expanded_tied_weights_keys(all_submodels)
         return dict(self._tied_weights_keys)
+
+    @staticmethod
+    def create_masks_for_generate(config, attention_mask, **inputs):
+        """Make the mask for caches of fixed shapes ahead, but for local attention, whose mask is another one."""
+        if config.attention_window is not None:
+            return attention_mask
+        return create_masks_for_generate(config=config, attention_mask=attention_mask, **inputs)
 
     def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
         """Give source, target and output another number of tokens.
