@@ -16,6 +16,9 @@ from sublayers.configuration.alphabet import block_size, reach
 from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.plan import Packing
 
+# a place that no text has
+NOWHERE = -(2**40)
+
 
 class Window:
     """Which tokens each token of a row sees: those near it that are no padding.
@@ -61,8 +64,9 @@ class Window:
     def narrow(self, packing: Packing, kept: torch.Tensor) -> tuple[Packing, "Window"]:
         """Leave all but some tokens (1, kept in all) out, of rows that are packed."""
         packing, old = packing.only(kept)
-        places = self.places.expand(packing.batch, -1).gather(1, old)
         real = packing.pad(torch.ones_like(kept, dtype=torch.bool))
+        # what fills shorter rows up is near nothing
+        places = self.places.expand(packing.batch, -1).gather(1, old).masked_fill(~real, NOWHERE)
         return packing, Window(self.before, self.after, places, real)
 
 

@@ -191,6 +191,23 @@ def test_only_the_window_of_what_is_read_is_computed(padding):
         assert seen == [sum(real), 3 * 7, 3 * 7, 3 * 4, 3 * 4, 3, 3]
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_that_are_shorter_than_windows_read_as_alone(side):
+    fields = SIZES | PARTS | {"sublayer_order": "swfwf", "attention_window": 12}
+    mask = (torch.arange(30) < torch.tensor([30, 2, 17, 5])[:, None]).long()
+    mask = mask.flip(1) if side == "left" else mask
+    ids = tokens(4, 30)
+    for model in (
+        SandwichLMForSequenceClassification(SandwichLMConfig(**fields)),
+        PARBertForSequenceClassification(PARBertConfig(**fields)),
+    ):
+        randomize(model)
+        with torch.no_grad():
+            together = model(ids, attention_mask=mask).logits
+            alone = torch.cat([model(ids[i][mask[i].bool()][None]).logits for i in range(4)])
+        torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
 def test_rows_in_different_orders_keep_their_windows():
     fields = SIZES | PARTS | {"encoder_orders": ["wf", "fw"], "decoder_orders": ["wcf", "fwc"], "attention_window": 4}
     fields |= {"num_encoder_blocks": 2, "num_decoder_blocks": 1}
