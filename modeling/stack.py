@@ -136,9 +136,7 @@ class SublayerStack(nn.ModuleList):
                 layer.norm = nn.Identity()
             self.append(layer)
         self.config, self.order = config, order
-        self.indices = [self.locate(expand(other), order) for other in orders]
-        self.last_attention = [tail_start(other) - 1 for other in orders]
-        self.windows_behind = [windows_behind(other) for other in orders]
+        self.set_orders(orders)
         # a cache takes all rows of a batch at once
         self.joints = {i for i, letter in enumerate(order) if ALPHABET[letter].cache == "self"}
 
@@ -156,8 +154,14 @@ class SublayerStack(nn.ModuleList):
         """
         if sorted(expand(order)) != sorted(self.order):
             raise ValueError(f"{order!r} has other sublayers than {self.order!r}; give an order of the same letters")
-        self.indices[0], self.last_attention[0] = self.locate(expand(order), self.order), tail_start(order) - 1
-        self.windows_behind[0] = windows_behind(order)
+        self.set_orders([order, *self.orders[1:]])
+
+    def set_orders(self, orders: Sequence[str]) -> None:
+        """Run in these orders from now on, whose sublayers are among those that there are."""
+        self.orders = [*orders]
+        self.indices = [self.locate(expand(order), self.order) for order in orders]
+        self.last_attention = [tail_start(order) - 1 for order in orders]
+        self.windows_behind = [windows_behind(order) for order in orders]
 
     @staticmethod
     def locate(order: str, first: str) -> list[int]:

@@ -27,6 +27,7 @@ from sublayers.configuration.sublayer_cost import cache_bytes
 from sublayers.configuration.sublayer_order import windows_behind
 from sublayers.modeling.local_attention import Window
 from sublayers.training.convert.llama import from_llama
+from sublayers.training.convert.modern_bert import from_modern_bert
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": 400, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -116,11 +117,7 @@ def test_a_cache_holds_what_the_next_token_sees(pair):
     cache = DynamicCache(config=config)
     model(ids, past_key_values=cache, use_cache=True)
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    assert held == cache_bytes(config.sublayer_order, length=40, bytes_per_number=4, **costs(config))
-
-
-def costs(config) -> dict:
-    return {name: value for name, value in config.sizes._asdict().items() if name != "intermediate_size"}
+    assert held == cache_bytes(config.sublayer_order, length=40, bytes_per_number=4, **config.sizes._asdict())
 
 
 @pytest.fixture
@@ -132,30 +129,8 @@ def encoders():
     source = randomize(ModernBertModel(ModernBertConfig(**options)))
     rope = source.config.rope_parameters
     assert rope["full_attention"]["rope_theta"] != rope["sliding_attention"]["rope_theta"]
-    config = PARBertConfig(
-        sublayer_order="sfwfwf",
-        attention_window=8,
-        rope_parameters={"rope_theta": rope["full_attention"]["rope_theta"]},
-        local_rope_theta=rope["sliding_attention"]["rope_theta"],
-        **SIZES | PARTS | {"hidden_act": "gelu", "norm_position": "pre", "norm_bias": False, "first_norm": False},
-        layer_norm_eps=1e-5,
-    )
-    model = PARBertModel(config, add_pooling_layer=False).eval()
-    weights, old = {}, source.state_dict()
-    for i in range(3):
-        layer, s, f = f"layers.{i}.", f"layers.{2 * i}.", f"layers.{2 * i + 1}."
-        for name, part in zip("qkv", old[f"{layer}attn.Wqkv.weight"].chunk(3), strict=True):
-            weights[f"{s}mixer.{name}_proj.weight"] = part
-        weights[f"{s}mixer.o_proj.weight"] = old[f"{layer}attn.Wo.weight"]
-        gate, inner = old[f"{layer}mlp.Wi.weight"].chunk(2)
-        weights |= {f"{f}mixer.gate.weight": gate, f"{f}mixer.fc1.weight": inner}
-        weights[f"{f}mixer.fc2.weight"] = old[f"{layer}mlp.Wo.weight"]
-        weights[f"{f}norm.weight"] = old[f"{layer}mlp_norm.weight"]
-        if i:
-            weights[f"{s}norm.weight"] = old[f"{layer}attn_norm.weight"]
-    weights |= {"embed_tokens.weight": old["embeddings.tok_embeddings.weight"], "norm.weight": old["final_norm.weight"]}
-    weights |= {"embed_norm.weight": old["embeddings.norm.weight"], "embed_token_types.weight": torch.zeros(2, 32)}
-    model.load_state_dict(weights)
+    model, _ = from_modern_bert(source)
+    assert model.config.sublayer_order == "s(fw)2f"
     return source, model
 
 

@@ -1,4 +1,4 @@
-"""Today's parts equal those of transformers' models that no conversion covers, with the same weights."""
+"""Today's parts equal those of transformers' models of the same weights, where no other test has them."""
 
 import pytest
 import torch
@@ -7,8 +7,9 @@ from torch import nn
 from transformers import Gemma2Config, ModernBertConfig, ModernBertModel
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
 
-from sublayers import PARBertConfig, PARBertModel, SandwichLMConfig
+from sublayers import SandwichLMConfig
 from sublayers.modeling.attention import SelfAttention
+from sublayers.training.convert.modern_bert import from_modern_bert
 
 # of all sources, and what is called otherwise here
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
@@ -42,27 +43,8 @@ def test_a_modern_bert_of_global_attention():
     options = SIZES | {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3, "norm_eps": 1e-5}
     options |= {"cls_token_id": 0, "sep_token_id": 2}
     source = randomize(ModernBertModel(ModernBertConfig(**options)))
-    fields = SIZES | NO_DROPOUT | PARTS | {"hidden_act": "gelu", "norm_position": "pre", "norm_bias": False}
-    rope = {"rope_theta": source.config.rope_parameters["full_attention"]["rope_theta"]}
-    config = PARBertConfig(sublayer_order="(sf)3", rope_parameters=rope, layer_norm_eps=1e-5, **fields)
-    model = PARBertModel(config, add_pooling_layer=False).eval()
-    # theirs has no norm there
-    model.layers[0].norm = nn.Identity()
-    weights, old = {}, source.state_dict()
-    for i in range(3):
-        layer, s, f = f"layers.{i}.", f"layers.{2 * i}.", f"layers.{2 * i + 1}."
-        for name, part in zip("qkv", old[f"{layer}attn.Wqkv.weight"].chunk(3), strict=True):
-            weights[f"{s}mixer.{name}_proj.weight"] = part
-        weights[f"{s}mixer.o_proj.weight"] = old[f"{layer}attn.Wo.weight"]
-        gate, inner = old[f"{layer}mlp.Wi.weight"].chunk(2)
-        weights |= {f"{f}mixer.gate.weight": gate, f"{f}mixer.fc1.weight": inner}
-        weights[f"{f}mixer.fc2.weight"] = old[f"{layer}mlp.Wo.weight"]
-        weights[f"{f}norm.weight"] = old[f"{layer}mlp_norm.weight"]
-        if i:
-            weights[f"{s}norm.weight"] = old[f"{layer}attn_norm.weight"]
-    weights |= {"embed_tokens.weight": old["embeddings.tok_embeddings.weight"], "norm.weight": old["final_norm.weight"]}
-    weights |= {"embed_norm.weight": old["embeddings.norm.weight"], "embed_token_types.weight": torch.zeros(2, 32)}
-    model.load_state_dict(weights)
+    model, _ = from_modern_bert(source)
+    assert model.config.sublayer_order == "(sf)3"
     ids, mask = tokens(3, 20), torch.ones(3, 20, dtype=torch.long)
     mask[1, :6] = mask[2, -5:] = 0
     with torch.no_grad():

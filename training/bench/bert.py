@@ -19,6 +19,7 @@ from transformers import (
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
+from sublayers.training.convert.modern_bert import configure
 from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape, train_step
 
 OURS, BERT, DISTILBERT, MODERNBERT = "sublayers", "BERT", "DistilBERT", "ModernBERT"
@@ -72,9 +73,8 @@ def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
     """
     torch.manual_seed(0)
     positions = max(max(read_lengths(shape)) for shape in args.shapes)
-    sizes: dict[str, Any] = {"vocab_size": args.vocab_size, "max_position_embeddings": positions}
-    sizes |= {"hidden_size": args.hidden_size}
-    sizes |= {"num_attention_heads": args.heads}
+    sizes = {"vocab_size": args.vocab_size, "max_position_embeddings": positions}
+    sizes |= {"hidden_size": args.hidden_size, "num_attention_heads": args.heads}
     configs = modern_configs(args, sizes) if args.peer == "modernbert" else bert_configs(args, sizes)
     return {
         name: head.from_config(config).to(args.device, getattr(torch, args.dtype))  # type: ignore[attr-defined]
@@ -84,42 +84,24 @@ def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
 
 def modern_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure ModernBERT, and PAR BERT with its parts in each order."""
-    sizes = sizes | {"intermediate_size": 3 * args.hidden_size // 2}
-    tokens: dict[str, Any] = dict.fromkeys(
-        ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0
+    tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+    peer = ModernBertConfig(
+        **sizes,
+        **dict.fromkeys(tokens, 0),  # type: ignore[arg-type]
+        intermediate_size=3 * args.hidden_size // 2,
+        num_hidden_layers=args.layers,
     )
-    peer = ModernBertConfig(**sizes, **tokens, num_hidden_layers=args.layers)
-    parts: dict[str, Any] = {
-        "hidden_act": peer.hidden_activation,
-        "gated_feed_forward": True,
-        "norm_position": "pre",
-        "first_norm": False,
-        "final_norm": True,
-        "position_embedding_type": "rotary",
-        "rope_parameters": dict(peer.rope_parameters["full_attention"]),  # type: ignore[index]
-        **dict.fromkeys(("norm_bias", "attention_bias", "attention_output_bias", "mlp_bias"), False),
-        **dict.fromkeys(("dropout", "attention_dropout"), 0.0),
-    }
-    local: dict[str, Any] = {
-        "attention_window": peer.local_attention,
-        "local_rope_theta": peer.rope_parameters["sliding_attention"]["rope_theta"],  # type: ignore[index]
-    }
-    return {MODERNBERT: peer} | {
-        f"{OURS} {order}": PARBertConfig(sublayer_order=order, **sizes, **parts, **local if "w" in order else {})
-        for order in args.orders
-    }
+    return {MODERNBERT: peer} | {f"{OURS} {order}": configure(peer, order) for order in args.orders}
 
 
 def bert_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure BERT, DistilBERT with half of its layers, and PAR BERT in each order."""
     inner: dict[str, Any] = {"intermediate_size": 4 * args.hidden_size}
-    few: dict[str, Any] = {
-        name: size for name, size in sizes.items() if name not in ("hidden_size", "num_attention_heads")
-    }
     configs: dict[str, Any] = {
         BERT: BertConfig(**sizes, **inner, num_hidden_layers=args.layers),
         DISTILBERT: DistilBertConfig(
-            **few,
+            vocab_size=sizes["vocab_size"],
+            max_position_embeddings=sizes["max_position_embeddings"],
             n_layers=max(1, args.layers // 2),
             n_heads=args.heads,
             dim=args.hidden_size,

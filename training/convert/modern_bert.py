@@ -64,26 +64,14 @@ def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:
     return sublayers
 
 
-def from_modern_bert(
-    source: ModernBertPreTrainedModel, sublayer_order: str | None = None
-) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
-    """Convert ModernBERT's body, masked language model or classifier; in its own order the outputs are equal.
-
-    Another order takes over the sublayers that both have, in their order; the others keep their random weights. Its
-    first sublayer has no norm, as the first attention here.
-
-    Raises:
-        ValueError: another head, or a part that PAR BERT does not have.
-    """
-    old: Any = source.config
-    head = type(source).__name__.removeprefix("ModernBert").removesuffix("Model")
-    check_parts(source, head)
+def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
+    """Make the configuration of PAR BERT that has ModernBERT's parts, in its order or another one."""
     order = sublayer_order or "".join(f"{LETTERS[kind]}f" for kind in old.layer_types)
     local: dict[str, Any] = {
         "attention_window": old.local_attention,
         "local_rope_theta": old.rope_parameters["sliding_attention"]["rope_theta"],
     }
-    config = PARBertConfig(
+    return PARBertConfig(
         **{name: getattr(old, name) for name in SAME},
         **local if "w" in order else {},
         sublayer_order=order,
@@ -104,6 +92,22 @@ def from_modern_bert(
         type_vocab_size=1,
         untrained_first_segment=True,
     )
+
+
+def from_modern_bert(
+    source: ModernBertPreTrainedModel, sublayer_order: str | None = None
+) -> tuple[ReorderedBertPreTrainedModel, Pieces]:
+    """Convert ModernBERT's body, masked language model or classifier; in its own order the outputs are equal.
+
+    Another order takes over the sublayers that both have, in their order; the others keep their random weights. Its
+    first sublayer has no norm, as the first attention here.
+
+    Raises:
+        ValueError: another head, or a part that PAR BERT does not have.
+    """
+    old: Any = source.config
+    head = type(source).__name__.removeprefix("ModernBert").removesuffix("Model")
+    check_parts(source, head)
     name = f"PARBert{head or 'Model'}"
     model_class = next(each for each in AUTO_CLASSES[PARBertConfig].values() if each.__name__ == name)
     state = State(source.state_dict(), lambda name: name.removeprefix("model."))
@@ -117,4 +121,4 @@ def from_modern_bert(
         others |= state.take_below("head.dense", f"{part}.dense") | state.take_below("head.norm", f"{part}.norm")
         others |= state.take_below("decoder", "lm_head") | state.take_below("classifier", "classifier")
     state.refuse_rest("PAR BERT")
-    return assemble(model_class(config), sublayers, others, partly=True)
+    return assemble(model_class(configure(old, sublayer_order)), sublayers, others, partly=True)

@@ -13,6 +13,7 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.modeling.local_attention import local_mask
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import rotary_positions
 from sublayers.modeling.stack import SublayerStack
@@ -133,17 +134,17 @@ def milliseconds(
     # a mask that hides half of the keys halves the work
     is_causal = isinstance(config, SandwichLMConfig) or "c" in pool
     stack = SublayerStack(config, [pool], is_causal).eval()
-    stack.indices = [stack.locate(order, pool) for order in expanded]
-    stack.last_attention = [tail_start(order) - 1 for order in expanded]
+    stack.set_orders(expanded)
     states = torch.randn(1, length, config.hidden_size)
     rotary = rotary_positions(config)
     rotations = None if rotary is None else rotary(states, torch.arange(length)[None])
+    local = {"attention_mask": local_mask(config, is_causal, states, None)} if "w" in pool else None
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
     for read in reads:
         positions = torch.arange(length - read_positions(length)[READS[read]], length)[None]
         plan = Plan(states, read=None if read == "all" else positions)
         calls: dict[Any, Call] = {
-            order: partial(stack, states, plan, states, order=number, position_embeddings=rotations)
+            order: partial(stack, states, plan, states, order=number, position_embeddings=rotations, local_inputs=local)
             for number, order in enumerate(orders)
         }
         times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, states.device)
