@@ -10,6 +10,7 @@ from sublayers.training.folders import is_of_a_file
 # importing a command's module is slow (torch), so it waits until the command is chosen
 COMMANDS = {
     "order": ("commands.order", "draw sublayer orders and compare their costs"),
+    "list": ("commands.index", "find families, recipes, converters and results by order, family, head or task"),
     "tokenizer": ("commands.tokenizer", "train a tokenizer"),
     "pretrain": ("commands.pretrain", "train or evaluate a language model"),
     "seq2seq": ("commands.seq2seq", "train and evaluate encoder-decoders, such as for translation"),

@@ -275,7 +275,7 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     # distances have no end
     lengths = sorted({min(length, config.max_position_embeddings or length) for length in (128, 512)})
     drawn = []
-    for name, order in _orders(config):
+    for name, order in named_orders(config):
         costs = []
         for length in lengths:
             reads = read_positions(length).values()
@@ -311,7 +311,8 @@ def citation(paper: dict[str, Any]) -> str:
     )
 
 
-def _orders(config: SublayersConfig) -> list[tuple[str, str]]:
+def named_orders(config: SublayersConfig) -> list[tuple[str, str]]:
+    """Name every order of a model by the stack that runs it."""
     if not config.is_encoder_decoder:
         return [("encoder" if config.model_type.endswith("bert") else "decoder", config.sublayer_order)]
     sides = zip(("encoder", "decoder"), config.stack_orders, strict=True)

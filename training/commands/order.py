@@ -53,6 +53,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--gated", action="store_true", help="feed-forward sublayers have a gate")
     parser.add_argument("--rms", action="store_true", help="norms are RMS norms")
     parser.add_argument("--no-bias", "--no_bias", action="store_true", help="no map has a bias")
+    parser.add_argument(
+        "--decide",
+        action="store_true",
+        help="measure on this machine what each order takes, and what plain Transformer takes as long",
+    )
+    parser.add_argument("--rows", type=positive, default=1, help="of a batch, with --decide (default: 1)")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
     args = parser.parse_args(argv)
@@ -73,6 +79,17 @@ def main(argv: list[str] | None = None) -> None:
             for given, cost in costs.items()
         ]
         draw_orders(rows, args.picture)
+    if args.decide:
+        # takes seconds, which drawings need not
+        from sublayers.training.commands.decide import decide, sentences, table
+
+        orders = [cost["order"] for cost in costs.values()]
+        times = decide(orders, args)
+        if args.json:
+            print(json.dumps(times, indent=2))
+        else:
+            Console().print(table(orders, times), *sentences(orders, times), sep="\n")
+        return
     if args.json:
         print(json.dumps(costs, indent=2))
         return

@@ -112,6 +112,16 @@ class Recipe(NamedTuple):
 OWN = {"modern"}
 
 
+def make_recipe(command: str, name: str) -> tuple[str, Recipe]:
+    """Return the flags of a command that a recipe and its data stand for, and what the command makes of them.
+
+    Raises:
+        ValueError: there is no such recipe, or it trains several models.
+    """
+    flags = f"{name} {DATA[command]} {COLUMNS.get(name, '')}".strip()
+    return flags, MAKERS[command](flags.split())
+
+
 def recipe_card(name: str) -> str:
     """Describe a recipe in Markdown with the Hub's metadata: its orders, sizes, costs, command, settings and results.
 
@@ -119,8 +129,7 @@ def recipe_card(name: str) -> str:
         ValueError: there is no such recipe, or it trains several models.
     """
     [command, *_] = [command for command in MAKERS if name in recipes(command)] or ["seq2seq"]
-    flags = f"{name} {DATA[command]} {COLUMNS.get(name, '')}".strip()
-    recipe = MAKERS[command](flags.split())
+    flags, recipe = make_recipe(command, name)
     drawn = stacks(recipe.config)
     header = takewhile(lambda line: line.startswith("#"), recipes(command)[name].read_text("utf-8").splitlines())
     with torch.device("meta"):

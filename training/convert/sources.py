@@ -71,8 +71,22 @@ CLASSES: dict[str, dict[str, Any]] = {
 }
 # no head here tells which words were replaced, which is what the body was trained for
 BODIES = {"ElectraForPreTraining": "ElectraModel"}
-# the model_type of folders that can be converted
-KNOWN = [*CLASSES, *ENCODERS, MODEL_TYPE]
+# by the model_type of folders that can be converted, that of what they become
+FAMILIES = {
+    **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
+    **dict.fromkeys(["gpt2", *DECODERS], "sandwich_lm"),
+    **dict.fromkeys([*ENCODERS, "modernbert"], "par_bert"),
+    MODEL_TYPE: "par_transformer_xl",
+}
+# the same of checkpoints that are files
+CHECKPOINTS = {
+    "fairseq: language model": "sandwich_lm",
+    "fairseq: Transformer, Macaron, LightConv, DynamicConv": "sandwich_seq2seq",
+    "fairseq: Macaron BERT": "macaron_bert",
+    "fairseq: IOT": "iot_seq2seq",
+    "Transformer-XL": "par_transformer_xl",
+    "adaptive span": "sandwich_char_lm",
+}
 # by one of these, a folder has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -115,8 +129,9 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
     model_type = config.get("model_type")
     if model_type in UNCOVERED:
         raise ValueError(f"{source} holds {model_type!r}, whose {UNCOVERED[model_type]} no model here has")
-    if model_type not in KNOWN:
-        raise ValueError(f"{source} holds {model_type!r}; of transformers' models, {', '.join(KNOWN)} can be converted")
+    if model_type not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise ValueError(f"{source} holds {model_type!r}; of transformers' models, {known} can be converted")
     if config.get("quantization_config"):
         raise ValueError(f"{source} holds quantized weights; dequantize them and save that first")
     model_class: Any

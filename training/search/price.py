@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from transformers.cache_utils import Cache, DynamicCache
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
@@ -13,6 +14,7 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.local_attention import local_mask
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import rotary_positions
@@ -112,15 +114,16 @@ def _measured(config: SublayersConfig, letters: str, length: int, read: str) -> 
 
 @torch.inference_mode()
 def milliseconds(
-    config: SublayersConfig, orders: list[str], length: int, reads: list[str]
+    config: SublayersConfig, orders: list[str], length: int, reads: list[str], rows: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Measure how long stacks of these orders take for one sequence, in turn, as the median of some rounds.
+    """Measure how long stacks of these orders take for some sequences, in turn, as the median of some rounds.
 
     Args:
         config: of the family, with its sizes.
         orders: what is run; all share their sublayers, so that many need little memory.
-        length: tokens of the sequence and, for cross-attention, of its source.
-        reads: which positions are read, see `price`.
+        length: tokens of a sequence and, for cross-attention, of its source.
+        reads: which positions are read, see `price`; "next" is a token that is generated behind them, by a decoder.
+        rows: how many sequences.
 
     Raises:
         ValueError: the family has memory, whose stacks need more than a sequence.
@@ -135,19 +138,38 @@ def milliseconds(
     is_causal = isinstance(config, SandwichLMConfig) or "c" in pool
     stack = SublayerStack(config, [pool], is_causal).eval()
     stack.set_orders(expanded)
-    states = torch.randn(1, length, config.hidden_size)
+    run_in_onednn(stack)
+    text = torch.randn(rows, length, config.hidden_size)
     rotary = rotary_positions(config)
-    rotations = None if rotary is None else rotary(states, torch.arange(length)[None])
-    local = {"attention_mask": local_mask(config, is_causal, states, None)} if "w" in pool else None
+
+    def run(order: int, states: torch.Tensor, plan: Plan, cache: Cache | None = None) -> None:
+        start = 0 if cache is None else cache.get_seq_length()
+        positions = torch.arange(start, start + states.shape[1])[None]
+        mask = local_mask(config, is_causal, states, None, cache) if "w" in pool else None
+        stack(
+            states,
+            plan,
+            text,
+            order=order,
+            position_embeddings=None if rotary is None else rotary(states, positions),
+            local_inputs={"attention_mask": mask},
+            past_key_values=cache,
+        )
+
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
+    if "next" in reads:
+        # by it the cache knows what each slot keeps
+        config.sublayer_order = pool
     for read in reads:
-        positions = torch.arange(length - read_positions(length)[READS[read]], length)[None]
-        plan = Plan(states, read=None if read == "all" else positions)
-        calls: dict[Any, Call] = {
-            order: partial(stack, states, plan, states, order=number, position_embeddings=rotations, local_inputs=local)
-            for number, order in enumerate(orders)
-        }
-        times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, states.device)
+        positions = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
+        plan = Plan(text, read=None if read == "all" else positions)
+        calls: dict[Any, Call] = {}
+        for number, order in enumerate(orders):
+            calls[order] = partial(run, number, text, plan)
+            if read == "next":
+                run(number, text, plan, cache := DynamicCache(config=config))
+                calls[order] = partial(run, number, text[:, -1:], Plan(text[:, -1:]), cache)
+        times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, text.device)
         for order in orders:
             found[order][read] = median(times[order])
     return found

@@ -6,6 +6,7 @@ import torch
 
 from sublayers import SandwichLMConfig, SandwichLMModel
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
+from sublayers.training.commands.decide import sentences
 from sublayers.training.commands.order import main
 
 
@@ -43,6 +44,41 @@ def test_drawing_wraps_at_the_width(capsys, monkeypatch):
     main(["s11f11"])
     rows = capsys.readouterr().out.splitlines()[1:4]
     assert [re.sub(" ", "", row) for row in rows] == ["s" * 10, "s" + "f" * 9, "ff"]
+
+
+def test_it_is_decided_by_what_is_read(monkeypatch):
+    monkeypatch.setattr("sublayers.training.commands.decide.WORTH_IT", 0.9)
+    plain = {"sf": 10.0, "(sf)2": 20.0, "(sf)3": 30.0}
+    times = {
+        128: {
+            "one position": {"(sf)3": 30.0, "s3f3": 21.0, **plain},
+            "every position": {"(sf)3": 30.0, "s3f3": 28.0, **plain},
+            "the next token": {"(sf)3": 30.0, "s3f3": 9.0, **plain},
+        }
+    }
+    assert [*sentences(["(sf)3", "s3f3"], times)] == [
+        "one position of 128: s3f3 takes 0.70 of (sf)3, as long as the plain (sf)2.",
+        "every position of 128: nothing here is faster than (sf)3, so take that one.",
+        "the next token of 128: s3f3 takes 0.30 of (sf)3, less than any plain Transformer.",
+    ]
+    assert [*sentences(["(sf)3", "(sf)2"], times)] == []
+
+
+def test_decisions_are_measured(capsys):
+    sizes = ["--hidden-size", "8", "--heads", "2", "--lengths", "6", "--attention-window", "3", "--rows", "2"]
+    main(["(sf)2", "sfwf", *sizes, "--decide", "--json"])
+    measured = json.loads(capsys.readouterr().out)["6"]
+    assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
+    for times in measured.values():
+        assert [*times] == ["(sf)2", "sfwf", "sf"]
+        assert all(time > 0 for time in times.values())
+    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide"])
+    assert len(re.findall("of 6: ", capsys.readouterr().out)) == 4
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w and f"):
+        main(["(sf)2", "scf", "--decide"])
 
 
 def test_table_compares_with_the_first_order(capsys):

@@ -36,7 +36,7 @@ from transformers import (
 from sublayers.training.commands.convert import main
 from sublayers.training.convert.bert import from_macaron_bert
 from sublayers.training.convert.language_models import from_fairseq_lm
-from sublayers.training.convert.sources import KNOWN
+from sublayers.training.convert.sources import FAMILIES
 from sublayers.training.convert.weights import place
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -191,7 +191,7 @@ def test_the_help_names_all_models_that_folders_can_hold(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["--help"])
     printed = capsys.readouterr().out.lower().replace("-", "")
-    assert [name for name in KNOWN if name.replace("-", "") not in printed] == []
+    assert [name for name in FAMILIES if name.replace("-", "") not in printed] == []
 
 
 def macaron_state(layers=2, size=8):

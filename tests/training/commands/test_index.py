@@ -1,0 +1,60 @@
+import json
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from sublayers.auto_models import AUTO_CLASSES
+from sublayers.training import cli
+from sublayers.training.flags import RECIPES
+
+
+@pytest.fixture
+def found(capsys):
+    def find(*flags):
+        cli.main(["list", *flags, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    return find
+
+
+def names(found, kind=None):
+    return {entry["name"] for entry in found if kind in (None, entry["kind"])}
+
+
+def test_everything_is_listed(found):
+    listed = found()
+    assert names(listed, "family") == {config.model_type for config in AUTO_CLASSES}
+    files = {f"{path.parent.name} {path.stem}" for path in RECIPES.rglob("*.yaml")}
+    assert {name for name in files if name.split()[0] in ("pretrain", "seq2seq")} == names(listed, "recipe")
+    assert {"bert", "llama", "transfo-xl", "adaptive span"} <= names(listed, "converter")
+    assert {entry["family"] for entry in listed} == names(listed, "family")
+
+
+def test_an_order_is_asked_for_in_either_form(found):
+    assert "par_bert" in names(found("sff*"), "family")
+    assert "par_bert" in names(found("(sff)5f9"), "family")
+    assert names(found("s5(sf)19f5")) == {"sandwich_char_lm", "pretrain sandwich_enwik8"}
+    assert found("w*") == []
+
+
+def test_heads_and_tasks_are_what_auto_classes_and_pipelines_load(found):
+    listed = found("--kind", "family", "--head", "MaskedLM")
+    assert names(listed) == {c.model_type for c, heads in AUTO_CLASSES.items() if AutoModelForMaskedLM in heads}
+    assert names(listed) == names(found("--kind", "family", "--task", "fill-mask"))
+    generating = names(found("--kind", "family", "--task", "text-generation"))
+    assert generating == {c.model_type for c, heads in AUTO_CLASSES.items() if AutoModelForCausalLM in heads}
+
+
+def test_filters_are_combined(found):
+    listed = found("--family", "bert", "--kind", "recipe")
+    assert names(listed) == {"pretrain macaron_bert", "pretrain nvlamb_phase1", "pretrain nvlamb_phase2"}
+    assert found("(fsf)12", "--family", "par") == []
+
+
+def test_the_table_shows_each_once(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    cli.main(["list", "--family", "par_bert"])
+    printed = capsys.readouterr().out
+    for word in ("(sff)5f9", "QuestionAnswering", "pretrain nvlamb_phase1", "roberta"):
+        assert word in printed
+    assert "translation" not in printed

@@ -1,0 +1,102 @@
+"""What `sublayers order --decide` measures: how long orders take for what is read, and which plain one does, too."""
+
+import argparse
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from sublayers.configuration.configuration_par_bert import PARBertConfig
+from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.sublayer_order import counts, expand, interleaved
+from sublayers.training.search.price import milliseconds
+
+# by what is read, its name in `milliseconds`
+READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}
+# less is what another run may take away
+WORTH_IT = 0.95
+CAPTION = (
+    "Milliseconds of the sublayers, without embeddings and head; in brackets the ratio to the first order, and the "
+    "plain Transformer with most layers that takes no longer. The next token is generated behind the others, with a "
+    "cache. Time is half of the answer: in most of our studies, fewer plain layers of equal time were as good."
+)
+
+# milliseconds by length, what is read, and order
+Times = dict[int, dict[str, dict[str, float]]]
+
+
+def decide(orders: list[str], args: argparse.Namespace) -> Times:
+    """Measure stacks of these orders, and plain ones with up to as many layers, for everything that may be read.
+
+    Raises:
+        ValueError: an order of other letters than s, w and f.
+    """
+    for order in orders:
+        if foreign := sorted({*expand(order)} - {*"swf"}):
+            raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w and f")
+    layers = max(1, *(-(-len(expand(order)) // 2) for order in orders))
+    both = [*dict.fromkeys([*orders, *(interleaved(layer) for layer in range(1, layers + 1))])]
+    sizes = {
+        "hidden_size": args.hidden_size,
+        "intermediate_size": args.intermediate_size or 4 * args.hidden_size,
+        "num_attention_heads": args.heads,
+        "num_key_value_heads": args.key_value_heads,
+        "head_dim": args.head_dim,
+        "attention_window": args.attention_window if any(counts(order)["w"] for order in orders) else None,
+        "qk_norm": args.qk_norm,
+        "gated_feed_forward": args.gated,
+        "norm_type": "rms" if args.rms else "layer",
+        "max_position_embeddings": 2 * max(args.lengths),
+        **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
+        **({"position_embedding_type": "rotary"} if args.rotary else {}),
+    }
+    order = "".join(map(expand, orders))
+    encoder, decoder = (family(sublayer_order=order, **sizes) for family in (PARBertConfig, SandwichLMConfig))
+    times: Times = {}
+    for length in args.lengths:
+        measured = milliseconds(encoder, both, length, [*READS.values()][:-1], args.rows)
+        generated = milliseconds(decoder, both, length, ["next"], args.rows)
+        times[length] = {
+            name: {order: (measured[order] | generated[order])[read] for order in both} for name, read in READS.items()
+        }
+    return times
+
+
+def is_plain(order: str) -> bool:
+    """Say whether an order is that of a plain Transformer."""
+    return order == interleaved(counts(order)["s"])
+
+
+def plain_for(order: str, times: dict[str, float]) -> str | None:
+    """Find the plain Transformer with most layers that takes no longer than an order, if there is one."""
+    affordable = [each for each in times if is_plain(each) and times[each] <= times[order]]
+    return max(affordable, key=lambda each: counts(each)["s"], default=None)
+
+
+def table(orders: list[str], times: Times) -> Table:
+    """Draw the times: a row for each length and what is read there, a column for each order."""
+    drawn = Table("", *orders, caption=CAPTION, caption_justify="left")
+    for length, reads in times.items():
+        for read, measured in reads.items():
+            cells = [f"{measured[orders[0]]:,.1f}"]
+            for order in orders[1:]:
+                ratio = f"{measured[order] / measured[orders[0]]:.2f}"
+                cells.append(f"{measured[order]:,.1f} ({ratio}, {plain_for(order, measured) or 'none'})")
+            drawn.add_row(f"{read} of {length}", *cells)
+        drawn.add_section()
+    return drawn
+
+
+def sentences(orders: list[str], times: Times) -> Iterator[str]:
+    """Say for each length and what is read there which order is the fastest, or that none is worth it."""
+    first, *others = orders
+    others = [order for order in others if not is_plain(order)]
+    for length, reads in times.items():
+        for read, measured in reads.items() if others else ():
+            best = min(others, key=lambda order: measured[order])
+            ratio, plain = measured[best] / measured[first], plain_for(best, measured)
+            if ratio > WORTH_IT:
+                yield f"{read} of {length}: nothing here is faster than {first}, so take that one."
+            elif plain is None:
+                yield f"{read} of {length}: {best} takes {ratio:.2f} of {first}, less than any plain Transformer."
+            else:
+                yield f"{read} of {length}: {best} takes {ratio:.2f} of {first}, as long as the plain {plain}."

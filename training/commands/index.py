@@ -1,0 +1,111 @@
+"""`sublayers list`: find what there is, by order, family, head or task."""
+
+import argparse
+import json
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from sublayers.training.flags import recipes
+
+KINDS = ("family", "recipe", "converter", "result")
+
+
+class Entry(NamedTuple):
+    """One thing that there is.
+
+    Attributes:
+        kind: of `KINDS`.
+        name: what to ask for: a model type, a recipe behind its command, a model type of transformers, a result.
+        family: the model type.
+        orders: of its stacks, in canonical form.
+        heads: the Auto classes that load it.
+        tasks: the pipelines that run it.
+    """
+
+    kind: str
+    name: str
+    family: str
+    orders: list[str] = []
+    heads: list[str] = []
+    tasks: list[str] = []
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print what fits as a table, or as JSON."""
+    parser = argparse.ArgumentParser(prog="sublayers list", description=__doc__)
+    parser.add_argument("order", nargs="?", help="what an order has to look like, such as 's*f*'; expanded or not")
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--family", help="a model type, such as par_bert, or a part of it")
+    parser.add_argument("--head", help="an Auto class, such as AutoModelForMaskedLM, or a part of it")
+    parser.add_argument("--task", help="of a pipeline, such as text-classification")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    args = parser.parse_args(argv)
+    found = [entry for entry in entries() if fits(entry, args)]
+    if args.json:
+        print(json.dumps([entry._asdict() for entry in found], indent=2))
+    else:
+        Console().print(*tables(found), sep="\n")
+
+
+def entries() -> Iterator[Entry]:
+    """Collect what there is, from the tables by which it works."""
+    # takes seconds, which --help need not
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    from sublayers.auto_models import AUTO_CLASSES
+    from sublayers.hub.model_card import named_orders
+    from sublayers.tasks.table import PIPELINES
+    from sublayers.training.commands.recipe_card import MAKERS, make_recipe
+    from sublayers.training.convert.sources import CHECKPOINTS, FAMILIES
+
+    known: dict[str, Any] = SUPPORTED_TASKS
+    of_texts = {task: row for task, row in known.items() if row["type"] == "text"}
+    tasks = [(task, auto_class) for task, row in of_texts.items() for auto_class in row["pt"]]
+    tasks += [(task, auto_class) for task, (_, auto_class) in PIPELINES.items()]
+
+    def entry(kind: str, name: str, config: Any, heads: Collection[Any]) -> Entry:
+        orders = [order for _, order in named_orders(config)]
+        names = [head.__name__ for head in heads]
+        return Entry(kind, name, config.model_type, orders, names, sorted({t for t, head in tasks if head in heads}))
+
+    for config_class, heads in AUTO_CLASSES.items():
+        yield entry("family", config_class.model_type, config_class(), heads)
+    for command in MAKERS:
+        for name in recipes(command):
+            _, recipe = make_recipe(command, name)
+            yield entry("recipe", f"{command} {name}", recipe.config, [recipe.auto_class])
+    for source, family in {**FAMILIES, **CHECKPOINTS}.items():
+        yield Entry("converter", source, family)
+
+
+def fits(entry: Entry, args: argparse.Namespace) -> bool:
+    """Say whether an entry is asked for."""
+    from sublayers.configuration.sublayer_order import expand
+
+    spelled = [*entry.orders, *map(expand, entry.orders)]
+    return (
+        args.kind in (None, entry.kind)
+        and (args.order is None or any(fnmatchcase(order, args.order) for order in spelled))
+        and (args.family or "") in entry.family
+        and (args.head is None or any(args.head in head for head in entry.heads))
+        and args.task in (None, *entry.tasks)
+    )
+
+
+def tables(found: list[Entry]) -> Iterator[Table]:
+    """Draw entries: a table for each kind, a row for each, and only columns that say something."""
+    for kind, group in groupby(found, lambda entry: entry.kind):
+        rows = [entry._asdict() for entry in group]
+        says = {"name": True, "family": any(row["family"] != row["name"] for row in rows)}
+        says |= {name: any(row[name] for row in rows) for name in ("orders", "heads")}
+        columns = [name for name in says if says[name]]
+        drawn = Table(Column("name", no_wrap=True), *columns[1:], title=kind, title_justify="left")
+        for row in rows:
+            cells = (row[name] if isinstance(row[name], str) else ", ".join(row[name]) for name in columns)
+            drawn.add_row(*(cell.replace("AutoModelFor", "") for cell in cells))
+        yield drawn
