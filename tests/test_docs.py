@@ -53,9 +53,13 @@ def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    api, command_line = ((tmp_path / "docs" / f"{page}.html").read_text() for page in ("api", "command_line"))
+    api, command_line, orders = (
+        (tmp_path / f"docs/{page}.html").read_text() for page in ("api", "command_line", "orders")
+    )
     assert [name for name in sublayers.__all__ if f'id="sublayers.{name}"' not in api] == []
+    assert "# act(gate(x)) * fc1(x) in the place of act(fc1(x))" in api
     assert [name for name in cli.COMMANDS if f"usage: sublayers {name} " not in command_line] == []
+    assert 'aria-label="interleaved(6) = (sf)6, sandwich(6,2) = s2(sf)4f2, ' in orders
 
 
 def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatch):
