@@ -38,12 +38,17 @@ quick: $(VENV)/.installed  ## lint, check the types, run the tests that find mos
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
-	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test,ecosystem]'
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test,ecosystem,docs]'
 	@touch $@
 
 .PHONY: test
 test: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests
 	$(call check,$(ECOSYSTEM))
+
+# autodoc and the pictures of orders import the package
+.PHONY: docs
+docs: $(ECOSYSTEM)/.installed  ## build the documentation: build/site/docs/index.html
+	$(ECOSYSTEM)/bin/python -m sphinx -W --keep-going -c docs . build/site
 
 # of what both files name, the first is taken
 $(OLDEST)/.installed: setup.cfg pyproject.toml constraints.txt constraints-oldest.txt

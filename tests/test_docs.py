@@ -1,0 +1,95 @@
+"""What the documentation shows is run, so that it stays true, and its pages are built."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from families import small
+from hub_repository import ANN
+from snippets import blocks, check_command, commands, run_python
+
+import sublayers
+from sublayers import PARBertConfig, PARBertForSequenceClassification
+from sublayers.training import cli
+from sublayers.training.commands import push
+from sublayers.training.data.tokenizers import train_tokenizer
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {str(path.relative_to(ROOT / "docs")): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
+# speaks to a server
+ON_THE_HUB = PAGES["how_to/publish.md"]
+SNIPPETS = [page for page, text in PAGES.items() if blocks("python", text) and text != ON_THE_HUB]
+COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text, "sublayers")]
+
+pytest_plugins = ["hub_server"]
+
+
+@pytest.mark.parametrize("page", SNIPPETS)
+def test_python_snippets_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python(PAGES[page], page)
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[" ".join([page, *words[1:3]]) for page, words in COMMANDS])
+def test_commands_are_understood(page, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    check_command(words, monkeypatch)
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    called = [words[1] for text in PAGES.values() for words in commands(text, "make")]
+    assert called
+    assert {*called} <= {*targets}
+
+
+def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_path):
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    api, command_line, orders = (
+        (tmp_path / f"docs/{page}.html").read_text() for page in ("api", "command_line", "orders")
+    )
+    assert [name for name in sublayers.__all__ if f'id="sublayers.{name}"' not in api] == []
+    assert "# act(gate(x)) * fc1(x) in the place of act(fc1(x))" in api
+    assert [name for name in cli.COMMANDS if f"usage: sublayers {name} " not in command_line] == []
+    assert 'aria-label="interleaved(6) = (sf)6, sandwich(6,2) = s2(sf)4f2, ' in orders
+
+
+def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = train_tokenizer(["Who has never heard of it?"], "wordpiece", 60)
+    PARBertForSequenceClassification(small(PARBertConfig, vocab_size=len(tokenizer))).save_pretrained("mine")
+    tokenizer.save_pretrained("mine")
+    push.main(["mine", "ann/par-bert"])
+
+    for number, block in enumerate(blocks("python", ON_THE_HUB)):
+        # who does not import the package does not have it, and everybody starts with an empty cache
+        script = block if "import sublayers" in block else f"import sys\nsys.modules['sublayers'] = None\n{block}"
+        environment = hub.environment(tmp_path / f"home{number}")
+        run = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        if "classify" in block:
+            assert "LABEL_" in run.stdout
+
+    for name in ("train.jsonl", "dev.jsonl"):
+        rows = [{"sentence": f"has it {i}", "label": i % 2, "idx": i} for i in range(4)]
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for _, *command in commands(ON_THE_HUB, "sublayers"):
+        settings = (
+            ["--max_length", "16", "--report_to", "none", "--num_train_epochs", "1"] if command[0] == "glue" else []
+        )
+        # what training has published is there already
+        cli.main([*command, *settings, *(["--overwrite"] if command[0] == "push" else [])])
+    files = hub.repositories["ann/par-bert-sst2"].files()
+    assert {"model.safetensors", "tokenizer.json", "modeling_par_bert.py", "LICENSE", "README.md"} <= files.keys()
+    assert "sublayers glue --task_name sst2" in files["README.md"].content.decode()
+    assert not any(ANN.encode() in file.content for file in files.values())
