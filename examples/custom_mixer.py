@@ -1,0 +1,30 @@
+"""Add a letter to the order language, `g`, a gate of each channel: `python examples/custom_mixer.py`."""
+
+import torch
+from torch import nn
+
+from sublayers import PARBertConfig, PARBertModel
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.modeling.stack import BUILDERS
+from sublayers.modeling.sublayer import Sublayer
+
+
+class Gate(nn.Module):
+    """Weigh what each channel holds: (batch, length, hidden) -> the same, and no attention weights."""
+
+    reads_source = False
+
+    def __init__(self, config):
+        super().__init__()
+        self.output_map = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states, **kwargs):
+        """Run for each position on its own."""
+        return self.output_map(hidden_states).sigmoid() * hidden_states, None
+
+
+ALPHABET["g"] = ALPHABET["f"]._replace(name="gate", multiply_adds=lambda sizes, work: work.read * sizes.hidden_size**2)
+BUILDERS["g"] = lambda config, order, index, is_causal: Sublayer(config, Gate(config))
+sizes = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}
+config = PARBertConfig(sublayer_order="(sfg)2f", **sizes)
+print(PARBertModel(config)(torch.tensor([[2, 11, 7, 3]])).last_hidden_state.shape)
