@@ -7,9 +7,12 @@ in `STS-B ratio to BERT`.
 import csv
 import re
 import subprocess
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from statistics import mean, stdev
+
+from rich.console import Console
 
 PROVENANCE = ("seeds", "data", "machine", "date", "commit", "command")
 
@@ -23,23 +26,16 @@ def score(name: str, values: list[float], digits: int = 1) -> Row:
     return {name: f"{mean(values):.{digits}f}", f"{name} ±": deviation}
 
 
-def write(
-    rows: list[Row],
-    file: Path,
-    command: list[str],
-    data: str = "",
-    device: str = "cpu",
-    packages: dict[str, str] | None = None,
-) -> None:
-    """Write rows into a new file or in place of an older one, and in each how it was made.
+def provenance(
+    command: list[str], data: Iterable[str] = (), device: str = "cpu", packages: dict[str, str] | None = None
+) -> Row:
+    """Tell how figures are made that are measured now.
 
     Args:
-        rows: `model`, `order` and `parameters` first, then what was measured, and `seeds`.
-        file: for the rows.
         command: the words of the command line behind `sublayers`.
-        data: what was read.
-        device: on which it was measured.
-        packages: versions of more packages, beside those that every row names.
+        data: names of what is read.
+        device: on which it is measured.
+        packages: versions of more packages, beside those that are always told.
     """
     # take seconds, which tables need not
     import torch
@@ -48,18 +44,35 @@ def write(
     from sublayers.training.trainers.publish import without_tokens
 
     on = machine(torch.device(device)) | (packages or {})
-    about = {
-        "data": data,
+    return {
+        "data": ", ".join(data),
         "date": on.pop("date")[:10],
         "machine": ", ".join([on.pop("processor"), *(f"{name} {value}" for name, value in on.items())]),
         "commit": commit(),
         "command": without_tokens(["sublayers", *command]),
     }
-    names = dict.fromkeys(name for row in rows for name in row if name not in PROVENANCE)
+
+
+def write(rows: list[Row], file: Path, about: Row) -> None:
+    """Write rows into a new file or in place of an older one.
+
+    Args:
+        rows: `model`, `order` and `parameters` first, then what was measured, and `seeds`.
+        file: for the rows.
+        about: their `provenance`.
+    """
+    given = dict.fromkeys(name for row in rows for name in row)
+    names = [name for shown in measured(rows) for name in given if name == shown or name.startswith(_beside(shown))]
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [*names, *PROVENANCE], restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(row | about for row in rows)
+
+
+def report(rows: list[Row], folder: Path, about: Row) -> None:
+    """Write rows as `results.csv` into a folder, see `write`, and print them as a table in Markdown."""
+    write(rows, folder / "results.csv", about)
+    Console().print(table(rows), soft_wrap=True, markup=False, highlight=False)
 
 
 def commit() -> str:
@@ -88,8 +101,7 @@ def read(file: Path) -> list[Row]:
 def measured(rows: list[Row]) -> list[str]:
     """Name the columns that a table shows: no provenance, and no deviations and ratios, which stand beside others."""
     names = dict.fromkeys(name for row in rows for name in row if name not in PROVENANCE)
-    beside = tuple(f"{name} {what}" for name in names for what in ("±", "ratio"))
-    return [name for name in names if not name.startswith(beside)]
+    return [name for name in names if not any(name.startswith(_beside(other)) for other in names)]
 
 
 def table(rows: list[Row], columns: dict[str, str] | None = None) -> str:
@@ -110,6 +122,10 @@ def source(rows: list[Row]) -> str:
     shared = {name: each.pop() for name, each in values.items() if len(each) == 1}
     forms = {"command": "`{}`", "seeds": "seeds {}", "data": "{}", "machine": "{}", "date": "{}", "commit": "commit {}"}
     return "How: " + "; ".join(form.format(shared[name]) for name, form in forms.items() if name in shared)
+
+
+def _beside(name: str) -> tuple[str, str]:
+    return f"{name} ±", f"{name} ratio"
 
 
 def _cell(row: Row, name: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sublayers.training import cli, results
-from sublayers.training.results import commit, read, score, source, table, write
+from sublayers.training.results import commit, provenance, read, score, source, table, write
 
 ROWS = [
     {"model": "BERT", "order": "(sf)2", "parameters": "1234567", "SST-2": "70.0", "SST-2 ±": "", "step (ms)": "1000.5"},
@@ -50,11 +50,11 @@ def test_files_say_how_their_rows_were_made(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "abc1234")
     rows = [{**ROWS[0], "seeds": "0"}, {**ROWS[1], "seeds": "0, 1"}]
     command = ["study", "bert", "--hub_token", "hf_secret", "--order", "(sf)2"]
-    write(rows, tmp_path / "out.csv", command, "some, words", packages={"onnxruntime": "1.2"})
+    about = provenance(command, ["some", "words"], packages={"onnxruntime": "1.2"})
+    write(rows, tmp_path / "out.csv", about)
     with (tmp_path / "out.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
-    provenance = [*first][-6:]
-    assert provenance == ["seeds", "data", "machine", "date", "commit", "command"]
+    assert [*first][-6:] == ["seeds", "data", "machine", "date", "commit", "command"]
     assert (first["model"], first["parameters"], first["step (ms) ratio to BERT"]) == ("BERT", "1234567", "")
     assert (first["data"], first["commit"]) == ("some, words", "abc1234")
     assert first["command"] == "sublayers study bert --order '(sf)2'"
