@@ -16,7 +16,6 @@ from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.results import Row, provenance, report, score
 from sublayers.training.studies.run_once import run_once
-from sublayers.training.trainers.publish import describe_data
 
 # what a classifier reads in the cost that is drawn
 LENGTH = 128
@@ -124,6 +123,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
         if runs:
             found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
+    # takes seconds, which --help need not
+    from sublayers.training.trainers.publish import describe_data
+
     data = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
     tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
     about = provenance(["study", "bert", *argv], [*(part["name"] for part in data), *tasks])
