@@ -24,6 +24,7 @@ OTHERS = (
     r"\b\d+\.\d+ (M (words|tokens)|epochs)\b",
     r"\b(dropout|smoothing|weight decay|probabilities \|) (of )?\d+\.\d+",
 )
+OF_A_PAPER = re.compile(r"\b(papers?|authors|their figures|(section|Table) \d)")
 NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*\.\d+)(?![\d.]*\w|e)( M\b)?")
 
 
@@ -44,8 +45,8 @@ def numbers(text: str) -> list[str]:
     for other in OTHERS:
         text = re.sub(other, " ", text, flags=re.DOTALL)
     text = re.sub(r"^#+ [^\n]*\bpapers?'s? results.*?(?=^#|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
-    sentences = re.split(r"(?<=[.:;?])\s+|\n\n|\n(?=[|*-] )", text)
-    ours = [sentence for sentence in sentences if not re.search(r"\b(papers?|authors|their figures)\b", sentence)]
+    sentences = re.split(r"(?<=[.;?])\s+|\n\n|\n(?=[|*-] )", text)
+    ours = [sentence for sentence in sentences if not OF_A_PAPER.search(sentence)]
     return [match[0] for sentence in ours for match in NUMBER.finditer(sentence)]
 
 

@@ -89,7 +89,7 @@ def test_the_commit_is_that_of_the_code_and_of_no_repository_around_it(tmp_path,
     assert commit() == ""
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "the package")
-    git(tmp_path, "tag", "v1")
+    git(tmp_path, "tag", "-a", "v1", "-m", "a release")
     assert commit() == git(tmp_path, "rev-parse", "--short", "HEAD")
     module.write_text("changed")
     assert commit().endswith("-dirty")
