@@ -61,6 +61,10 @@ $(OLDEST)/.installed: setup.cfg pyproject.toml constraints.txt constraints-oldes
 test-oldest: $(OLDEST)/.installed  ## run all tests with the oldest transformers
 	$(OLDEST)/bin/pytest --numprocesses 2
 
+.PHONY: results
+results: $(VENV)/.installed  ## write the tables of figures again, from results/
+	$(BIN)/sublayers results README.md model_cards/*.md $(shell find docs -name '*.md' 2> /dev/null)
+
 .PHONY: clean
 clean:  ## remove the environments and the caches
 	rm -rf $(VENV) $(ECOSYSTEM) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from snippets import blocks, check_command, commands, run_python
 
+from sublayers.auto_models import AUTO_CLASSES
+from sublayers.hub.model_card import named_orders
+from sublayers.training.flags import recipes
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +38,18 @@ def test_make_targets_exist():
 def test_commands_are_understood(words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     check_command(words, monkeypatch)
+
+
+def test_the_table_has_every_family_with_its_default_orders():
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
+    for config_class in AUTO_CLASSES:
+        name = config_class.__name__.removesuffix("Config")
+        [row] = [row for row in rows if row.startswith(f"| `{name}`")]
+        assert f"model_cards/{config_class.model_type}.md" in row
+        orders = [order for _, order in named_orders(config_class())]
+        assert len(orders) > 2 or all(f"`{order}`" in row for order in orders)
+        for recipe in re.findall("`([a-z0-9]+_?[a-z0-9_]*)`", row.split("|")[4]):
+            assert recipe in {**recipes("pretrain"), **recipes("seq2seq")}
 
 
 def test_linked_files_exist():

@@ -33,6 +33,7 @@ COMMANDS = {
         "write a model's folder with its code and card, or as a graph for other programs",
     ),
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
+    "results": ("commands.results", "write the tables of documents again, from files of figures"),
     "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
 # what to install for a module that is in no extra of a user's

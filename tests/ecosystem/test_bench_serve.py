@@ -38,18 +38,19 @@ def test_compares_models_within_each_runtime(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(serve, "time_in_turn", times)
     flags = ["--shapes", "1x9", "2x5", "--runtimes", *RUNTIMES, "--thread-counts", "1"]
     cli.main(["bench", "serve", *SIZES, *flags, "--output-dir", str(tmp_path / "out")])
-    rows = pd.read_csv(tmp_path / "out" / "serve.csv")
-    assert [*zip(rows["runtime"], rows["shape"], rows["model"], strict=True)] == [
-        (runtime, shape, model) for runtime in RUNTIMES for shape in ("1x9", "2x5") for model in MODELS
+    rows = pd.read_csv(tmp_path / "out" / "results.csv", keep_default_na=False)
+    assert [*rows["model"]] == MODELS
+    assert [*rows["order"]] == ["", "", "", "s2f2"]
+    assert [name for name in rows if name.endswith("(ms)") and name[:4] != "95th"] == [
+        f"{runtime} {shape} threads 1 (ms)" for runtime in RUNTIMES for shape in ("1x9", "2x5")
     ]
-    assert (rows["calls"] == 4).all()
-    row = rows[(rows["shape"] == "2x5") & (rows["model"] == "s2f2")].iloc[-1]
+    row = rows.iloc[-1]
     # the fourth of five in turn, whose times are 4, 8, 12 and 16 ms
-    assert (row["p50_ms"], row["p95_ms"]) == (10, pytest.approx(15.4))
-    assert row["texts_per_second"] == pytest.approx(2 / 0.010)
-    assert (row["of_BERT"], row["of_DistilBERT"], row["of_MiniLM"]) == (4, 2, pytest.approx(4 / 3))
-    assert row["of_BERT_in_torch"] == pytest.approx(4 / 5)
-    assert (row["memory_MiB"], row["threads"]) == (9, 1)
+    of = "onnx int8 2x5 threads 1"
+    assert (row[f"{of} (ms)"], row[f"95th percentile of {of} (ms)"], row[f"{of} (ms) ratio to BERT"]) == (10, 15.4, 4)
+    assert row["onnx int8 memory (MiB)"] == 9
+    assert "onnxruntime" in row["machine"]
+    assert row["command"].startswith("sublayers bench serve --layers=2")
     assert (tmp_path / "out" / "serve.svg").exists()
     printed = capsys.readouterr().out
     assert "10.0 / 15.4 (4.00)" in printed
@@ -88,6 +89,6 @@ def test_stops_when_there_is_no_time(monkeypatch):
 
 
 def test_a_folder_that_exists_is_refused(tmp_path):
-    (tmp_path / "serve.csv").write_text("")
+    (tmp_path / "results.csv").write_text("")
     with pytest.raises(FileExistsError):
-        serve.run(type("Args", (), {"output_dir": tmp_path}))
+        serve.run(type("Args", (), {"output_dir": tmp_path}), [])

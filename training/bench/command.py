@@ -12,7 +12,8 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
 from sublayers.training.flags import positive
-from sublayers.training.metrics.timing import measure, report
+from sublayers.training.metrics.timing import measure, report, rows_of
+from sublayers.training.results import provenance, write
 from sublayers.training.trainers.machine import machine
 
 # names, defaults and purposes of the sizes that belong to a family
@@ -110,7 +111,7 @@ def family_module(name: str) -> Any:
     return importlib.import_module(f"sublayers.training.bench.{name}")
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: list[str]) -> argparse.Namespace:
     """Read the flags; those that all families have can be given to each.
 
     Raises:
@@ -131,12 +132,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         own.add_argument("--no-onednn", action="store_true", help="run our linear maps in torch's default library")
         own.set_defaults(module=family)
         if family == "serve":
-            own.set_defaults(device=torch.device("cpu"), dtype="float32", threads=None, json=None, peer="bert")
+            own.set_defaults(
+                device=torch.device("cpu"), dtype="float32", peer="bert", threads=None, json=None, csv=None
+            )
             continue
         own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
         own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
         own.add_argument("--threads", type=positive, help="default: torch's choice")
         own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
+        own.add_argument("--csv", type=Path, help="a new file with a row for each model, for tables in documents")
     lm, bert, serve, iot, seq2seq, spans, _ = (families.choices[name] for name in DEFAULT_ORDERS)
     lm.add_argument(
         "--memory",
@@ -165,7 +169,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     counts = ("--thread-counts", "--thread_counts")
     serve.add_argument(*counts, type=positive, nargs="+", default=[1, 2], help="one after the other (default: 1 2)")
     folder = ("--output-dir", "--output_dir")
-    serve.add_argument(*folder, type=Path, help="a new folder for serve.csv, with all numbers, and a picture")
+    serve.add_argument(*folder, type=Path, help="a new folder for results.csv and a picture")
     shapes = ["8x32", "mixed"]
     seq2seq.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     shapes = ["64x20"]
@@ -183,27 +187,28 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Run `sublayers bench`: print one table and, if wanted, write all numbers to a JSON file.
+def main(argv: list[str]) -> None:
+    """Run `sublayers bench`: print one table and, if wanted, write all numbers to a JSON and a CSV file.
 
     Raises:
-        FileExistsError: the JSON file exists.
+        FileExistsError: a file exists.
         ValueError: an order or a shape that cannot be read, or heads that do not divide the width.
     """
     args = parse(argv)
-    if args.json and args.json.exists():
-        raise FileExistsError(f"{args.json} exists; choose another file")
+    for file in filter(None, (args.json, args.csv)):
+        if file.exists():
+            raise FileExistsError(f"{file} exists; choose another file")
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
     if args.family == "serve":
-        family_module("serve").run(args)
+        family_module("serve").run(args, ["bench", *argv])
         return
     comparison = family_module(args.module).comparison(args)
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
-    settings = {name: value for name, value in vars(args).items() if name not in ("json", "threads")}
+    settings = {name: value for name, value in vars(args).items() if name not in ("json", "csv", "threads")}
     settings["device"] = str(args.device)
     for facts in (settings, on := machine(args.device)):
         print(", ".join(f"{name} {value}" for name, value in facts.items()))
@@ -212,3 +217,6 @@ def main(argv: list[str] | None = None) -> None:
         everything = {"machine": on, "settings": settings, "totals": comparison.totals, "tasks": results}
         with args.json.open("x", encoding="utf-8") as file:
             json.dump(everything, file, indent=2)
+    if args.csv:
+        about = provenance(["bench", *argv], device=str(args.device))
+        write(rows_of(results, comparison.totals, args.orders), args.csv, about)

@@ -211,7 +211,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
     with torch.no_grad():
         totals = {
             "parameters": {name: sum(p.numel() for p in model.parameters()) for name, (_, model) in models.items()},
-            f"cache of {args.batch_size}x{args.length}, bytes": {name: cache_bytes(name) for name in models},
+            f"cache of {args.batch_size}x{args.length} (bytes)": {name: cache_bytes(name) for name in models},
         }
     peers = {
         name: [peer for peer in (first, f"{X_TRANSFORMERS} {order}") if peer in models and name not in (peer, first)]

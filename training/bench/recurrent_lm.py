@@ -188,7 +188,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
     found = calls(1, args.length, args.memory_length, args.clamp_length)
     totals = {
         "parameters": {name: sum(p.numel() for p in model.parameters()) for name, (_, model) in models.items()},
-        f"memory of {args.memory_length} tokens, bytes": {
+        f"memory of {args.memory_length} tokens (bytes)": {
             name: sum(states.nbytes for states in call["memory"]()) for name, call in found.items()
         },
         f"MFLOP of scoring 1x{args.length} with memory": {

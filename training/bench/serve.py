@@ -25,6 +25,7 @@ import sublayers  # noqa: F401
 from sublayers.training.bench.bert import BERT, DISTILBERT, OURS, berts, default_orders, make_batch
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.metrics.timing import ratio, time_in_turn
+from sublayers.training.results import Row, provenance, write
 from sublayers.training.search.pictures import save
 from sublayers.training.serve.export import RUNTIMES
 from sublayers.training.serve.program import Batch, Run, draw_inputs, run_model, trace
@@ -43,8 +44,8 @@ CAPTION = (
 )
 
 
-def run(args: argparse.Namespace) -> None:
-    """Measure, print a table and, in a new folder if one is named, write `serve.csv` and `serve.svg`.
+def run(args: argparse.Namespace, command: list[str]) -> None:
+    """Measure, print a table and, in a new folder if one is named, write `results.csv` and `serve.svg`.
 
     Raises:
         FileExistsError: the folder holds files.
@@ -54,15 +55,29 @@ def run(args: argparse.Namespace) -> None:
     results = compare(args)
     Console().print(table(results))
     on = machine(args.device)
-    packages = {"onnx": "onnxruntime", "openvino": "openvino"}
-    on |= {packages[form]: version(packages[form]) for form in _forms(args)}
+    names = {"onnx": "onnxruntime", "openvino": "openvino"}
+    packages = {names[form]: version(names[form]) for form in _forms(args)}
+    on |= packages
     print(", ".join(f"{name} {value}" for name, value in on.items()))
     if args.output_dir:
         args.output_dir.mkdir(parents=True, exist_ok=True)
-        # those of each row are counted there
-        on.pop("threads")
-        results.assign(**on).to_csv(args.output_dir / "serve.csv", index=False)
+        about = provenance(command, packages=packages)
+        write(rows_of(results, args.orders), args.output_dir / "results.csv", about)
         draw(results, args.output_dir / "serve.svg")
+
+
+def rows_of(results: pd.DataFrame, orders: list[str]) -> list[Row]:
+    """Make a row for each model of what `compare` found, with a time for each runtime, shape and number of threads."""
+    rows = {
+        name: {"model": name, "order": name if name in orders else "", "parameters": ""}
+        for name in results["model"].unique()
+    }
+    for found in results.itertuples():
+        row, of = rows[found.model], f"{found.runtime} {found.shape} threads {found.threads}"
+        row |= {f"{of} (ms)": f"{found.p50_ms:.1f}", f"{of} (ms) ratio to {BERT}": f"{found.of_BERT:.2f}"}
+        row |= {f"95th percentile of {of} (ms)": f"{found.p95_ms:.1f}"}
+        row[f"{found.runtime} memory (MiB)"] = f"{found.memory_MiB:.0f}"
+    return [*rows.values()]
 
 
 def compare(args: argparse.Namespace) -> pd.DataFrame:

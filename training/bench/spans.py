@@ -88,7 +88,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
         yield Task("forward", "GFLOP", calls, work)
 
     totals = {
-        f"memory of {args.batch_size} rows, bytes": {
+        f"memory of {args.batch_size} rows (bytes)": {
             name: sum(states.nbytes for states in memory) for name, memory in memories.items()
         }
     }

@@ -31,11 +31,13 @@ def main(argv: list[str]) -> "pd.DataFrame":
     """
     args, space, candidates = parse(argv)
     # take seconds, which --help need not
-    from sublayers.training.search.report import log_costs, report
+    from sublayers.training.results import provenance
+    from sublayers.training.search.report import BEGUN, log_costs, report
     from sublayers.training.search.runs import train_orders
 
     with claim(args.output_dir):
         log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters})
+        log.append(BEGUN, **provenance(["search", "random", *argv], space.data))
         train_orders(log, space.training, candidates, args.seeds, args.jobs)
         log_costs(log, space.config, args.length)
         return report(log)

@@ -14,16 +14,18 @@ from sublayers.training.search.draw import Candidate, letters_of
 from sublayers.training.search.runs import Training
 from sublayers.training.search.settings import Settings
 from sublayers.training.search.supernet import SupernetPairTrainer, SupernetTrainer
+from sublayers.training.trainers.publish import describe_data
 
 
 class Space(NamedTuple):
-    """The orders that are searched: how they are trained, and a configuration with the order that the flags give.
+    """The orders that are searched: how they are trained, a configuration with the order that the flags give, and data.
 
     The number and the kinds of sublayers of this order limit what is searched.
     """
 
     training: Training
     config: SublayersConfig
+    data: list[str]
 
     @property
     def order(self) -> str:
@@ -90,7 +92,8 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
         config, field = pretrain.make_config(run, model_flags), "sublayer_order"
     if field not in config.orders:
         raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
-    return Space(Training(command, flags, field), config)
+    described = describe_data(data, {"name": "the standard library"}, data.dataset_config_name)
+    return Space(Training(command, flags, field), config, [part["name"] for part in described])
 
 
 def check_mixture(space: Space) -> None:

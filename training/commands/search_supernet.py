@@ -44,8 +44,9 @@ def main(argv: list[str]) -> "pd.DataFrame":
     """
     args, space, others = parse(argv)
     # take seconds, which --help need not
+    from sublayers.training.results import provenance
     from sublayers.training.search.price import Price, price
-    from sublayers.training.search.report import log_costs, report
+    from sublayers.training.search.report import BEGUN, log_costs, report
     from sublayers.training.search.runs import find_orders, train_orders
 
     settings = {name: getattr(args, name) for name in FLAGS}
@@ -60,6 +61,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
             share = least / paid.cost(space.order)
             raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
         log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters, **settings, **told})
+        log.append(BEGUN, **provenance(["search", "supernet", *argv], space.data))
         if counted:
             log.append("price", **counted._asdict())
         search = Settings(space.training.field, space.letters, price=paid, budget=budget, **settings)

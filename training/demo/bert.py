@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForSequenceClassification
 
 from sublayers.configuration.sublayer_order import macaron, sandwich
 from sublayers.training import cli
 from sublayers.training.data.functions import documentation_pairs
+from sublayers.training.results import Row, table
 
 # few steps need larger weights to begin with, and norms before the sublayers, which Macaron BERT has anyway
 MODELS = {
@@ -41,14 +41,14 @@ for documentation, code, label in json.loads(pairs):
 """
 
 
-def show_berts(names: list[str], folder: Path, steps: int, console: Console) -> None:
+def show_berts(names: list[str], folder: Path, steps: int, console: Console) -> list[Row]:
     """Pre-train and fine-tune models in an empty folder, print what they reach, and ask par_bert."""
     folder.mkdir(parents=True)
     pairs = documentation_pairs()
     for split, rows in pairs.items():
         rows.to_json(folder / f"{split}.jsonl")
     files = [f"--{split}_file={folder / split}.jsonl" for split in pairs]
-    table = Table("model", "order", "parameters", "masked words right", "pairs right", "majority class")
+    rows = []
     labels = pairs["validation"]["label"]
     majority = max(labels.count(0), labels.count(1)) / len(labels)
     same_tokenizer: list[str] = []
@@ -63,11 +63,14 @@ def show_berts(names: list[str], folder: Path, steps: int, console: Console) -> 
         found = cli.run(["glue", *FINE_TUNING.split(), *files, *own])["mrpc"]
         accuracy = found["best"]["runs"][0]["validation"]["accuracy"]
         model = AutoModelForSequenceClassification.from_pretrained(tuned / "mrpc")
-        size = (model.config.sublayer_order, f"{model.num_parameters():,}")
-        table.add_row(name, *size, *(f"{100 * share:.1f} %" for share in (words, accuracy, majority)))
+        row = {"model": name, "order": model.config.sublayer_order, "parameters": f"{model.num_parameters()}"}
+        row |= {"masked words right (%)": f"{100 * words:.1f}", "pairs right (%)": f"{100 * accuracy:.1f}"}
+        rows.append(row)
+    rows.append({"model": "always the majority", "pairs right (%)": f"{100 * majority:.1f}"})
     console.rule("held-out functions of the standard library")
-    console.print(table)
+    console.print(table(rows), soft_wrap=True, markup=False, highlight=False)
     console.rule("a new process judges some of them with the saved par_bert")
     asked = [(row["sentence1"], row["sentence2"], row["label"]) for row in pairs["validation"].take(ASKED)]
     folders = [str(folder / "par_bert" / "mrpc"), json.dumps(asked)]
     subprocess.run([sys.executable, "-c", JUDGE, *folders], check=True)
+    return rows

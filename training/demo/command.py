@@ -1,6 +1,7 @@
 """`sublayers demo`: train small models of each kind on the standard library, compare and try them."""
 
 import argparse
+import platform
 from datetime import datetime
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from rich.console import Console
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite
 
+STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 
-def main(argv: list[str] | None = None) -> None:
+
+def main(argv: list[str]) -> None:
     """Show language models and a BERT; with `--all` a second BERT and encoder-decoders, too.
 
     Raises:
@@ -27,10 +30,14 @@ def main(argv: list[str] | None = None) -> None:
     console = Console()
     # take seconds, which --help need not
     from sublayers.training.demo import bert, lm, seq2seq
+    from sublayers.training.results import provenance, write
 
-    lm.show_language_models(folder, args.max_steps, console)
+    rows = lm.show_language_models(folder, args.max_steps, console)
     berts = [*bert.MODELS] if args.all else ["par_bert"]
-    bert.show_berts(berts, folder / "bert", max(1, args.max_steps // 2), console)
+    rows += bert.show_berts(berts, folder / "bert", max(1, args.max_steps // 2), console)
     if args.all:
-        seq2seq.show_encoder_decoders(folder / "seq2seq", args.max_steps, console)
-    console.print(f"\nModels and loss curves are in {folder}")
+        rows += seq2seq.show_encoder_decoders(folder / "seq2seq", args.max_steps, console)
+    # the Trainer's own, which no flag changes here
+    about = provenance(["demo", *argv], [STANDARD_LIBRARY]) | {"seeds": "42"}
+    write(rows, folder / "results.csv", about)
+    console.print(f"\nModels, loss curves and figures are in {folder}")

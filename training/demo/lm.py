@@ -1,18 +1,19 @@
 """The demo's first part: two small language models, read byte by byte."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sublayers.configuration.sublayer_order import interleaved, sandwich
 from sublayers.training import cli
 from sublayers.training.data.corpus import Text, standard_library
 from sublayers.training.data.language_modeling import token_stream
+from sublayers.training.results import Row, table
 
 LAYERS = 3
 EVALUATION_FILES = 30
@@ -62,23 +63,29 @@ def bigram_perplexity(train: np.ndarray, validation: np.ndarray, vocab_size: int
     return float(np.exp(-np.log(seen / total + backed_off * unigram[after]).mean()))
 
 
-def show_language_models(folder: Path, steps: int, console: Console) -> None:
+def show_language_models(folder: Path, steps: int, console: Console) -> list[Row]:
     """Train a sandwich and its interleaved twin, print what they reach beside a bigram model, and complete a text."""
-    table = Table("model", "order", "parameters", "perplexity", "bits per byte", "training time")
+    rows = []
     for name, order in {"sandwich": sandwich(LAYERS, 1), "interleaved": interleaved(LAYERS)}.items():
         console.rule(f"training: {name}, {order}")
         flags = [f"--sublayer_order={order}", f"--output_dir={folder / name}", f"--max_steps={steps}"]
         metrics = cli.run(["pretrain", *FLAGS.split(), *flags])
         model = AutoModelForCausalLM.from_pretrained(folder / name)
-        results = (f"{metrics[f'eval_{result}']:.2f}" for result in ("perplexity", "bits_per_byte"))
-        table.add_row(name, order, f"{model.num_parameters():,}", *results, f"{metrics['train_runtime']:.0f} s")
+        row = {"model": name, "order": order, "parameters": f"{model.num_parameters()}"}
+        row |= {
+            "perplexity": f"{metrics['eval_perplexity']:.2f}",
+            "bits per byte": f"{metrics['eval_bits_per_byte']:.2f}",
+        }
+        rows.append(row | {"training (s)": f"{metrics['train_runtime']:.0f}"})
     tokenizer = AutoTokenizer.from_pretrained(folder / "sandwich")
     texts = {split: Text(rows) for split, rows in standard_library().items()}
     texts["validation"] = texts["validation"].take(EVALUATION_FILES)
     train, validation = (np.concatenate(list(token_stream(texts[name], tokenizer))) for name in ("train", "validation"))
     perplexity = bigram_perplexity(train, validation, len(tokenizer))
-    table.add_row("bigram", "", f"{len(np.unique(train)) ** 2:,}", f"{perplexity:.2f}", "", "")
+    row = {"model": "bigram, counted on the whole corpus", "parameters": f"{len(np.unique(train)) ** 2}"}
+    rows.append(row | {"perplexity": f"{perplexity:.2f}", "bits per byte": f"{math.log2(perplexity):.2f}"})
     console.rule("held-out files of the standard library, byte by byte")
-    console.print(table)
+    console.print(table(rows), soft_wrap=True, markup=False, highlight=False)
     console.rule("a new process completes a text with the saved sandwich")
     subprocess.run([sys.executable, "-c", COMPLETE, str(folder / "sandwich"), PROMPT], check=True)
+    return rows

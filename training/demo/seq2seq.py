@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.training import cli
+from sublayers.training.results import Row, table
 
 MODELS = {
     "macaron_seq2seq": (macaron(2), macaron(2, decoder=True), 256),
@@ -36,9 +36,9 @@ for documentation, found in zip(json.loads(asked), write(json.loads(asked))):
 """
 
 
-def show_encoder_decoders(folder: Path, steps: int, console: Console) -> None:
+def show_encoder_decoders(folder: Path, steps: int, console: Console) -> list[Row]:
     """Train both models in an empty folder, print what they reach, and let one of them write functions."""
-    table = Table("model", "encoder", "decoder", "parameters", "sentence BLEU", "valid code", "training time")
+    rows = []
     for name, (encoder, decoder, width) in MODELS.items():
         console.rule(f"learning to write functions: {name}, {encoder}:{decoder}")
         own = {
@@ -51,9 +51,14 @@ def show_encoder_decoders(folder: Path, steps: int, console: Console) -> None:
         }
         found = cli.run(["seq2seq", *FLAGS.split(), *(f"--{flag}={value}" for flag, value in own.items())])
         parameters = AutoModelForSeq2SeqLM.from_pretrained(folder / name).num_parameters()
-        scores = (f"{found['test_sentence_bleu']:.1f}", f"{found['test_valid_code']:.0f} %")
-        table.add_row(name, encoder, decoder, f"{parameters:,}", *scores, f"{found['train_runtime']:.0f} s")
+        row = {"model": name, "encoder order": encoder, "decoder order": decoder, "parameters": f"{parameters}"}
+        row |= {
+            "sentence BLEU": f"{found['test_sentence_bleu']:.1f}",
+            "valid code (%)": f"{found['test_valid_code']:.0f}",
+        }
+        rows.append(row | {"training (s)": f"{found['train_runtime']:.0f}"})
     console.rule("functions of the standard library in files that were held out")
-    console.print(table)
+    console.print(table(rows), soft_wrap=True, markup=False, highlight=False)
     console.rule("a new process writes functions with the saved macaron_seq2seq")
     subprocess.run([sys.executable, "-c", WRITE, str(folder / "macaron_seq2seq"), json.dumps(ASKED)], check=True)
+    return rows

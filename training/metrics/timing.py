@@ -17,6 +17,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
+from sublayers.training.results import Row
+
 Call = Callable[[], Any]
 
 CAPTION = (
@@ -145,6 +147,23 @@ def peak_memory(call: Call, device: torch.device) -> int:
 def ratio(times: list[float], others: list[float]) -> float:
     """Median of the ratios within a round, so that what slows a whole round down cancels."""
     return median(a / b for a, b in zip(times, others, strict=True))
+
+
+def rows_of(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]], orders: list[str]) -> list[Row]:
+    """Make a row of figures for each model: its order, the totals and, of each task, time, ratios and memory."""
+    rows = {}
+    for name in next(iter(totals.values())):
+        order = next((order for order in orders if order in name.split()), "")
+        counted = {label: f"{values[name]}" for label, values in totals.items()}
+        rows[name] = {"model": name, "order": order, "parameters": ""} | counted
+    for title, task in results.items():
+        # a document has commas between the columns that it names
+        own = title.replace(",", "")
+        for name, found in task["models"].items():
+            rows[name][f"{own} (ms)"] = f"{found['median_ms']:.1f}"
+            rows[name] |= {f"{own} (ms) ratio to {peer}": f"{value:.2f}" for peer, value in found["ratios"].items()}
+            rows[name][f"{own} peak memory (MiB)"] = f"{found['peak_bytes'] / 2**20:.1f}"
+    return [*rows.values()]
 
 
 def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]) -> Table:

@@ -12,6 +12,7 @@ from rich.text import Text
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
 from sublayers.configuration.sublayer_order import expand
+from sublayers.training.results import PROVENANCE, Row, score, write
 from sublayers.training.search.draw import units
 from sublayers.training.search.log import Log
 from sublayers.training.search.pictures import (
@@ -23,6 +24,11 @@ from sublayers.training.search.pictures import (
 )
 from sublayers.training.search.price import can_be_measured, milliseconds
 from sublayers.training.search.settings import READS
+
+# the event of a log that says how its figures are made
+BEGUN = "begun"
+# the heads of costs by the positions that are read, and their units
+COSTS = {"flops": ("GFLOP of reading {}", 1e9), "milliseconds": ("reading {} (ms)", 1), "cache": ("cache (MiB)", 2**20)}
 
 
 def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
@@ -82,7 +88,7 @@ def rows_of(log: Log) -> pd.DataFrame:
 def report(log: Log) -> pd.DataFrame:
     """Write tables and pictures of all runs and super-networks of a log into its folder, and print what they say.
 
-    `orders.csv` and `orders.json` have a row for each run. `orders.svg` has the orders from the best to the worst,
+    `results.csv` has a row for each order. `orders.svg` has the orders from the best to the worst,
     `bottom_half.svg` the loss against the self-attentions in the bottom half, `cost.svg` the loss against what counts
     as cost; `supernet-SEED.svg` and `mixtures.svg` have what super-networks learned.
 
@@ -102,17 +108,36 @@ def report(log: Log) -> pd.DataFrame:
         )
     rows = rows_of(log)
     if len(rows):
-        rows.to_csv(folder / "orders.csv", index=False)
-        rows.to_json(folder / "orders.json", orient="records", indent=2)
         orders = rows.groupby("order", sort=False).agg({name: "first" for name in rows if name != "order"})
         orders["loss"], orders["deviation"] = rows.groupby("order")["loss"].mean(), rows.groupby("order")["loss"].std()
         orders = orders.sort_values("loss")
+        begun = log.events(BEGUN)[-1] if log.events(BEGUN) else {}
+        about = {name: begun[name] for name in PROVENANCE if name in begun}
+        write(_figures(orders, rows), folder / "results.csv", about)
         _draw(orders, log)
         console.print(_table(orders, rows.groupby("order").size()))
         for remark in _remarks(orders, rows):
             console.print(remark, soft_wrap=True, markup=False, highlight=False)
     console.print(f"tables and pictures are in {folder}", soft_wrap=True)
     return rows
+
+
+def _figures(orders: pd.DataFrame, rows: pd.DataFrame) -> list[Row]:
+    found = []
+    for order, first in orders.iterrows():
+        runs = rows[rows["order"] == order]
+        row = {"model": first["names"], "order": str(order), "parameters": f"{first['parameters']}"}
+        row |= score("loss (nats)", [*runs["loss"]], 4) | score("perplexity", [*runs["perplexity"]], 2)
+        row |= {
+            head.format(read): f"{first[f'{kind}_{read}'] / unit:.4g}"
+            for kind, (head, unit) in COSTS.items()
+            for read in READS
+            if f"{kind}_{read}" in first
+        }
+        halves = [str(name) for name in orders if str(name).startswith(("bottom_", "top_"))]
+        row |= {name.replace("_", " half "): f"{first[name]}" for name in halves}
+        found.append(row | {"seeds": ", ".join(f"{seed}" for seed in sorted(runs["seed"]))})
+    return found
 
 
 def _draw(orders: pd.DataFrame, log: Log) -> None:

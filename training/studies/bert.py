@@ -14,11 +14,17 @@ from sublayers.configuration.sublayer_order import interleaved
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.results import Row, provenance, report, score
 from sublayers.training.studies.run_once import run_once
-from sublayers.training.studies.tables import mean_and_deviation, write_results, write_table
 
 # what a classifier reads in the cost that is drawn
 LENGTH = 128
+# head, scale and digits of what is told of pre-training
+PRETRAINING = {
+    "eval_loss": ("pre-training loss (nats)", 1, 2),
+    "eval_masked_accuracy": ("masked words right (%)", 100, 1),
+    "eval_next_sentence_accuracy": ("next sentence right (%)", 100, 1),
+}
 
 
 class Studied(NamedTuple):
@@ -82,8 +88,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Run every model that is not finished, and report on all that are.
 
     Models have BERT's number of sublayer parameters: what attention saves widens the feed-forward sublayers. Controls
-    have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. A table,
-    a picture and every number are left in the output folder.
+    have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. The
+    output folder has `results.csv`, a picture, and for each model and seed a file with every number.
 
     Args:
         argv: flags, after an optional settings file or recipe; see `sublayers study bert --help`.
@@ -117,7 +123,15 @@ def main(argv: list[str]) -> dict[str, Any]:
         runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
         if runs:
             found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
-    report(found, folder)
+    # takes seconds, which --help need not
+    from sublayers.training.trainers.publish import describe_data
+
+    data = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
+    tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
+    about = provenance(["study", "bert", *argv], [*(part["name"] for part in data), *tasks])
+    report(rows_of(found), folder, about)
+    draw(found, folder / "quality_against_cost.svg")
+    Console().print(f"the figures and a picture of quality against cost are in {folder}")
     return found
 
 
@@ -180,26 +194,37 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
     }
 
 
-def report(found: dict[str, Any], folder: Path) -> None:
-    """Write the scores as `results.json`, as the table `results.md` and as a picture of quality against cost."""
-    tasks = next(iter(next(iter(found.values())).values()))["tasks"]
-    scored = [f"{task} ({result['metric']})" for task, result in tasks.items()]
-    head = ["model", "order", "parameters", "cost", *scored, "mean"]
-    rows, points = [], []
+def rows_of(found: dict[str, Any]) -> list[Row]:
+    """Make a row of figures for each model: its cost, what it learned in pre-training, and its scores times 100."""
+    rows = []
     for name, by_seed in found.items():
-        runs = list(by_seed.values())
-        columns = [[run["tasks"][task]["score"] * 100 for run in runs] for task in tasks]
-        columns.append([mean(column) for column in zip(*columns, strict=True)])
-        points.append((name, runs[0]["cost"], columns[-1]))
-        rows.append([name, f"`{runs[0]['order']}`", f"{runs[0]['parameters']:,}", f"{runs[0]['cost']:.2f}"])
-        rows[-1] += [mean_and_deviation(column) for column in columns]
+        runs = [*by_seed.values()]
+        first = runs[0]
+        row = {"model": name, "order": first["order"], "parameters": f"{first['parameters']}"}
+        row |= {"width": f"{first['hidden_size']}", "cost of classifying": f"{first['cost']:.2f}"}
+        for metric, (head, scale, digits) in PRETRAINING.items():
+            if all(metric in run["pretraining"] for run in runs):
+                row |= score(head, [scale * run["pretraining"][metric] for run in runs], digits)
+        for task, result in first["tasks"].items():
+            row |= score(f"{task} ({result['metric']})", [100 * run["tasks"][task]["score"] for run in runs])
+        rows.append(row | score("mean", means(runs)) | {"seeds": ", ".join(by_seed)})
+    return rows
+
+
+def means(runs: list[dict[str, Any]]) -> list[float]:
+    """Take the mean score of all tasks, times 100, in each run."""
+    return [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]
+
+
+def draw(found: dict[str, Any], file: Path) -> None:
+    """Draw the mean score of each model against its cost."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    for name, cost, scores in points:
+    for name, by_seed in found.items():
+        runs = [*by_seed.values()]
+        cost, scores = runs[0]["cost"], means(runs)
         axes.errorbar(cost, mean(scores), yerr=stdev(scores) if len(scores) > 1 else None, fmt="o", capsize=3)
         axes.annotate(name, (cost, mean(scores)), textcoords="offset points", xytext=(6, 6))
     axes.set(xlabel=f"FLOPs of classifying {LENGTH} tokens, relative to BERT", ylabel="mean score over the tasks")
     axes.margins(0.3)
-    figure.savefig(folder / "quality_against_cost.svg")
-    write_results(found, write_table([head, *rows]), folder)
-    Console().print(f"all numbers and a picture of quality against cost are in {folder}")
+    figure.savefig(file)

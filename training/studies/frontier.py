@@ -18,9 +18,11 @@ from sublayers.training.data.squad import SquadDataArguments, load_questions, re
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.metrics.sentence_encoders import Texts, score
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
+from sublayers.training.results import provenance
 from sublayers.training.studies.frontier_arguments import FLAGS, USAGE, FrontierArguments
 from sublayers.training.studies.frontier_report import TEACHER, report
 from sublayers.training.studies.run_once import run_once
+from sublayers.training.trainers.publish import describe_data
 
 # files and folders of a student
 SCORES = "scores.json"
@@ -51,7 +53,7 @@ def main(argv: list[str]) -> pd.DataFrame:
     """Teach every student as often as there are seeds, test all, time them side by side, and draw quality against time.
 
     What is finished in the output folder is not run again, but for the times, which can be compared where they were
-    measured in turn. It has `results.csv`, `frontier.svg` and a card; with fine-tuning also `glue.csv`.
+    measured in turn. It has `results.csv`, `frontier.svg` and a card.
 
     Args:
         argv: the teacher's folder or repository, a SentenceTransformer, then flags, after an optional settings file;
@@ -94,7 +96,10 @@ def main(argv: list[str]) -> pd.DataFrame:
     found = {file.parent: read_json(str(file)) for file in sorted(folder.glob(f"*/{SCORES}"), reverse=True)}
     encoders = {row["name"]: str(out) for out, row in found.items()} | {TEACHER: source}
     results = pd.DataFrame(found.values()).merge(measure(encoders, texts, args), on="name")
-    report(results, read_glue(folder), folder, ["study", "frontier", *argv])
+    described = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
+    tested = [Path(file).name for file in (args.sts_file, args.squad_file) if file]
+    data = [*(part["name"] for part in described), *tested, *(f"GLUE {task}" for task in args.glue_tasks)]
+    report(results, read_glue(folder), folder, provenance(["study", "frontier", *argv], data))
     return results
 
 

@@ -4,49 +4,56 @@ import math
 from pathlib import Path
 
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 from rich.console import Console
 from scipy.stats import ttest_rel
 
+from sublayers.training.results import Row, read, score, source, table, write
 from sublayers.training.search.pictures import pareto_front, save
-from sublayers.training.studies.tables import mean_and_deviation, write_table
-from sublayers.training.trainers.machine import machine
-from sublayers.training.trainers.publish import without_tokens
 
 TEACHER = "teacher"
-LABELS = {"sts": "STS, correlation", "retrieval": "retrieval, hits at 10"}
+LABELS = {"sts": "STS correlation", "retrieval": "retrieval hits at 10"}
 # points that a student of equal quality may be apart from another
 MARGIN = 1.0
 DROPPED = "layers dropped"
 LEAST_SHARE = 0.7
+CAPTION = (
+    "Scores from 0 to 100 with their standard deviation over the seeds, in brackets as shares of the teacher's; "
+    "times with ratios to the teacher's. Best of its time: nothing is as good and faster with {} texts at once."
+)
+GLUE_CAPTION = (
+    "Fine-tuning, with standard deviations over the seeds. Differences to the student with fewer layers nearest in "
+    f"time, paired by seed, with confidence intervals of 95 %; as good: the interval stays within {MARGIN:g} point."
+)
 
 
-def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, command: list[str]) -> None:
-    """Write `results.csv`, `frontier.svg` and the card, with fine-tuning also `glue.csv`; print the tables.
+def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, about: Row) -> None:
+    """Write `results.csv`, `frontier.svg` and the card, and print the tables.
 
     Args:
         results: a row for the teacher and for each student and seed.
         glue: a row for each fine-tuning, with `name`, `task`, `seed` and `score`.
         folder: for what is written.
-        command: the words of the command line.
+        about: how all were measured.
     """
-    results.to_csv(folder / "results.csv", index=False)
     tests = [test for test in LABELS if test in results]
     batch_sizes = [int(name.rpartition("_")[2]) for name in results if name.startswith(f"{tests[0]}_time_")]
     draw(results, tests, batch_sizes, folder / "frontier.svg")
-    parts = [table(results, tests, batch_sizes)]
+    rows = rows_of(results, tests, batch_sizes)
+    parts = [f"{table(rows)}\n{CAPTION.format(batch_sizes[-1])}"]
     if len(glue):
-        glue.to_csv(folder / "glue.csv", index=False)
-        parts.append(compare(glue, results, f"{tests[0]}_time_{batch_sizes[-1]}"))
-    about = ", ".join(f"{name} {value}" for name, value in machine(torch.device("cpu")).items())
-    words = f"```bash\n{without_tokens(['sublayers', *command])}\n```"
+        tuned = compare(glue, results, f"{tests[0]}_time_{batch_sizes[-1]}")
+        parts.append(f"{table(tuned)}\n{GLUE_CAPTION}")
+        by_name = {row["model"]: row for row in tuned}
+        rows = [row | by_name.get(row["model"], {}) for row in rows]
+    write(rows, folder / "results.csv", about)
     title = "# Quality against time of students in several orders"
-    card = "\n\n".join([title, "![quality against time](frontier.svg)", *parts, f"Measured with {about}.", words])
+    picture = "![quality against time](frontier.svg)"
+    card = "\n\n".join([title, picture, *parts, source(read(folder / "results.csv"))])
     (folder / "README.md").write_text(card + "\n", encoding="utf-8")
     Console().print("\n\n".join(parts), soft_wrap=True, markup=False, highlight=False)
-    Console().print(f"the card, a picture and all numbers are in {folder}", soft_wrap=True)
+    Console().print(f"the card, a picture and the figures are in {folder}", soft_wrap=True)
 
 
 def front(points: pd.DataFrame, test: str, time: str) -> set[str]:
@@ -55,35 +62,29 @@ def front(points: pd.DataFrame, test: str, time: str) -> set[str]:
     return {str(name) for name, row in points.iterrows() if (row[time], -row[test]) in best}
 
 
-def table(results: pd.DataFrame, tests: list[str], batch_sizes: list[int]) -> str:
-    """Write scores and times in Markdown, from the slowest to the fastest."""
+def rows_of(results: pd.DataFrame, tests: list[str], batch_sizes: list[int]) -> list[Row]:
+    """Make a row of scores and times for each encoder, from the slowest to the fastest."""
     times = {(test, size): f"{test}_time_{size}" for test in tests for size in batch_sizes}
     means = results.groupby("name").mean(numeric_only=True)
     fronts = {test: front(means, test, times[test, batch_sizes[-1]]) for test in tests}
-    head = ["encoder", "kind", "seeds", *(LABELS[test] for test in tests)]
-    head += [f"ms per text, {'sentence' if test == 'sts' else 'passage'}, {size} at once" for test, size in times]
-    rows = [head]
+    rows = []
     for name in means.sort_values(times[tests[0], batch_sizes[-1]], ascending=False).index:
         runs = results[results["name"] == name]
-        row = [f"`{name}`", runs["kind"].iloc[0], f"{len(runs)}"]
+        row = {"model": f"{name}", "order": runs["order"].iloc[0], "kind": runs["kind"].iloc[0]}
         for test in tests:
-            share = means.loc[name, test] / means.loc[TEACHER, test]
-            mark = "**" if name in fronts[test] else ""
-            row.append(f"{mark}{mean_and_deviation([*runs[test]])}{mark} ({share:.1%})")
-        row += [
-            f"{means.loc[name, f'{test}_ms_{size}']:.2f} ({means.loc[name, time]:.2f})"
-            for (test, size), time in times.items()
-        ]
-        rows.append(row)
-    caption = (
-        "Scores from 0 to 100 with their standard deviation over the seeds, and as shares of the teacher's; times as "
-        f"ratios to the teacher's. Bold: nothing is as good and faster with {batch_sizes[-1]} texts at once."
-    )
-    return f"{write_table(rows)}\n{caption}"
+            row |= score(LABELS[test], [*runs[test]])
+            row[f"{LABELS[test]} ratio (%)"] = f"{100 * means.loc[name, test] / means.loc[TEACHER, test]:.1f}"
+        for (test, size), time in times.items():
+            head = f"{'sentence' if test == 'sts' else 'passage'} {size} at once (ms)"
+            row[head] = f"{means.loc[name, f'{test}_ms_{size}']:.2f}"
+            row[f"{head} ratio to {TEACHER}"] = f"{means.loc[name, time]:.2f}"
+        row["best of its time"] = ", ".join(LABELS[test] for test in tests if name in fronts[test])
+        rows.append(row | {"seeds": ", ".join(f"{seed}" for seed in sorted(runs["seed"]))})
+    return rows
 
 
-def compare(glue: pd.DataFrame, results: pd.DataFrame, time: str) -> str:
-    """Write the scores of fine-tuning, and compare each student with that of fewer layers nearest in time.
+def compare(glue: pd.DataFrame, results: pd.DataFrame, time: str) -> list[Row]:
+    """Make a row of fine-tuning's scores for each encoder, compared with that of fewer layers nearest in time.
 
     Students are paired by seed. One is as good as the other if the confidence interval of the mean difference stays
     within `MARGIN` points.
@@ -92,23 +93,20 @@ def compare(glue: pd.DataFrame, results: pd.DataFrame, time: str) -> str:
     tasks = [*dict.fromkeys(glue["task"])]
     names = [name for name in times.sort_values(ascending=False).index if name in {*glue["name"]}]
     rivals = [name for name in names if kinds[name] == DROPPED]
-    rows = [["encoder", "time", "against", *(part for task in tasks for part in (task, "difference"))]]
+    rows = []
     for name in names:
         others = [rival for rival in rivals if rival != name and kinds[name] not in (DROPPED, TEACHER)]
         rival = min(others, key=lambda other: abs(math.log(times[other] / times[name])), default=None)
-        row = [f"`{name}`", f"{times[name]:.2f}", f"`{rival}`" if rival else ""]
+        row = {"model": f"{name}", "compared with": rival or ""}
         for task in tasks:
             scores = {
                 each: glue[(glue["name"] == each) & (glue["task"] == task)].set_index("seed")["score"]
                 for each in (name, rival)
             }
-            row += [mean_and_deviation([*scores[name]]), difference(scores[name], scores[rival]) if rival else ""]
+            row |= score(task, [*scores[name]])
+            row[f"difference in {task}"] = difference(scores[name], scores[rival]) if rival else ""
         rows.append(row)
-    caption = (
-        "Fine-tuning, with standard deviations over the seeds. Differences to the student with fewer layers nearest in "
-        f"time, paired by seed, with confidence intervals of 95 %; as good: the interval stays within {MARGIN:g} point."
-    )
-    return f"{write_table(rows)}\n{caption}"
+    return rows
 
 
 def difference(scores: pd.Series, others: pd.Series) -> str:

@@ -14,10 +14,12 @@ from sublayers.training.data.pairs import SIDES, load_pairs
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.metrics.seq2seq import task_metrics
+from sublayers.training.results import provenance
 from sublayers.training.studies.ensemble import Seq2SeqEnsemble
 from sublayers.training.studies.orders_arguments import FLAGS, USAGE, StudyOrdersArguments
-from sublayers.training.studies.orders_report import read_losses, report
+from sublayers.training.studies.orders_report import leave, read_losses
 from sublayers.training.studies.writer import Writer, load_writer
+from sublayers.training.trainers.publish import describe_data
 from sublayers.training.trainers.resume import complete_checkpoints
 
 # the metric of each task that tables and pictures show
@@ -91,7 +93,8 @@ def main(argv: list[str]) -> dict[str, Any]:
             texts = replace(first, model=Seq2SeqEnsemble(members)).write(pairs["source"], f"ensemble of {number}")
             found["ensembles"].append(score(texts, pairs["target"]))
     folder.mkdir(parents=True, exist_ok=True)
-    report(found, folder)
+    described = describe_data(data, {"name": "functions of Python's standard library"}, data.dataset_config_name)
+    leave(found, folder, provenance(["study", "orders", *argv], [part["name"] for part in described]))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tables and pictures of `sublayers study orders`."""
+"""Figures and pictures of `sublayers study orders`."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from sublayers.training.data.pairs import SIDES
-from sublayers.training.studies.tables import write_results, write_table
+from sublayers.training.results import Row, report
 
 LABELS = {"loss": "training loss (nats per token)", "eval_loss": "validation loss (nats per token)"}
 
@@ -22,74 +22,53 @@ def read_losses(run: Path) -> dict[str, list[list[float]]]:
     return {name: curves[name] for name in LABELS}
 
 
-def report(found: dict[str, Any], folder: Path) -> None:
-    """Write `results.json`, `results.md`, `subsets.svg` and `learning_curves.svg`, the pictures if there are such."""
-    write_results(found, write_tables(found), folder)
+def leave(found: dict[str, Any], folder: Path, about: Row) -> None:
+    """Write `results.csv`, `results.json`, `subsets.svg` and `learning_curves.svg`, the pictures if there are such."""
+    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    report(rows_of(found), folder, about)
     draw_subsets(found, folder)
     draw_curves(found, folder)
     Console().print(f"all numbers and pictures are in {folder}")
 
 
-def write_tables(found: dict[str, Any]) -> str:
-    """Write all tables in Markdown."""
-    metric = found["metric"]
-    rows = []
+def rows_of(found: dict[str, Any]) -> list[Row]:
+    """Make a row of figures for each order of each model, with the pairs that it is predicted for, and for all else."""
+    metric, rows = found["metric"], []
     for name, model in found["models"].items():
+        subsets = {subset["order"]: subset for subset in model.get("subsets", [])}
         for number, order in enumerate(model["orders"], 1):
-            share = f"{order['share']:.1%}" if "share" in order else ""
-            mark = "" if order["trained"] else ", untrained"
-            stacks = (f"`{order[side]}`" for side in ("encoder", "decoder"))
-            rows.append([name, f"{number}{mark}", *stacks, share, f"{order['metrics'][metric]:.2f}"])
+            row = {"model": name, "written in": f"{number}" if order["trained"] else f"{number}, untrained"}
+            row |= {f"{side} order": order[side] for side in ("encoder", "decoder")}
+            row[metric] = f"{order['metrics'][metric]:.2f}"
+            if "share" in order:
+                row["predicted for (%)"] = f"{100 * order['share']:.1f}"
+            rows.append(row | (describe(subsets[number], metric) if number in subsets else {}))
         if "predicted" in model:
-            rows.append([name, "predicted", "", "", "", f"{model['predicted'][metric]:.2f}"])
+            rows.append({"model": name, "written in": "predicted", metric: f"{model['predicted'][metric]:.2f}"})
         if best := model.get("best"):
-            which = f"{best['order']}, best of validation ({best['validation']:.2f})"
-            rows.append([name, which, "", "", "", f"{best['metrics'][metric]:.2f}"])
-    title = f"All {found['split']} pairs under each order"
-    parts = [table(title, ["model", "order", "encoder", "decoder", "predicted for", metric], rows)]
-
-    rows = []
-    for name, model in found["models"].items():
-        if subsets := model.get("subsets"):
-            under = [f"under {number}" for number in range(1, len(model["orders"]) + 1)]
-            scores = [[f"{subset['order']}", *(f"{score:.2f}" for score in subset["scores"])] for subset in subsets]
-            parts.append(table(f"{metric} of the pairs that {name} predicts an order for", ["order", *under], scores))
-        for subset in model.get("subsets", []):
-            for side in SIDES:
-                numbers = subset[side]
-                counts = [subset["sentences"], numbers["tokens"], numbers["distinct_tokens"]]
-                values = [f"{numbers['top_frequency']:.4f}", f"{subset['mean_score']:.2f}"]
-                rows.append([name, f"{subset['order']}", side, *(f"{count:,}" for count in counts), *values])
-    if rows:
-        head = [
-            "model",
-            "order",
-            "side",
-            "sentences",
-            "tokens",
-            "distinct",
-            "frequency of the top 20",
-            f"mean {metric}",
-        ]
-        title = "What these pairs are, in tokens of the model's tokenizer without special ones"
-        parts.append(table(title, head, rows))
-    if ensembles := found["ensembles"]:
-        names = [*found["models"]]
-        rows = [[", ".join(names[:n]), f"{scores[metric]:.2f}"] for n, scores in enumerate(ensembles, 1)]
-        parts.append(table("Ensembles, each model in the order of its own for each source", ["models", metric], rows))
-    rows = [
-        [name, f"{step}", f"{score:.2f}"]
-        for name, curves in found["curves"].items()
-        for step, score in curves.get(metric, [])
-    ]
-    if rows:
-        parts.append(table("Checkpoints", ["model", "step", metric], rows))
-    return "\n".join(parts)
+            row = {"model": name, "written in": f"{best['order']}, best of validation"}
+            rows.append(
+                row | {metric: f"{best['metrics'][metric]:.2f}", f"validation {metric}": f"{best['validation']:.2f}"}
+            )
+    names = [*found["models"]]
+    for number, scores in enumerate(found["ensembles"], 1):
+        rows.append({"model": ", ".join(names[:number]), "written in": "ensemble", metric: f"{scores[metric]:.2f}"})
+    for name, curves in found["curves"].items():
+        for step, score in curves.get(metric, []):
+            rows.append({"model": name, "written in": f"step {step}", metric: f"{score:.2f}"})
+    return rows
 
 
-def table(title: str, head: list[str], rows: list[list[str]]) -> str:
-    """Write a table in Markdown, under its title."""
-    return f"## {title}\n\n{write_table([head, *rows])}"
+def describe(subset: dict[str, Any], metric: str) -> Row:
+    """Name the figures of the pairs that are predicted to suit an order, in tokens without special ones."""
+    row = {"sentences": f"{subset['sentences']}"}
+    row |= {f"their {metric} under {number}": f"{score:.2f}" for number, score in enumerate(subset["scores"], 1)}
+    row[f"their mean {metric}"] = f"{subset['mean_score']:.2f}"
+    for side in SIDES:
+        row[f"{side} tokens"] = f"{subset[side]['tokens']}"
+        row[f"distinct {side} tokens"] = f"{subset[side]['distinct_tokens']}"
+        row[f"frequency of the top 20 {side} tokens"] = f"{subset[side]['top_frequency']:.4f}"
+    return row
 
 
 def draw_subsets(found: dict[str, Any], folder: Path) -> None:

@@ -4,19 +4,23 @@ import argparse
 import json
 import shutil
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
+from sublayers.hub.model_card import RUN
 from sublayers.training import cli
 from sublayers.training.flags import expand_settings_file, positive
-from sublayers.training.studies.tables import mean_and_deviation, write_results, write_table
+from sublayers.training.results import Row, provenance, report, score
 
 # figures of a run that are compared
-SHOWN_SCORES = ("eval_loss", "eval_bleu", "test_bleu")
+SHOWN_SCORES = {
+    "eval_loss": "validation loss (nats per token)",
+    "eval_bleu": "validation BLEU",
+    "test_bleu": "test BLEU",
+}
 
 
 class Studied(NamedTuple):
@@ -68,7 +72,7 @@ DEFAULT = ("transformer", "macaron", "sandwich_encoder", "sandwich_decoder")
 def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     """Run every model that is not finished, and report on all that are.
 
-    A table, a picture of the learning curves and every number are left in the output folder.
+    `results.csv` and a picture of the learning curves are left in the output folder, every number in those of the runs.
 
     Args:
         argv: flags of the study and, for all runs alike, of `sublayers seq2seq`, after an optional recipe of it.
@@ -112,7 +116,9 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
             }
             cli.run(["seq2seq", *flags, *(word for flag, value in own.items() for word in _words(flag, value))])
     found = {name: finished for name in models if (finished := _read(name, folder))}
-    report(found, folder)
+    report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data_of(folder)))
+    draw(found, folder / "learning_curves.svg")
+    Console().print(f"the figures and the learning curves are in {folder}")
     return found
 
 
@@ -143,25 +149,34 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def report(found: dict[str, dict[str, Any]], folder: Path) -> None:
-    """Write the scores as `results.json`, as the table `results.md` and as a picture of the validation losses."""
-    scores = [
-        name for name in SHOWN_SCORES if all(name in run for model in found.values() for run in model["runs"].values())
-    ]
-    head = ["model", "encoder", "decoder", "parameters", *scores, "training, minutes"]
+def data_of(folder: Path) -> list[str]:
+    """Name the data that all runs in a folder had."""
+    file = next(folder.glob(f"*/{RUN}"))
+    return [part["name"] for part in json.loads(file.read_text(encoding="utf-8"))["data"]]
+
+
+def rows_of(found: dict[str, dict[str, Any]]) -> list[Row]:
+    """Make a row of figures for each model: its orders, scores, and minutes of training."""
     rows = []
+    for name, model in found.items():
+        runs = [*model["runs"].values()]
+        row = {"model": name, "encoder order": model["encoder"], "decoder order": model["decoder"]}
+        row["parameters"] = f"{model['parameters']}"
+        for metric, head in SHOWN_SCORES.items():
+            if all(metric in run for run in runs):
+                row |= score(head, [run[metric] for run in runs], 2)
+        row |= score("training (minutes)", [run["train_runtime"] / 60 for run in runs])
+        rows.append(row | {"seeds": ", ".join(model["runs"])})
+    return rows
+
+
+def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
+    """Draw the validation losses of each model's first seed."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, model in found.items():
-        runs = list(model["runs"].values())
-        columns = [mean_and_deviation([run[score] for run in runs], 2) for score in scores]
-        minutes = mean(run["train_runtime"] for run in runs) / 60
-        orders = (f"`{model[side]}`" for side in ("encoder", "decoder"))
-        rows.append([name, *orders, f"{model['parameters']:,}", *columns, f"{minutes:.1f}"])
-        # of the first seed
-        axes.plot(*zip(*runs[0]["curves"]["eval_loss"], strict=True), marker=".", label=name)
+        first, *_ = model["runs"].values()
+        axes.plot(*zip(*first["curves"]["eval_loss"], strict=True), marker=".", label=name)
     axes.set(xlabel="step", ylabel="validation loss (nats per token)")
     axes.legend()
-    figure.savefig(folder / "learning_curves.svg")
-    write_results(found, write_table([head, *rows]), folder)
-    Console().print(f"all numbers and the learning curves are in {folder}")
+    figure.savefig(file)

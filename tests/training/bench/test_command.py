@@ -1,4 +1,5 @@
 import json
+import shlex
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ import torch
 from sublayers.configuration.sublayer_cost import cache_bytes
 from sublayers.training.bench import command as bench, lm as bench_lm
 from sublayers.training.metrics import timing as measure
+from sublayers.training.results import read
 
 SIZES = {
     "layers": 2,
@@ -88,6 +90,41 @@ def test_without_the_peer(without_peer, tmp_path, capsys, recwarn):
         assert text in output
 
 
+def test_a_csv_file_has_a_row_for_each_model(without_peer, tmp_path):
+    files = [tmp_path / "bench.json", tmp_path / "bench.csv"]
+    flags = [*TINY, f"--json={files[0]}", f"--csv={files[1]}"]
+    bench.main(flags)
+    everything, rows = json.loads(files[0].read_text()), read(files[1])
+    assert [(row["model"], row["order"]) for row in rows] == [
+        ("GPT-2", ""),
+        ("sublayers (sf)2", "(sf)2"),
+        ("sublayers s2f2", "s2f2"),
+    ]
+    for row in rows:
+        assert row["parameters"] == str(everything["totals"]["parameters"][row["model"]])
+        assert row["cache of 2x12 (bytes)"] == str(everything["totals"]["cache of 2x12 (bytes)"][row["model"]])
+        assert row["command"] == shlex.join(["sublayers", "bench", *flags])
+        for task in TASKS:
+            found = everything["tasks"][task]["models"][row["model"]]
+            ratio = found["ratios"].get("GPT-2")
+            assert row[f"{task} (ms)"] == f"{found['median_ms']:.1f}"
+            assert row[f"{task} (ms) ratio to GPT-2"] == (f"{ratio:.2f}" if ratio else "")
+            assert row[f"{task} peak memory (MiB)"] == f"{found['peak_bytes'] / 2**20:.1f}"
+    names = [*rows[0]]
+    # ratios stand beside their times
+    assert names[names.index("prefill (ms)") + 1] == "prefill (ms) ratio to GPT-2"
+
+
+def test_columns_of_figures_have_no_commas():
+    measured = {"median_ms": 1.25, "ratios": {"BART": 0.5}, "peak_bytes": 2**20}
+    [row] = measure.rows_of({"greedy 8x32, 32 tokens": {"models": {"a:b": measured}}}, {"size": {"a:b": 7}}, ["a:b"])
+    assert [*row.items()] == [
+        *(("model", "a:b"), ("order", "a:b"), ("parameters", ""), ("size", "7")),
+        *(("greedy 8x32 32 tokens (ms)", "1.2"), ("greedy 8x32 32 tokens (ms) ratio to BART", "0.50")),
+        ("greedy 8x32 32 tokens peak memory (MiB)", "1.0"),
+    ]
+
+
 @needs_peer
 def test_with_the_peer(tmp_path, capsys):
     path = tmp_path / "bench.json"
@@ -101,7 +138,7 @@ def test_half_precision_and_an_order_of_other_counts(without_peer, tmp_path):
     bench.main([*TINY, f"--json={path}", "--orders", "s f3", "--dtype=bfloat16", "--no-onednn"])
     everything = check(path, ["GPT-2", "sublayers sf3"])
     assert not torch.backends.mkldnn.enabled
-    gpt2, ours = everything["totals"]["cache of 2x12, bytes"].values()
+    gpt2, ours = everything["totals"]["cache of 2x12 (bytes)"].values()
     assert gpt2 == 2 * ours == SIZES["batch_size"] * cache_bytes("(sf)2", SIZES["hidden_size"], SIZES["length"])
 
 
@@ -125,7 +162,7 @@ def test_cache_is_keys_and_values_of_every_attention(tmp_path):
     path = tmp_path / "bench.json"
     bench.main([*TINY, f"--json={path}"])
     # keys and values, attention sublayers, batch, length, hidden size, bytes of a number
-    assert set(json.loads(path.read_text())["totals"]["cache of 2x12, bytes"].values()) == {2 * 2 * 2 * 12 * 16 * 4}
+    assert set(json.loads(path.read_text())["totals"]["cache of 2x12 (bytes)"].values()) == {2 * 2 * 2 * 12 * 16 * 4}
 
 
 def test_interleaved_is_gpt2(without_peer):
@@ -176,11 +213,12 @@ def test_peak_memory_counts_what_lives_at_once():
     assert measure.peak_memory(lambda: None, torch.device("cpu")) == 0
 
 
-def test_a_json_file_is_never_overwritten(tmp_path):
-    path = tmp_path / "bench.json"
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_file_is_never_overwritten(tmp_path, form):
+    path = tmp_path / f"bench.{form}"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="choose another file"):
-        bench.main([*TINY, f"--json={path}"])
+        bench.main([*TINY, f"--{form}={path}"])
     assert path.read_text() == "mine"
 
 

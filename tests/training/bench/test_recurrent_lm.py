@@ -48,7 +48,7 @@ def run(path, names):
             peers = [OURS[0], name.replace("sublayers", "x-transformers")]
             peers = [peer for peer in peers if peer in present and peer != name]
             assert list(measured["ratios"]) == (peers if name in OURS else [])
-    remembered = everything["totals"]["memory of 12 tokens, bytes"]
+    remembered = everything["totals"]["memory of 12 tokens (bytes)"]
     assert remembered == {name: memory_bytes(name.split()[1], 16, 12, bytes_per_number=4) for name in names}
     return everything
 

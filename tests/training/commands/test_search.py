@@ -7,6 +7,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import expand, random_balanced
 from sublayers.training import cli
+from sublayers.training.results import read
 from sublayers.training.search.log import Log
 
 pytestmark = pytest.mark.slow
@@ -77,16 +78,19 @@ def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys):
     assert {"flops_all", "flops_masked", "flops_one", "milliseconds_all", "milliseconds_one"} <= {*rows}
     assert (rows["bottom_s"] + rows["top_s"] == 3).all()
     folder = tmp_path / "found"
-    pd.testing.assert_frame_equal(pd.read_csv(folder / "orders.csv"), rows, check_dtype=False)
-    assert [row["perplexity"] for row in json.loads((folder / "orders.json").read_text())] == pytest.approx(
-        rows["perplexity"].tolist()
-    )
+    figures = read(folder / "results.csv")
+    means = rows.groupby("order")["perplexity"].mean().sort_values()
+    assert [(row["order"], row["perplexity"]) for row in figures] == [
+        (order, f"{value:.2f}") for order, value in means.items()
+    ]
+    assert {row["command"].split(" --")[0] for row in figures} == {"sublayers search random pretrain lm.json"}
     pictures = {name: (folder / f"{name}.svg").read_text() for name in ("orders", "bottom_half", "cost")}
     for name in pictures:
         (folder / f"{name}.svg").unlink()
     (folder / "runs").rename(tmp_path / "elsewhere")
     again = search("report", "found")
     pd.testing.assert_frame_equal(again, rows)
+    assert read(folder / "results.csv") == figures
     for name, picture in pictures.items():
         # matplotlib numbers what it defines by chance
         assert len((folder / f"{name}.svg").read_text()) == pytest.approx(len(picture), abs=50)

@@ -7,6 +7,7 @@ import pytest
 
 from sublayers.training.data import corpus, functions as documentation
 from sublayers.training.demo import bert as demo_bert, command as demo, lm as demo_lm, seq2seq as demo_seq2seq
+from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
     monkeypatch.setenv("COLUMNS", "120")
     demo.main(["--all", "--max-steps", "2", "--output-dir", str(tmp_path / "demo")])
     out = capfd.readouterr().out
-    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo_lm.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 %"):
+    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo_lm.PROMPT, "s2(sf)2f2", "(fsf)4", "50.0 |"):
         assert expected in out
     # each answer with what is right
     assert "(fscf)2" in out
@@ -55,13 +56,29 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
         }
     for name in ("par_bert", "macaron_bert"):
         assert (tmp_path / "demo" / "bert" / name / "mrpc" / "model.safetensors").exists()
+    figures = {row["model"]: row for row in read(tmp_path / "demo" / "results.csv")}
+    assert [*figures] == [
+        *("sandwich", "interleaved", "bigram, counted on the whole corpus"),
+        *("par_bert", "macaron_bert", "always the majority"),
+        *("macaron_seq2seq", "sandwich_seq2seq"),
+    ]
+    sandwich = figures["sandwich"]
+    assert (sandwich["order"], sandwich["parameters"]) == ("s(sf)2f", "627968")
+    assert 2 ** float(sandwich["bits per byte"]) == pytest.approx(float(sandwich["perplexity"]), rel=0.01)
+    assert figures["par_bert"]["seeds"] == "42"
+    assert figures["always the majority"]["pairs right (%)"] == "50.0"
+    assert figures["macaron_seq2seq"]["decoder order"] == "(fscf)2"
+    assert sandwich["command"].startswith("sublayers demo --all --max-steps 2")
+    assert "the standard library of Python" in sandwich["data"]
 
 
 def test_shows_language_models_and_one_bert_unless_all_are_wanted(tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(demo_lm, "show_language_models", lambda *_: shown.append("language models"))
-    monkeypatch.setattr(demo_bert, "show_berts", lambda names, *_: shown.extend(names))
-    monkeypatch.setattr(demo_seq2seq, "show_encoder_decoders", lambda *_: shown.append("encoder-decoders"))
+    for name in ("few", "all"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(demo_lm, "show_language_models", lambda *_: shown.append("language models") or [])
+    monkeypatch.setattr(demo_bert, "show_berts", lambda names, *_: shown.extend(names) or [])
+    monkeypatch.setattr(demo_seq2seq, "show_encoder_decoders", lambda *_: shown.append("encoder-decoders") or [])
     demo.main(["--output-dir", str(tmp_path / "few")])
     assert shown == ["language models", "par_bert"]
     shown.clear()

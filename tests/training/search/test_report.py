@@ -1,10 +1,10 @@
-import json
 import math
 
 import pytest
 
 from sublayers import PARTransformerXLConfig, SandwichLMConfig
 from sublayers.configuration.sublayer_cost import flops
+from sublayers.training.results import read
 from sublayers.training.search.log import open_log
 from sublayers.training.search.pictures import pareto_front
 from sublayers.training.search.report import log_costs, report
@@ -35,10 +35,30 @@ def test_a_row_says_all_that_is_known_of_a_run(log):
     assert (row["bottom_s"], row["bottom_f"], row["top_s"], row["top_f"]) == (3, 1, 0, 2)
     assert row["perplexity"] == pytest.approx(math.exp(1.1))
     assert row["train_loss"] == 9.0
-    for read, positions in (("all", 40), ("masked", 6), ("one", 1)):
-        assert row[f"flops_{read}"] == flops("s3f3", 16, 64, 40, positions, num_attention_heads=2)
-        assert row[f"milliseconds_{read}"] > 0
+    for kind, positions in (("all", 40), ("masked", 6), ("one", 1)):
+        assert row[f"flops_{kind}"] == flops("s3f3", 16, 64, 40, positions, num_attention_heads=2)
+        assert row[f"milliseconds_{kind}"] > 0
     assert row["cache_all"] == 2 * 16 * 2 * 3 * 40
+
+
+def test_figures_have_a_row_for_each_order_and_how_they_were_made(log):
+    log.append("begun", date="2026-01-01", machine="a slow one", data="words", commit="abc", command="sublayers search")
+    log.append(
+        "begun", date="2026-01-02", machine="mine", data="words", commit="abc", command="sublayers search random"
+    )
+    log_costs(log, CONFIG, 40)
+    report(log)
+    rows = read(log.file.parent / "results.csv")
+    # from the best to the worst
+    assert [row["order"] for row in rows] == [*LOSSES]
+    last = rows[-1]
+    assert (last["model"], last["parameters"], last["seeds"]) == ("random 3", "1000", "0, 1")
+    assert (last["loss (nats)"], last["loss (nats) ±"]) == ("4.2500", "0.3536")
+    assert last["GFLOP of reading one"] == f"{flops('f3s3', 16, 64, 40, 1, num_attention_heads=2) / 1e9:.4g}"
+    assert float(last["reading one (ms)"]) > 0
+    # ff|fsss
+    assert (last["bottom half s"], last["top half s"]) == ("0", "3")
+    assert (last["date"], last["machine"], last["command"]) == ("2026-01-02", "mine", "sublayers search random")
 
 
 def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(log, capsys):
@@ -77,7 +97,6 @@ def test_super_networks_are_drawn(log):
     report(log)
     for name in ("supernet-3", "mixtures", "orders", "bottom_half", "cost"):
         assert "<svg" in (log.file.parent / f"{name}.svg").read_text()
-    assert len(json.loads((log.file.parent / "orders.json").read_text())) == 8
 
 
 def test_the_front_has_what_nothing_beats():

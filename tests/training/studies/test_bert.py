@@ -7,6 +7,7 @@ import torch
 from sublayers import MacaronBertConfig, MacaronBertForPreTraining, PARBertConfig, PARBertForPreTraining
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.training.commands import glue, pretrain, squad
+from sublayers.training.results import read
 from sublayers.training.studies import bert as study
 
 pytestmark = pytest.mark.slow
@@ -78,11 +79,18 @@ def test_trains_each_model_once_with_the_same_flags_and_reports(commands, flags,
     own = {"sublayer_order", "intermediate_size", "seed", "output_dir"}
     assert len({tuple(sorted((k, v) for k, v in given.items() if k not in own)) for given in pretrained}) == 1
     assert found["par_bert"]["1"]["tasks"]["sst2"]["score"] == 0.75
-    table = (tmp_path / "study" / "results.md").read_text()
-    assert "| par_bert | `(sff)5f9` |" in table
+    row = read(tmp_path / "study" / "results.csv")[1]
+    assert (row["model"], row["order"], row["seeds"]) == ("par_bert", "(sff)5f9", "0, 1")
     # accuracy 50 and 75, F1 25: the means of both runs are 37.5 and 50
-    assert "62.5 ± 17.7 | 25.0 ± 0.0 | 43.8 ± 8.8 |" in table
-    assert table in capsys.readouterr().out
+    figures = ("sst2 (accuracy)", "sst2 (accuracy) ±", "squad (f1)", "squad (f1) ±", "mean", "mean ±")
+    assert [row[name] for name in figures] == ["62.5", "17.7", "25.0", "0.0", "43.8", "8.8"]
+    assert (row["pre-training loss (nats)"], row["cost of classifying"]) == (
+        "5.00",
+        f"{found['par_bert']['0']['cost']:.2f}",
+    )
+    assert row["data"] == "corpus.txt, GLUE sst2, SQuAD"
+    assert row["command"].startswith("sublayers study bert --output_dir")
+    assert "62.5 ± 17.7 | 25.0 ± 0.0 | 43.8 ± 8.8 |" in capsys.readouterr().out
     assert "relative to BERT" in (tmp_path / "study" / "quality_against_cost.svg").read_text()
     # what is there is not run again, and what is new joins it
     commands.clear()

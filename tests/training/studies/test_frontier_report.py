@@ -1,7 +1,7 @@
-import numpy as np
 import pandas as pd
 import pytest
 
+from sublayers.training.results import provenance, read
 from sublayers.training.studies.frontier_report import compare, difference, draw, front, report
 
 
@@ -54,23 +54,36 @@ def test_a_student_is_compared_with_the_one_of_fewer_layers_nearest_in_time():
     scores = {"teacher": (90, 90), "s6f6": (75, 77), "(sf)2": (70, 71), "(sf)3": (76, 79), "(sf)4": (75, 75)}
     glue = pd.DataFrame([(name, "mrpc", seed, pair[seed]) for name, pair in scores.items() for seed in (0, 1)])
     glue.columns = ["name", "task", "seed", "score"]
-    rows = compare(glue, results(), "sts_time_32").splitlines()[2:7]
+    rows = compare(glue, results(), "sts_time_32")
     # 0.31 is 0.78 of 0.4 and 1.55 times 0.2; the mean difference is -1.5, and 12.7 times 0.5 on both sides of it
-    assert rows[3] == "| `s6f6` | 0.31 | `(sf)3` | 76.0 ± 1.4 | -1.5 [-7.9, +4.9], undecided |"
-    assert [row.split(" | ")[0] for row in rows] == [
-        f"| `{name}`" for name in ("teacher", "(sf)4", "(sf)3", "s6f6", "(sf)2")
-    ]
-    assert [row.split(" | ")[2] for row in rows] == ["", "", "", "`(sf)3`", ""]
+    assert rows[3] == {
+        "model": "s6f6",
+        "compared with": "(sf)3",
+        "mrpc": "76.0",
+        "mrpc ±": "1.4",
+        "difference in mrpc": "-1.5 [-7.9, +4.9], undecided",
+    }
+    assert [row["model"] for row in rows] == ["teacher", "(sf)4", "(sf)3", "s6f6", "(sf)2"]
+    assert [row["compared with"] for row in rows] == ["", "", "", "(sf)3", ""]
 
 
 def test_leaves_numbers_a_picture_and_a_card(tmp_path):
-    report(results(), pd.DataFrame(), tmp_path, ["study", "frontier", "my teacher"])
-    assert np.isclose(pd.read_csv(tmp_path / "results.csv")["sts"].sum(), 466)
+    glue = pd.DataFrame([("s6f6", "sst2 (accuracy)", 0, 81.0)], columns=["name", "task", "seed", "score"])
+    about = provenance(["study", "frontier", "my teacher"], ["train.txt", "GLUE sst2"])
+    report(results(), glue, tmp_path, about)
+    row = next(row for row in read(tmp_path / "results.csv") if row["model"] == "s6f6")
+    assert (row["seeds"], row["data"]) == ("0, 1", "train.txt, GLUE sst2")
+    assert (row["STS correlation"], row["STS correlation ±"], row["STS correlation ratio (%)"]) == (
+        "77.0",
+        "1.4",
+        "93.9",
+    )
+    assert row["sst2 (accuracy)"] == "81.0"
     card = (tmp_path / "README.md").read_text()
-    assert "| `s6f6` | re-ordered | 2 | **77.0 ± 1.4** (93.9%) | 3.10 (0.31) |" in card
-    assert "| `(sf)4` | layers dropped | 1 | 76.0 (92.7%) | 6.00 (0.60) |" in card
+    assert "| s6f6 | `sf` | re-ordered | 77.0 ± 1.4 (93.9) | 3.10 (0.31) | STS correlation |" in card
+    assert "| (sf)4 | `sf` | layers dropped | 76.0 (92.7) | 6.00 (0.60) |  |" in card
+    assert "| s6f6 |  | 81.0 |  |" in card
     assert "sublayers study frontier 'my teacher'" in card
-    assert not (tmp_path / "glue.csv").exists()
     picture = (tmp_path / "frontier.svg").read_text()
     assert "layers dropped" in picture
     assert "below the picture" not in picture

@@ -13,6 +13,7 @@ from sublayers import (
     SandwichSeq2SeqConfig,
     SandwichSeq2SeqForConditionalGeneration,
 )
+from sublayers.training.results import read
 from sublayers.training.studies.ensemble import Seq2SeqEnsemble
 from sublayers.training.studies.orders import main as study_orders, study_subset
 
@@ -130,9 +131,16 @@ def test_every_order_writes_every_subset(tmp_path, tokenizer):
             assert subset[side]["distinct_tokens"] == len(numbers)
             assert subset[side]["top_frequency"] == pytest.approx(sum(numbers[:20]) / sum(numbers))
     assert json.loads((out / "results.json").read_text()) == found
-    table = (out / "results.md").read_text()
-    assert f"| {run} | 2 | `sf` | `(fsc)2` |" in table
-    assert f"| {run} | predicted |  |  |  | {studied['predicted']['bleu']:.2f} |" in table
+    rows = read(out / "results.csv")
+    assert [row["written in"] for row in rows[:4]] == ["1", "2", "3", "predicted"]
+    second, subset = rows[1], studied["subsets"][1]
+    assert (second["model"], second["encoder order"], second["decoder order"]) == (run, "sf", "(fsc)2")
+    assert second["bleu"] == f"{studied['orders'][1]['metrics']['bleu']:.2f}"
+    assert second["predicted for (%)"] == f"{100 * chosen.count(1) / 12:.1f}"
+    assert (second["sentences"], second["their bleu under 3"]) == (f"{chosen.count(1)}", f"{subset['scores'][2]:.2f}")
+    assert second["distinct target tokens"] == f"{subset['target']['distinct_tokens']}"
+    assert rows[3]["bleu"] == f"{studied['predicted']['bleu']:.2f}"
+    assert second["data"] == "validation.jsonl"
     assert "<svg" in (out / "subsets.svg").read_text()
 
 
@@ -204,7 +212,8 @@ def test_without_prediction_the_order_that_is_best_on_validation_data_is_scored_
         assert found["best"]["validation"] == pytest.approx(max(scores["validation"]))
         assert found["best"]["metrics"]["bleu"] == pytest.approx(values[2])
         assert "subsets" not in found
-        assert "best of validation" in (tmp_path / split / "results.md").read_text()
+        [best] = [row for row in read(tmp_path / split / "results.csv") if "best of validation" in row["written in"]]
+        assert best["bleu"] == f"{values[2]:.2f}"
     with pytest.raises(ValueError, match="no validation data; give --validation_file"):
         study_orders([*TASK, files[1], "--model_name_or_path", run, "--split=test", f"--output_dir={tmp_path / 'new'}"])
 
@@ -244,8 +253,8 @@ def test_a_model_of_one_order_is_forced_into_others(tmp_path, tokenizer):
     # a model with orders of its own has those
     assert [order["decoder"] for order in found[iot_run]["orders"]] == ["(scf)2", "(fsc)2", "(cfs)2"]
     assert all(order["trained"] for order in found[iot_run]["orders"])
-    table = (tmp_path / "study" / "results.md").read_text()
-    assert f"| {plain} | 2, untrained | `sf` | `(fsc)2` |" in table
+    second = read(tmp_path / "study" / "results.csv")[1]
+    assert (second["model"], second["written in"], second["decoder order"]) == (plain, "2, untrained", "(fsc)2")
     with pytest.raises(ValueError, match="--orders sf does not repeat to the sublayers of scfscf"):
         study_orders([*flags, "--orders", "sf", f"--output_dir={tmp_path / 'new'}"])
 
@@ -259,7 +268,8 @@ def test_the_first_model_then_the_first_two_write_together(tmp_path, tokenizer):
     found = study_orders([*flags, f"--output_dir={tmp_path / 'study'}"])
     scores = [metrics["bleu"] for metrics in found["ensembles"]]
     assert scores == pytest.approx([bleu(written, targets) for written in together])
-    assert f"| {runs[0]}, {runs[1]} | {scores[1]:.2f} |" in (tmp_path / "study" / "results.md").read_text()
+    last = [row for row in read(tmp_path / "study" / "results.csv") if row["written in"] == "ensemble"][-1]
+    assert (last["model"], last["bleu"]) == (f"{runs[0]}, {runs[1]}", f"{scores[1]:.2f}")
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(runs[1])
     tokenizer.add_tokens("more")

@@ -3,6 +3,7 @@ import json
 import pytest
 from transformers import AutoModelForSeq2SeqLM
 
+from sublayers.training.results import read
 from sublayers.training.studies import seq2seq as study_seq2seq
 from sublayers.training.studies.seq2seq import studied
 
@@ -46,12 +47,14 @@ def test_trains_all_models_alike_and_reports_on_them(pairs, tmp_path, capsys):
     assert models["transformer"].num_parameters() == models["sandwich_decoder"].num_parameters()
     assert models["macaron"].config.intermediate_size == 16
     assert models["macaron"].config.feed_forward_scale == 0.5
-    table = (folder / "results.md").read_text()
-    assert "±" in table.splitlines()[2]
-    assert "`(fsf)2` | `(fscf)2`" in table.splitlines()[3]
-    assert table in capsys.readouterr().out
-    saved = json.loads((folder / "results.json").read_text())
-    assert saved["macaron"]["runs"]["0"]["test_bleu"] == found["macaron"]["runs"]["0"]["test_bleu"]
+    first, second, _ = read(folder / "results.csv")
+    losses = [run["eval_loss"] for run in found["transformer"]["runs"].values()]
+    assert first["validation loss (nats per token)"] == f"{sum(losses) / 2:.2f}"
+    assert first["validation loss (nats per token) ±"] == f"{abs(losses[0] - losses[1]) / 2**0.5:.2f}"
+    assert (first["seeds"], first["data"]) == ("0, 1", "train.jsonl, validation.jsonl, test.jsonl")
+    assert (second["encoder order"], second["decoder order"]) == ("(fsf)2", "(fscf)2")
+    assert second["test BLEU"] == f"{found['macaron']['runs']['0']['test_bleu']:.2f}"
+    assert "| macaron | `(fsf)2` | `(fscf)2` |" in capsys.readouterr().out
     assert "<svg" in (folder / "learning_curves.svg").read_text()
 
 

@@ -1,0 +1,53 @@
+"""`sublayers results`: write the tables of documents again, from the files of figures that they name."""
+
+import argparse
+import re
+from fnmatch import filter as filter_names
+from pathlib import Path
+
+from sublayers.training.results import measured, read, source, table
+
+FORM = "<!-- results/FILE.csv: COLUMN, COLUMN as HEAD, SEVERAL *, ... --> and <!-- end of results/FILE.csv -->"
+START = r"<!-- (\S+\.csv): "
+MARKED = re.compile(rf"({START}([^>]*?)\s-->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
+
+
+def main(argv: list[str]) -> None:
+    """Replace what stands between the marks of tables in documents.
+
+    Below the last table of a file stands how its figures were made.
+
+    Raises:
+        FileNotFoundError: there is no such document or file of figures.
+        ValueError: a column that there is not, or a table without an end.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers results", description=__doc__, allow_abbrev=False)
+    parser.add_argument("documents", type=Path, nargs="+", help=f"in Markdown, with tables between {FORM}")
+    for document in parser.parse_args(argv).documents:
+        text = document.read_text(encoding="utf-8")
+        if (new := render(text, Path())) != text:
+            document.write_text(new, encoding="utf-8")
+            print(f"{document} has new tables")
+
+
+def render(text: str, folder: Path) -> str:
+    """Write the tables of a text again from files in a folder. Raises what `main` raises."""
+    found = [*MARKED.finditer(text)]
+    last = {match[2]: match.start() for match in found}
+    whole = [match.start() for match in found]
+    if cut := [start for start in re.finditer(START, text) if start.start() not in whole]:
+        raise ValueError(f"a table of {cut[0][1]} has no end; write <!-- end of {cut[0][1]} --> behind it")
+
+    def fill(match: re.Match[str]) -> str:
+        rows = read(folder / match[2])
+        columns: dict[str, str] = {}
+        for column in match[3].split(","):
+            name, _, head = " ".join(column.split()).partition(" as ")
+            names = [name] if name in rows[0] else filter_names(measured(rows), name)
+            columns |= {each: head or each for each in names}
+            if not names:
+                raise ValueError(f"{match[2]} has no column {name!r}; choose from {', '.join(rows[0])}")
+        below = f"\n{source(rows)}\n" if match.start() == last[match[2]] else ""
+        return f"{match[1]}{table(rows, columns)}{below}{match[5]}"
+
+    return MARKED.sub(fill, text)
