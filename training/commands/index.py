@@ -2,17 +2,23 @@
 
 import argparse
 import json
+import re
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Column, Table
 
+import sublayers
 from sublayers.training.flags import recipes
+from sublayers.training.results import read
 
 KINDS = ("family", "recipe", "converter", "result")
+# of files of figures
+ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
 
 class Entry(NamedTuple):
@@ -21,8 +27,8 @@ class Entry(NamedTuple):
     Attributes:
         kind: of `KINDS`.
         name: what to ask for: a model type, a recipe behind its command, a model type of transformers, a result.
-        family: the model type.
-        orders: of its stacks, in canonical form.
+        family: the model type; of a result, its file knows the order only.
+        orders: of its stacks.
         heads: the Auto classes that load it.
         tasks: the pipelines that run it.
     """
@@ -81,6 +87,11 @@ def entries() -> Iterator[Entry]:
             yield entry("recipe", f"{command} {name}", recipe.config, [recipe.auto_class])
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)
+    for file in sorted(Path(sublayers.__file__).with_name("results").glob("*.csv")):
+        for row in read(file):
+            orders = [*filter(None, re.split("[:, ]", " ".join(row.get(name, "") for name in ORDER_COLUMNS)))]
+            if orders:
+                yield Entry("result", f"{file.stem}: {row['model']}", "", orders)
 
 
 def fits(entry: Entry, args: argparse.Namespace) -> bool:

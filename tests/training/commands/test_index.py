@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -17,6 +18,9 @@ def found(capsys):
     return find
 
 
+RESULTS = Path(__file__).resolve().parents[3] / "results"
+
+
 def names(found, kind=None):
     return {entry["name"] for entry in found if kind in (None, entry["kind"])}
 
@@ -27,14 +31,25 @@ def test_everything_is_listed(found):
     files = {f"{path.parent.name} {path.stem}" for path in RECIPES.rglob("*.yaml")}
     assert {name for name in files if name.split()[0] in ("pretrain", "seq2seq")} == names(listed, "recipe")
     assert {"bert", "llama", "transfo-xl", "adaptive span"} <= names(listed, "converter")
-    assert {entry["family"] for entry in listed} == names(listed, "family")
+    assert {entry["family"] for entry in listed if entry["kind"] != "result"} == names(listed, "family")
+
+
+def test_results_are_rows_that_have_an_order(found):
+    listed = found("--kind", "result")
+    assert {name.split(": ")[0] for name in names(listed)} <= {path.stem for path in RESULTS.glob("*.csv")}
+    by_name = {entry["name"]: entry["orders"] for entry in listed}
+    assert by_name["bench_bert: sublayers s5f19"] == ["s5f19"]
+    assert by_name["bench_iot: sf:csf,fcs"] == ["sf", "csf", "fcs"]
+    assert by_name["multi30k: Macaron"] == ["(fsf)3", "(fscf)3"]
+    assert "bench_iot: Transformer" not in by_name
 
 
 def test_an_order_is_asked_for_in_either_form(found):
     assert "par_bert" in names(found("sff*"), "family")
     assert "par_bert" in names(found("(sff)5f9"), "family")
     assert names(found("s5(sf)19f5")) == {"sandwich_char_lm", "pretrain sandwich_enwik8"}
-    assert found("w*") == []
+    assert names(found("sfs3f3")) == {"minilm_students: `sfs3f3`, layers 0 1 3 5"}
+    assert found("x*") == []
 
 
 def test_heads_and_tasks_are_what_auto_classes_and_pipelines_load(found):
