@@ -6,17 +6,20 @@ import os
 import re
 from contextlib import redirect_stdout, suppress
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
 import sublayers
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.training import cli
+from sublayers.training import cli, results
+from sublayers.training.commands import index
 from sublayers.training.search.pictures import draw_orders
 
 project, release = "sublayers", sublayers.__version__
@@ -91,9 +94,25 @@ class Commands(Directive):
         return sections
 
 
+class Entries(Directive):
+    """Lists what `sublayers list` finds."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a table for each kind of thing."""
+        sections = []
+        for kind, group in groupby(index.entries(), lambda entry: entry.kind):
+            lines = results.table([{name: index.cell(entry, name) for name in entry._fields[1:]} for entry in group])
+            section = nodes.section(ids=[nodes.make_id(kind)])
+            section += nodes.title(text=kind)
+            self.state.nested_parse(StringList(lines.splitlines()), self.content_offset, section)
+            sections.append(section)
+        return sections
+
+
 def setup(app: Sphinx) -> None:
     """Add the directives, and give help texts the width of a page."""
     os.environ["COLUMNS"] = "100"
     app.add_directive("orders", Orders)
     app.add_directive("fields", Fields)
     app.add_directive("commands", Commands)
+    app.add_directive("entries", Entries)

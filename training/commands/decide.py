@@ -1,13 +1,17 @@
 """What `sublayers order --decide` measures: how long orders take for what is read, and which plain one does, too."""
 
 import argparse
+import json
 from collections.abc import Iterator
 
+from rich.console import Console
 from rich.table import Table
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import counts, expand, interleaved
+from sublayers.training.results import Row, provenance, write
+from sublayers.training.search.pictures import draw_times
 from sublayers.training.search.price import milliseconds
 
 # by what is read, its name in `milliseconds`
@@ -24,7 +28,41 @@ CAPTION = (
 Times = dict[int, dict[str, dict[str, float]]]
 
 
-def decide(orders: list[str], args: argparse.Namespace) -> Times:
+def decide(orders: list[str], args: argparse.Namespace, argv: list[str]) -> None:
+    """Measure orders with the flags of `sublayers order`, and print times and what follows from them.
+
+    Raises what `measure` raises.
+    """
+    times = measure(orders, args)
+    named = {
+        f"{read} of {length}": {order: measured[order] for order in orders}
+        for length, reads in times.items()
+        for read, measured in reads.items()
+    }
+    if args.csv:
+        write(rows(orders, named), args.csv, provenance(["order", *argv]))
+    if args.picture:
+        draw_times(named, args.picture)
+    if args.json:
+        print(json.dumps(times, indent=2))
+    else:
+        Console().print(table(orders, times), *sentences(orders, times), sep="\n")
+
+
+def rows(orders: list[str], times: dict[str, dict[str, float]]) -> list[Row]:
+    """Make a row of figures for each order."""
+    made = []
+    for order in orders:
+        row = {"model": f"`{order}`", "order": order, "parameters": ""}
+        for read, measured in times.items():
+            row |= {f"{read} (ms)": f"{measured[order]:.1f}"}
+            if order != orders[0]:
+                row |= {f"{read} (ms) ratio to {orders[0]}": f"{measured[order] / measured[orders[0]]:.2f}"}
+        made.append(row)
+    return made
+
+
+def measure(orders: list[str], args: argparse.Namespace) -> Times:
     """Measure stacks of these orders, and plain ones with up to as many layers, for everything that may be read.
 
     Raises:

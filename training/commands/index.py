@@ -111,12 +111,17 @@ def fits(entry: Entry, args: argparse.Namespace) -> bool:
 def tables(found: list[Entry]) -> Iterator[Table]:
     """Draw entries: a table for each kind, a row for each, and only columns that say something."""
     for kind, group in groupby(found, lambda entry: entry.kind):
-        rows = [entry._asdict() for entry in group]
-        says = {"name": True, "family": any(row["family"] != row["name"] for row in rows)}
-        says |= {name: any(row[name] for row in rows) for name in ("orders", "heads")}
+        rows = [*group]
+        says = {"name": True, "family": any(entry.family not in ("", entry.name) for entry in rows)}
+        says |= {name: any(cell(entry, name) for entry in rows) for name in ("orders", "heads")}
         columns = [name for name in says if says[name]]
         drawn = Table(Column("name", no_wrap=True), *columns[1:], title=kind, title_justify="left")
-        for row in rows:
-            cells = (row[name] if isinstance(row[name], str) else ", ".join(row[name]) for name in columns)
-            drawn.add_row(*(cell.replace("AutoModelFor", "") for cell in cells))
+        for entry in rows:
+            drawn.add_row(*(cell(entry, name) for name in columns))
         yield drawn
+
+
+def cell(entry: Entry, name: str) -> str:
+    """Write what an entry has by a name, heads without what Auto classes have in common."""
+    value = getattr(entry, name)
+    return value if isinstance(value, str) else ", ".join(part.replace("AutoModelFor", "") for part in value)

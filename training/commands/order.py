@@ -21,11 +21,11 @@ CAPTION = (
 )
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str]) -> None:
     """Draw the orders and compare their costs in one table, or print the same numbers as JSON.
 
     Raises:
-        FileExistsError: the file for the picture exists.
+        FileExistsError: the file for the picture, or for what is measured, exists.
         SystemExit: with status 2 for a bad order, after a message on standard error that points at the character.
     """
     parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
@@ -59,37 +59,36 @@ def main(argv: list[str] | None = None) -> None:
         help="measure on this machine what each order takes, and what plain Transformer takes as long",
     )
     parser.add_argument("--rows", type=positive, default=1, help="of a batch, with --decide (default: 1)")
+    parser.add_argument("--csv", type=Path, help="a new file for what --decide measures, a row for each order")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--picture", type=Path, help="draw the orders into a new .svg, .png or .pdf file, too")
+    parser.add_argument(
+        "--picture", type=Path, help="draw the orders, or what --decide measures, into a new .svg, .png or .pdf file"
+    )
     args = parser.parse_args(argv)
+    for file in filter(None, (args.picture, args.csv)):
+        if file.exists():
+            raise FileExistsError(f"{file} exists; choose another file")
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
         parser.error(f"--heads={args.heads} is not a multiple of --key-value-heads={key_value_heads}")
     try:
         costs = {given: _cost(compact(given), args) for given in args.orders}
     except ValueError as error:
         parser.error(str(error))
+    if args.decide:
+        # takes seconds, which drawings need not
+        from sublayers.training.commands.decide import decide
+
+        decide([cost["order"] for cost in costs.values()], args, argv)
+        return
     if args.picture:
         # a part of the extra `train`, without which the rest of this command works
         from sublayers.training.search.pictures import draw_orders
 
-        if args.picture.exists():
-            raise FileExistsError(f"{args.picture} exists; choose another file")
         rows = [
             (given if given == cost["order"] else f"{given} = {cost['order']}", cost["order"])
             for given, cost in costs.items()
         ]
         draw_orders(rows, args.picture)
-    if args.decide:
-        # takes seconds, which drawings need not
-        from sublayers.training.commands.decide import decide, sentences, table
-
-        orders = [cost["order"] for cost in costs.values()]
-        times = decide(orders, args)
-        if args.json:
-            print(json.dumps(times, indent=2))
-        else:
-            Console().print(table(orders, times), *sentences(orders, times), sep="\n")
-        return
     if args.json:
         print(json.dumps(costs, indent=2))
         return

@@ -36,6 +36,22 @@ def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
     save(figure, file)
 
 
+def draw_times(times: dict[str, dict[str, float]], file: Path) -> None:
+    """Draw for everything that may be read a bar for each order: its time as a share of the first one's."""
+    figure = Figure(figsize=(7, 1.2 + 0.2 * sum(map(len, times.values()))), layout="constrained")
+    boxes = figure.subplots(len(times), sharex=True, squeeze=False).flat
+    for axes, (read, measured) in zip(boxes, times.items(), strict=True):
+        first, *_ = measured.values()
+        shares = [time / first for time in measured.values()]
+        bars = axes.barh([*measured], shares, color=[f"C{number}" for number in range(len(shares))])
+        axes.bar_label(bars, [f"{share:.2f}" for share in shares], padding=3, size=8)
+        axes.set_title(read, loc="left", size=9)
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+    axes.set_xlabel(f"time, as a share of {next(iter(measured))}")
+    save(figure, file)
+
+
 def draw_bottom_halves(points: list[tuple[int, float]], file: Path) -> None:
     """Draw the loss of each order against the number of its attentions in the bottom half of its parameters."""
     figure = Figure(layout="constrained")

@@ -8,6 +8,7 @@ from sublayers import SandwichLMConfig, SandwichLMModel
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.training.commands.decide import sentences
 from sublayers.training.commands.order import main
+from sublayers.training.results import read
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
     assert [*sentences(["(sf)3", "(sf)2"], times)] == []
 
 
-def test_decisions_are_measured(capsys):
+def test_decisions_are_measured(capsys, tmp_path):
     sizes = ["--hidden-size", "8", "--heads", "2", "--lengths", "6", "--attention-window", "3", "--rows", "2"]
     main(["(sf)2", "sfwf", *sizes, "--decide", "--json"])
     measured = json.loads(capsys.readouterr().out)["6"]
@@ -72,8 +73,16 @@ def test_decisions_are_measured(capsys):
     for times in measured.values():
         assert [*times] == ["(sf)2", "sfwf", "sf"]
         assert all(time > 0 for time in times.values())
-    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide"])
+    table, picture = tmp_path / "decided.csv", tmp_path / "decided.svg"
+    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--csv", str(table), "--picture", str(picture)])
     assert len(re.findall("of 6: ", capsys.readouterr().out)) == 4
+    plain, local = read(table)
+    assert (plain["order"], local["order"]) == ("(sf)2", "sfwf")
+    assert float(local["the next token of 6 (ms) ratio to (sf)2"]) > 0
+    assert not plain["the next token of 6 (ms) ratio to (sf)2"]
+    assert "every position of 6" in picture.read_text()
+    with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
+        main(["(sf)2", "--decide", "--csv", str(table)])
 
 
 def test_what_cannot_be_measured_is_refused():
