@@ -27,6 +27,7 @@ demo: $(VENV)/.installed  ## train two small language models and a small BERT, c
 define check
 	$(1)/bin/ruff check .
 	$(1)/bin/ruff format --check .
+	$(1)/bin/codespell
 	$(1)/bin/mypy
 	$(1)/bin/pytest --numprocesses 2 --dist worksteal $(2)
 endef
