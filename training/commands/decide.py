@@ -101,7 +101,8 @@ def measure(orders: list[str], args: argparse.Namespace) -> Times:
 
 def is_plain(order: str) -> bool:
     """Say whether an order is that of a plain Transformer."""
-    return order == interleaved(counts(order)["s"])
+    layers = counts(order)["s"]
+    return layers > 0 and order == interleaved(layers)
 
 
 def plain_for(order: str, times: dict[str, float]) -> str | None:

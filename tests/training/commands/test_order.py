@@ -63,6 +63,9 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
         "the next token of 128: s3f3 takes 0.30 of (sf)3, less than any plain Transformer.",
     ]
     assert [*sentences(["(sf)3", "(sf)2"], times)] == []
+    assert [*sentences(["(sf)3", "f3"], {8: {"one position": {"(sf)3": 3.0, "f3": 1.0, "sf": 1.0}}})] == [
+        "one position of 8: f3 takes 0.33 of (sf)3, as long as the plain sf."
+    ]
 
 
 def test_decisions_are_measured(capsys, tmp_path):
