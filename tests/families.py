@@ -57,6 +57,12 @@ TODAY |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), 
 HEADS = [(config_class, auto_class) for config_class, heads in AUTO_CLASSES.items() for auto_class in heads]
 ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]
 every_family = pytest.mark.parametrize("family", FAMILIES)
+LOCAL = TODAY | {"sublayer_order": "(sfwf)2", "attention_window": 4}
+every_family_and_todays_parts = pytest.mark.parametrize(
+    ("family", "options"),
+    [*((family, {}) for family in FAMILIES), ("sandwich_lm", LOCAL), ("par_bert", LOCAL)],
+    ids=[*FAMILIES, "sandwich_lm today", "par_bert today"],
+)
 every_model = pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
 
 

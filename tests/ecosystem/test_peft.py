@@ -1,7 +1,7 @@
 import pytest
 import torch
 from common import assert_same, tokens
-from families import FAMILIES, build, every_family, inputs, logits
+from families import FAMILIES, build, every_family_and_todays_parts, inputs, logits
 from torch import nn
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -24,15 +24,15 @@ def train(model, batch: dict[str, torch.Tensor]) -> list[float]:
     return losses
 
 
-@every_family
-def test_lora_trains_adapters_alone_which_merge_into_an_ordinary_model(family, tmp_path):
+@every_family_and_todays_parts
+def test_lora_trains_adapters_alone_which_merge_into_an_ordinary_model(family, options, tmp_path):
     head = FAMILIES[family][1]
-    build(family).save_pretrained(tmp_path / "base")
+    build(family, **options).save_pretrained(tmp_path / "base")
     model = head.from_pretrained(tmp_path / "base")
     batch = inputs(model)
     before = logits(model, batch)
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=4, lora_alpha=12))
-    linear = [name for name, module in build(family).named_modules() if isinstance(module, nn.Linear)]
+    linear = [name for name, module in build(family, **options).named_modules() if isinstance(module, nn.Linear)]
     adapters = {f"base_model.model.{name}.lora_{side}.default.weight" for name in linear for side in "AB"}
     # the output is that of the embeddings
     adapters -= {f"base_model.model.lm_head.lora_{side}.default.weight" for side in "AB"}
@@ -46,7 +46,7 @@ def test_lora_trains_adapters_alone_which_merge_into_an_ordinary_model(family, t
     with adapted.disable_adapter():
         assert torch.equal(logits(adapted, batch), before)
     # the sums by hand
-    trained, plain = dict(adapted.named_parameters()), build(family)
+    trained, plain = dict(adapted.named_parameters()), build(family, **options)
     with torch.no_grad():
         for name in linear:
             if name != "lm_head":
@@ -70,10 +70,10 @@ def test_lora_trains_adapters_alone_which_merge_into_an_ordinary_model(family, t
     assert torch.equal(logits(loaded, batch), logits(merged, batch))
 
 
-@every_family
-def test_adapts_every_sublayer_by_the_names_that_the_readme_gives(family):
-    names = ["q_proj", "k_proj", "v_proj", "o_proj", "r_proj", "fc1", "fc2"]
-    model = build(family)
+@every_family_and_todays_parts
+def test_adapts_every_sublayer_by_the_names_that_the_documentation_gives(family, options):
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "r_proj", "fc1", "gate", "fc2"]
+    model = build(family, **options)
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and ".layers." in name}
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=names))
     assert set(adapted.targeted_module_names) == linear

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from common import tokens
-from families import FAMILIES, build, every_family, inputs, logits
+from families import FAMILIES, build, every_family_and_todays_parts, inputs, logits
 from torch import nn
 from transformers import TorchAoConfig
 
@@ -12,12 +12,12 @@ pytestmark = pytest.mark.slow
 quantization = pytest.importorskip("torchao.quantization")
 
 
-@every_family
-def test_int8_weights_score_and_generate_like_the_rounded_weights(family, tmp_path, monkeypatch):
+@every_family_and_todays_parts
+def test_int8_weights_score_and_generate_like_the_rounded_weights(family, options, tmp_path, monkeypatch):
     # on other processors, single precision runs in oneDNN, which quantised weights must not reach
     monkeypatch.setattr(linear, "gains_from_onednn", lambda: True)
     head = FAMILIES[family][1]
-    model = build(family)
+    model = build(family, **options)
     model.save_pretrained(tmp_path)
     settings = TorchAoConfig(quantization.Int8WeightOnlyConfig())
     quantized = head.from_pretrained(tmp_path, quantization_config=settings)
@@ -38,8 +38,8 @@ def test_int8_weights_score_and_generate_like_the_rounded_weights(family, tmp_pa
         module.weight.data = rounded.detach()
     actual = logits(quantized, inputs(model))
     torch.testing.assert_close(actual, logits(model, inputs(model)), atol=1e-4, rtol=1e-4)
-    # measured: 0.013 (sandwich_lm) to 0.030 (par_bert)
-    assert (actual - expected).norm() / expected.norm() < 0.05
+    # measured: 0.013 (sandwich_lm) to 0.030 (par_bert), and 0.070 with the products of gates
+    assert (actual - expected).norm() / expected.norm() < (0.1 if options else 0.05)
     if model.can_generate():
         # greedy search between scores that differ by rounding only
         settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
