@@ -11,7 +11,7 @@ from sublayers.configuration.sublayer_order import expand
 from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.flags import expand_settings_file
 from sublayers.training.search.draw import Candidate, letters_of
-from sublayers.training.search.runs import Training
+from sublayers.training.search.runs import OF_WINDOWS, Training
 from sublayers.training.search.settings import Settings
 from sublayers.training.search.supernet import SupernetPairTrainer, SupernetTrainer
 from sublayers.training.trainers.publish import describe_data
@@ -46,6 +46,9 @@ class Space(NamedTuple):
         for candidate in candidates:
             config = copy(self.config)
             setattr(config, self.training.field, candidate.order)
+            if "w" not in expand(candidate.order):
+                for name in OF_WINDOWS:
+                    setattr(config, name, None)
             config.validate()
 
     def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:

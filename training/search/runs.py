@@ -1,5 +1,6 @@
 """The trainings of a search, each in a process of its own, some at a time, which go on where they were killed."""
 
+import argparse
 import os
 import shutil
 import sys
@@ -15,10 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from tqdm.auto import tqdm
 
+from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.model_card import num_parameters
 from sublayers.training import cli
 from sublayers.training.search.draw import Candidate
 from sublayers.training.search.log import Log
+
+# fields of a configuration whose order has local attention
+OF_WINDOWS = ("attention_window", "local_rope_theta")
 
 
 class Training(NamedTuple):
@@ -31,8 +36,17 @@ class Training(NamedTuple):
     def run(self, order: str, seed: int, folder: Path) -> dict[str, Any]:
         """Train and evaluate an order, and return the number of its parameters and the metrics."""
         own = [f"--{self.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
-        metrics = cli.run([self.command, *self.flags, *own])
+        flags = self.flags if "w" in expand(order) else without_windows(self.flags)
+        metrics = cli.run([self.command, *flags, *own])
         return {"parameters": num_parameters(folder), "metrics": metrics}
+
+
+def without_windows(flags: list[str]) -> list[str]:
+    """Leave out the flags that only orders with local attention may have."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in OF_WINDOWS:
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
+    return parser.parse_known_args(flags)[1]
 
 
 def train_orders(log: Log, training: Training, candidates: list[Candidate], seeds: list[int], jobs: int) -> None:

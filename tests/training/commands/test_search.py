@@ -3,7 +3,7 @@ import re
 
 import pandas as pd
 import pytest
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from sublayers import expand, random_balanced
 from sublayers.training import cli
@@ -104,6 +104,16 @@ def test_ranks_orders_of_a_file_by_masked_words(tmp_path):
     assert rows["order"].tolist() == ["s3f3", "(sf)2f2"]
     assert rows["names"].tolist() == ["s3f3", "par(6, 3)"]
     assert (rows["flops_one"] < rows["flops_all"]).all()
+
+
+def test_orders_without_local_attention_are_compared_with_those_that_have_it(tmp_path):
+    (tmp_path / "orders.txt").write_text("s3f3\nwfwfsf\n")
+    flags = ["--sublayer_order", "(sfw)2", "--attention-window", "6", "--local_rope_theta=100.0"]
+    flags += ["--position_embedding_type", "rotary", "--length", "24", "--output_dir", "found"]
+    rows = search("random", "pretrain", "bert.json", *flags, "--orders", "orders.txt")
+    assert rows["order"].tolist() == ["s3f3", "(wf)2sf"]
+    trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
+    assert [(config.attention_window, config.local_rope_theta) for config in trained] == [(None, None), (6, 100.0)]
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
