@@ -50,6 +50,8 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         if auto_class is not AutoTokenizer and (folder / "adapter_config.json").exists():
             raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
         loaded = auto_class.from_pretrained(source, trust_remote_code=False, **options)
+        if isinstance(loaded, PreTrainedTokenizerBase):
+            _check_types(loaded)
     except (json.JSONDecodeError, UnicodeError) as error:
         raise damaged(source, error) from error
     except (ImportError, OSError, StrictDataclassError, ValueError) as error:
@@ -149,6 +151,12 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
+
+
+def _check_types(tokenizer: PreTrainedTokenizerBase) -> None:
+    # transformers takes whatever the file says
+    if not isinstance(tokenizer.model_max_length, int | float) or "input_ids" not in [*tokenizer.model_input_names]:
+        raise TypeError
 
 
 def _forget_code(loaded: Any) -> None:

@@ -130,6 +130,12 @@ def test_a_link_out_of_a_folder_is_not_followed(command, folder, tmp_path, refus
     refuse(command, folder, f"vocab.txt leads out of the folder, to {tmp_path}/secret.txt")
 
 
+def test_inputs_that_a_tokenizer_does_not_make_are_not_asked_for(folder, run, tmp_path):
+    edit(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask", "x"])
+    run("distill", folder)
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_a_run_forgets_code_that_is_named_where_it_starts_from(run, tmp_path):
     folder = tmp_path / "theirs"
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -204,6 +210,16 @@ def test_what_is_no_file_is_refused(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="pipe is neither a file nor a folder"):
         refuse_ways_out(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model_max_length", "x"), ("model_max_length", {}), ("model_input_names", []), ("model_input_names", [1])],
+)
+def test_odd_values_of_a_tokenizer_are_one_sentence(name, value, folder):
+    edit(folder / "tokenizer_config.json", **{name: value})
+    with pytest.raises(ValueError, match="is damaged"):
+        load(AutoTokenizer, folder)
 
 
 def test_links_that_go_in_circles_are_no_files(folder):
