@@ -17,8 +17,8 @@ from tqdm.auto import tqdm
 
 from sublayers.hub.model_card import num_parameters
 from sublayers.training import cli
+from sublayers.training.log import Log
 from sublayers.training.search.draw import Candidate
-from sublayers.training.search.log import Log
 
 
 class Training(NamedTuple):

@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import expand, random_balanced
 from sublayers.training import cli
-from sublayers.training.search.log import Log
+from sublayers.training.log import Log
 
 pytestmark = pytest.mark.slow
 
