@@ -1,14 +1,11 @@
 """Grids that are killed or cannot be published, and what the same command does then."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import datasets
 import pytest
 from glue_rows import WORDS, make_rows, write
+from killed import kill
 from transformers import BertConfig, BertModel, Trainer
 
 from sublayers import PARBertConfig, PARBertModel
@@ -44,46 +41,18 @@ def flags(tmp_path):
     return [*FAST, "--model_name_or_path", str(tmp_path / "model"), "--data_dir", str(tmp_path / "data")]
 
 
-# children of one process, since imports take longer than the runs; each gets SIGKILL at a call of a function
-KILLED = """
-import gc, json, os, signal, sys
-from pathlib import Path
-from sublayers.training import cli
-import sublayers.training.commands.glue as glue
-
-OWNERS = {"evaluate": glue.ResumableTrainer, "rmtree": glue.shutil, "rename": Path}
-
-def count(owner, name, number):
-    def die(*args, **kwargs):
-        nonlocal number
-        number -= 1
-        if not number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*args, **kwargs)
-
-    call = getattr(owner, name)
-    setattr(owner, name, die)
-
-# each training collects garbage, which all that was imported is not
-gc.freeze()
-for name, number in json.loads(sys.argv[1]):
-    if not (child := os.fork()):
-        count(OWNERS.get(name, glue), name, number)
-        cli.main(["glue", *sys.argv[2:]])
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, name
-"""
-KILLS = [
+GLUE = "sublayers.training.commands.glue"
+PLACES = [
     # the first run is trained, but not scored
-    ("evaluate", 1),
+    (f"{GLUE}:ResumableTrainer", "evaluate", 1),
     # the first two are scored, the worse one is not removed yet
-    ("rmtree", 1),
+    ("shutil", "rmtree", 1),
     # of the last two, one is scored
-    ("evaluate", 2),
+    (f"{GLUE}:ResumableTrainer", "evaluate", 2),
     # all is tested, but not written; the best one has no name yet; nothing is told of it
-    ("write_submission", 1),
-    ("rename", 1),
-    ("_publish", 1),
+    (GLUE, "write_submission", 1),
+    ("pathlib:Path", "rename", 1),
+    (GLUE, "_publish", 1),
 ]
 
 
@@ -108,10 +77,8 @@ def uploads(monkeypatch):
 def test_a_grid_that_was_killed_anywhere_ends_as_if_it_had_not_been(flags, tmp_path, monkeypatch, capsys):
     flags = [*flags, "--task_name=sst2", *GRID, "--save_strategy=steps", "--save_steps=1"]
     whole = glue([*flags, f"--output_dir={tmp_path}/whole"])
-    environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
     killed = [*flags, f"--output_dir={tmp_path}/killed"]
-    run = [sys.executable, "-c", KILLED, json.dumps(KILLS), *killed]
-    subprocess.run(run, capture_output=True, check=True, env=environment)
+    kill((["glue", *killed], PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
     with pytest.raises(FileExistsError, match=r"is a fine-tuning with weight_decay 0\.01, not 0\.5; choose"):
         glue([*killed, "--weight_decay=0.5"])
     # what is done is not done again

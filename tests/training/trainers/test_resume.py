@@ -10,6 +10,7 @@ from itertools import product
 import datasets
 import pytest
 import torch
+from killed import kill
 from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback
 
@@ -118,6 +119,31 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, tmp_pa
         assert weights(out) == weights(whole)
         assert losses(out) == losses(whole)
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+TRAINERS = "sublayers.training.trainers"
+PLACES = [
+    # the first checkpoint has weights only, the second no random state, the third no state of the Trainer
+    ("transformers:Trainer", "_save_optimizer_and_scheduler", 1),
+    ("transformers:Trainer", "_save_rng_state", 2),
+    ("transformers:TrainerState", "save_to_json", 2),
+    # behind the last two checkpoints, the model has weights and no tokenizer, and then no card
+    (f"{TRAINERS}.pair_trainer", "save_tokenizers", 3),
+    (f"{TRAINERS}.publish", "write_card", 1),
+]
+
+
+def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(commands, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    cli.main([*commands["seq2seq"], "--output_dir", str(whole)])
+    # a tokenizer is not the same every time that it is trained
+    flags = [*commands["seq2seq"], "--tokenizer_name_or_path", str(whole), "--output_dir", str(killed)]
+    flags.append("--resume_from_checkpoint")
+    kill((flags, PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
+    cli.main(flags)
+    assert weights(killed) == weights(whole)
+    assert losses(killed) == losses(whole)
+    assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
 
 
 def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, tmp_path, capsys):
