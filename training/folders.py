@@ -63,13 +63,19 @@ def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Give a place in which to make a folder; the folder has all of it in the end or, after an error, is not made."""
-    parent = folder.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=parent) as place:
-        yield Path(place)
-        folder.mkdir(exist_ok=True)
-        for file in Path(place).iterdir():
-            file.rename(folder / file.name)
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as place:
+        # the place itself is for nobody else's eyes
+        whole = Path(place, folder.name)
+        whole.mkdir()
+        yield whole
+        if folder.exists():
+            for file in whole.iterdir():
+                file.rename(folder / file.name)
+        else:
+            # in one step, so that nobody who is killed leaves half of it
+            whole.rename(folder)
 
 
 def is_of_a_file(error: Exception) -> bool:

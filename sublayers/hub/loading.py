@@ -15,8 +15,10 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 
 # what a tokenizer is made from; the files that it names are looked up where the command runs, too
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+# where a SentenceTransformer names folders, in which it looks for files
+MODULES = "modules.json"
 # the ends of the names of all files in whose values a reader finds names of others
-SETTINGS = ("config.json", ".index.json", *TOKENIZER_SETTINGS)
+SETTINGS = ("config.json", ".index.json", *TOKENIZER_SETTINGS, MODULES)
 
 
 def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
@@ -48,8 +50,10 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         if auto_class is not AutoTokenizer and (folder / "adapter_config.json").exists():
             raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
         loaded = auto_class.from_pretrained(source, trust_remote_code=False, **options)
+        if isinstance(loaded, PreTrainedTokenizerBase):
+            _check_types(loaded)
     except (json.JSONDecodeError, UnicodeError) as error:
-        raise _damaged(source, error) from error
+        raise damaged(source, error) from error
     except (ImportError, OSError, StrictDataclassError, ValueError) as error:
         # transformers writes paragraphs
         said = " ".join(str(error).split())
@@ -57,7 +61,7 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
             said = f"{source} needs code of its own, which is not run; give a model that transformers knows"
         raise (OSError if isinstance(error, OSError) else ValueError)(said) from error
     except Exception as error:
-        raise _damaged(source, error) from error
+        raise damaged(source, error) from error
     _forget_code(loaded[0] if isinstance(loaded, tuple) else loaded)
     return loaded
 
@@ -86,10 +90,11 @@ def refuse_ways_out(source: Path) -> None:
         places = [source, path.parent, *([Path()] if path.name in TOKENIZER_SETTINGS else [])]
         for name in names:
             for found in (place / name for place in places):
-                if os.path.exists(found) and not os.path.isdir(found) and _leads_out(found, homes):
+                is_read = os.path.exists(found) and (path.name == MODULES or not os.path.isdir(found))
+                if is_read and _leads_out(found, homes):
                     raise ValueError(
-                        f"{path} names {name!r}, a file outside of the folder; put a copy into the folder, or take the "
-                        "name away"
+                        f"{path} names {name!r}, which is outside of the folder; put a copy into the folder, or take "
+                        "the name away"
                     )
 
 
@@ -119,10 +124,11 @@ def never_running_code(source: Path) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        raise _damaged(source, error) from error
+        raise damaged(source, error) from error
 
 
-def _damaged(source: str | Path, error: Exception) -> ValueError:
+def damaged(source: str | Path, error: Exception) -> ValueError:
+    """Say in one sentence that a foreign file cannot be read."""
     return ValueError(
         f"{source} is damaged, or holds more than weights and would run code to load it; it is not read "
         f"({type(error).__name__})"
@@ -145,6 +151,12 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
+
+
+def _check_types(tokenizer: PreTrainedTokenizerBase) -> None:
+    # transformers takes whatever the file says
+    if not isinstance(tokenizer.model_max_length, int | float) or "input_ids" not in [*tokenizer.model_input_names]:
+        raise TypeError
 
 
 def _forget_code(loaded: Any) -> None:

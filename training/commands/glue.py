@@ -24,14 +24,20 @@ from transformers import (
 )
 
 from sublayers.hub.loading import load
+from sublayers.hub.upload import hub_errors
 from sublayers.tasks.question_answering import longest_input
 from sublayers.training.commands.glue_arguments import FLAGS, USAGE, GlueArguments, GlueTrainingArguments
 from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits, load_task
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import claim, refuse_to_overwrite
+from sublayers.training.log import LOG, Log, open_log
 from sublayers.training.metrics.glue import GlueMetric, write_submission
 from sublayers.training.trainers.publish import describe_data, publish, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+from sublayers.training.trainers.resume import find_checkpoint
+
+# what the flags begin with that may differ when runs go on
+FREE = ("output_dir", "resume", "push", "hub", "log", "report", "disable_tqdm", "local_rank", "per_device_eval")
 
 
 def main(argv: list[str]) -> dict[str, dict[str, Any]]:
@@ -39,7 +45,8 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
 
     The best point has the best median over seeds of the metric that decides. Its median run, the lower one of an even
     number, leaves model and tokenizer in the folder TASK of the output folder, and in `submission` its predictions for
-    the test data, where there are any.
+    the test data, where there are any. The scores of a run are in `log.jsonl` as soon as it ends, and the same command
+    goes on where it was killed.
 
     Args:
         argv: flags, after an optional .yaml or .json file with the same names; see `sublayers glue --help`.
@@ -49,13 +56,16 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         point and all `points`, each with the `median`, the `seed` of the median run and the scores of all `runs`.
 
     Raises:
-        FileExistsError: the output folder is not empty.
+        FileExistsError: the output folder holds something else, or runs with other flags.
         FileNotFoundError: there are no data for a task.
+        OSError: everything is done, but some task could not be published.
         ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
     """
     run, data_args, args = parse(argv)
     with claim(str(args.output_dir), args.process_index):
-        refuse_to_overwrite(args.output_dir)
+        folder = Path(str(args.output_dir))
+        if not (folder / LOG).exists():
+            refuse_to_overwrite(folder)
         console = Console(quiet=args.process_index > 0)
         # whatever can be wrong with any task is said before the first training
         tokenizer = load(AutoTokenizer, run.model_name_or_path)
@@ -66,23 +76,39 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         _check_model(run, args, tokenizer, names)
         with args.main_process_first(desc="reading the data"):
             data = {name: load_task(name, data_args, args.do_train) for name in names}
+            flags = {**vars(run), **vars(data_args), **args.to_dict()}
+            settings = {name: value for name, value in flags.items() if not name.startswith(FREE)}
+            log = open_log(folder, "fine-tuning", settings)
         seeds = f"seeds {' '.join(map(str, run.seeds))}"
         table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
         for column in table.columns:
             column.overflow = "fold"
         results: dict[str, dict[str, Any]] = {}
+        published = [(event["task"], event["repository"]) for event in log.events("published")]
+        unpublished: list[str] = []
         for name, splits in data.items():
             with args.main_process_first(desc="tokenizing"):
                 encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
-            results[name] = _search(name, encoded, tokenizer, run, args, console)
+            results[name] = _search(name, encoded, tokenizer, run, args, log, console)
             if args.process_index == 0:
                 text = json.dumps(results, indent=2) + "\n"
-                Path(args.output_dir, "results.json").write_text(text, encoding="utf-8")
-                if args.do_train:
-                    _publish(name, results[name]["best"], run, data_args, args, ["glue", *argv])
+                (folder / "results.json").write_text(text, encoding="utf-8")
+                repository, best = _repository(name, run, args), results[name]["best"]
+                if args.do_train and (name, repository) not in published:
+                    try:
+                        _publish(name, repository, best, encoded, tokenizer, run, data_args, args, ["glue", *argv])
+                        log.append("published", task=name, repository=repository)
+                    except (OSError, ValueError) as error:
+                        # the other tasks do not wait for the Hub
+                        unpublished.append(f"{name} ({error})")
             _add_rows(table, name, results[name]["best"])
         console.print(table)
-        console.print(f"models, predictions and all scores are in {args.output_dir}")
+        console.print(f"models, predictions and all scores are in {folder}")
+        if unpublished:
+            raise OSError(
+                f"all is trained, but some is not published: {'; '.join(unpublished)}; the same command publishes what "
+                "is missing"
+            )
         return results
 
 
@@ -90,7 +116,7 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
     """Read the command's flags, after an optional recipe or settings file.
 
     Raises:
-        ValueError: unknown flags, an unknown task, files for several, or a grid that repeats itself.
+        ValueError: unknown flags, an unknown task, files for several, a checkpoint, or a grid that repeats itself.
     """
     run, data_args, args = parse_flags(expand_settings_file(argv, "glue"), FLAGS, USAGE)
     if run.task_name not in (*GLUE_TASKS, "all"):
@@ -99,8 +125,10 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
         raise ValueError(f"unknown task {run.task_name!r}{meant}; choose from {', '.join(GLUE_TASKS)} and all")
     if data_args.files and run.task_name == "all":
         raise ValueError("files hold one task; give its --task_name, or for all a --data_dir")
-    if args.resume_from_checkpoint:
-        raise ValueError("several runs cannot go on from one checkpoint; leave --resume_from_checkpoint out")
+    if (args.resume_from_checkpoint or "true").lower() not in ("true", "false"):
+        raise ValueError(
+            f"several runs cannot go on from {args.resume_from_checkpoint}; they do from where they stopped without it"
+        )
     run.seeds = run.seeds or [args.seed]
     run.learning_rates = run.learning_rates or [args.learning_rate]
     run.batch_sizes = run.batch_sizes or [args.per_device_train_batch_size]
@@ -162,49 +190,72 @@ def _search(
     tokenizer: PreTrainedTokenizerBase,
     run: GlueArguments,
     args: GlueTrainingArguments,
+    log: Log,
     console: Console,
 ) -> dict[str, Any]:
     split, metric = GLUE_TASKS[name].validation[0], GLUE_TASKS[name].metrics[0]
     kept = Path(args.output_dir, name)
+    known = {
+        (event["learning_rate"], event["batch_size"], event["seed"]): event["scores"]
+        for event in log.events("run")
+        if event["task"] == name
+    }
     best: dict[str, Any] = {}
     points: list[dict[str, Any]] = []
     for learning_rate, batch_size in product(run.learning_rates, run.batch_sizes):
-        runs: list[dict[str, Any]] = []
-        folders: list[Path] = []
         for seed in run.seeds:
+            if (learning_rate, batch_size, seed) in known:
+                continue
             console.rule(f"{name}: learning rate {learning_rate}, batch size {batch_size}, seed {seed}")
-            folders.append(kept.with_name(f"{name}-{learning_rate}-{batch_size}-{seed}"))
+            folder = _folder(kept, learning_rate, batch_size, seed)
             own = replace(
                 args,
-                output_dir=str(folders[-1]),
+                output_dir=str(folder),
                 learning_rate=learning_rate,
                 per_device_train_batch_size=batch_size,
                 seed=seed,
+                # one that was killed has left checkpoints
+                resume_from_checkpoint="true" if folder.exists() else None,
+                # only the best one is published
+                push_to_hub=False,
             )
-            runs.append({"seed": seed} | _run(name, run.model_name_or_path, splits, tokenizer, own))
+            scores = _run(name, run.model_name_or_path, splits, tokenizer, own)
+            known[learning_rate, batch_size, seed] = scores
+            if args.process_index == 0:
+                log.append(
+                    "run", task=name, learning_rate=learning_rate, batch_size=batch_size, seed=seed, scores=scores
+                )
+        runs = [{"seed": seed} | known[learning_rate, batch_size, seed] for seed in run.seeds]
         deciding = [scores[split][metric] for scores in runs]
         middle = deciding.index(median_low(deciding))
         point = {"learning_rate": learning_rate, "batch_size": batch_size, "median": median(deciding)}
         points.append(point | {"seed": run.seeds[middle], "runs": runs})
-        if better := not best or point["median"] > best["median"]:
-            best = points[-1]
+        best = max(points, key=lambda point: point["median"])
+        chosen = _folder(kept, best["learning_rate"], best["batch_size"], best["seed"])
         if args.process_index == 0:
-            if better:
-                shutil.rmtree(kept, ignore_errors=True)
-                folders.pop(middle).rename(kept)
-            for folder in folders:
-                shutil.rmtree(folder)
+            for point, seed in product(points, run.seeds):
+                if (folder := _folder(kept, point["learning_rate"], point["batch_size"], seed)) != chosen:
+                    shutil.rmtree(folder, ignore_errors=True)
     PartialState().wait_for_everyone()
-    _predict(name, kept, splits, tokenizer, args)
+    # by its name, a task that is done is told from one that was killed
+    if not kept.exists():
+        _predict(name, chosen, splits, tokenizer, args)
+        if args.process_index == 0:
+            chosen.rename(kept)
     return {"split": split, "metric": metric, "best": best, "points": points}
+
+
+def _folder(kept: Path, learning_rate: float, batch_size: int, seed: int) -> Path:
+    return kept.with_name(f"{kept.name}-{learning_rate}-{batch_size}-{seed}")
 
 
 def _run(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
 ) -> dict[str, dict[str, float]]:
+    checkpoint = find_checkpoint(args)
     trainer = _trainer(name, model, splits, tokenizer, args)
     if args.do_train:
-        trainer.train()
+        trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
     scores = {}
     for split in (split for split in GLUE_TASKS[name].validation if split in splits):
@@ -213,9 +264,19 @@ def _run(
     return scores
 
 
+def _repository(name: str, run: GlueArguments, args: GlueTrainingArguments) -> str | None:
+    if not args.push_to_hub:
+        return None
+    # each task has a model of its own
+    return f"{args.hub_model_id}-{name}" if args.hub_model_id and run.task_name == "all" else args.hub_model_id or name
+
+
 def _publish(
     name: str,
+    repository: str | None,
     best: dict[str, Any],
+    splits: Splits,
+    tokenizer: PreTrainedTokenizerBase,
     run: GlueArguments,
     data_args: GlueDataArguments,
     args: GlueTrainingArguments,
@@ -228,10 +289,11 @@ def _publish(
         for split in GLUE_TASKS[name].validation
         for metric, score in scores.get(split, {}).items()
     ]
-    # each task has a model of its own
-    repository = f"{args.hub_model_id}-{name}" if args.hub_model_id and run.task_name == "all" else args.hub_model_id
-    own = replace(args, hub_model_id=repository)
-    publish(Path(args.output_dir, name), own, command, data, results, run.seeds, run.model_name_or_path)
+    kept = Path(args.output_dir, name)
+    own = replace(args, hub_model_id=repository, output_dir=str(kept))
+    if not publish(kept, own, command, data, results, run.seeds, run.model_name_or_path) and repository:
+        with hub_errors(repository):
+            _trainer(name, str(kept), splits, tokenizer, own).push_to_hub()
 
 
 def _predict(
@@ -240,12 +302,15 @@ def _predict(
     tests = {split: rows for split, rows in splits.items() if split.startswith("test")}
     if not tests:
         return
-    trainer = _trainer(name, str(folder), splits, tokenizer, replace(args, output_dir=str(folder)))
+    own = replace(args, output_dir=str(folder), push_to_hub=False)
+    trainer = _trainer(name, str(folder), splits, tokenizer, own)
     for split, rows in tests.items():
         predictions = trainer.predict(rows).predictions
         if trainer.is_world_process_zero():
-            file = GLUE_TASKS[name].files[split.removeprefix("test")]
-            write_submission(GLUE_TASKS[name], np.asarray(predictions), folder.with_name("submission") / f"{file}.tsv")
+            file = folder.with_name("submission") / f"{GLUE_TASKS[name].files[split.removeprefix('test')]}.tsv"
+            # what somebody who was killed has begun to write
+            file.unlink(missing_ok=True)
+            write_submission(GLUE_TASKS[name], np.asarray(predictions), file)
 
 
 def _trainer(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from sublayers.training.commands.search_arguments import add_flags
 from sublayers.training.flags import positive
 from sublayers.training.folders import claim
+from sublayers.training.log import open_log
 from sublayers.training.search.draw import Candidate, draw, read_orders
-from sublayers.training.search.log import open_log
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     from sublayers.training.search.runs import train_orders
 
     with claim(args.output_dir):
-        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters})
+        log = open_log(args.output_dir, "search", {**space.training._asdict(), "letters": space.letters})
         log.append(BEGUN, **provenance(["search", "random", *argv], space.data))
         train_orders(log, space.training, candidates, args.seeds, args.jobs)
         log_costs(log, space.config, args.length)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sublayers.training.search.log import read_log
+from sublayers.training.log import read_log
 
 if TYPE_CHECKING:
     import pandas as pd

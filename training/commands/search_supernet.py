@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from sublayers.training.commands.search_arguments import add_flags
 from sublayers.training.flags import positive
 from sublayers.training.folders import claim
+from sublayers.training.log import Log, open_log
 from sublayers.training.search.draw import Candidate, draw_at_cost, patterns, read_orders
-from sublayers.training.search.log import Log, open_log
 from sublayers.training.search.settings import READS, Cost, Settings
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def main(argv: list[str]) -> "pd.DataFrame":
         if budget is not None and not budget >= (least := min(paid.read.values())):
             share = least / paid.cost(space.order)
             raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
-        log = open_log(args.output_dir, {**space.training._asdict(), "letters": space.letters, **settings, **told})
+        log = open_log(
+            args.output_dir, "search", {**space.training._asdict(), "letters": space.letters, **settings, **told}
+        )
         log.append(BEGUN, **provenance(["search", "supernet", *argv], space.data))
         if counted:
             log.append("price", **counted._asdict())

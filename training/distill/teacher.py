@@ -5,10 +5,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.dataclasses import validate_typed_dict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -20,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sublayers.hub.loading import load, never_running_code
+from sublayers.hub.loading import damaged, load, never_running_code
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.plan import select_positions
 from sublayers.training.convert.bert import from_bert
@@ -28,6 +30,15 @@ from sublayers.training.convert.bert import from_bert
 Pooling = Literal["mean", "cls"]
 # names that sentence-transformers had for the modes of pooling, up to version 5
 OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+class Settings(TypedDict, total=False):
+    """What a SentenceTransformer has for all its modules."""
+
+    prompts: dict[str, str]
+    default_prompt_name: str
+    similarity_fn_name: str
+    max_seq_length: int
 
 
 class Head(NamedTuple):
@@ -106,11 +117,18 @@ def read_sentence_encoder(source: str) -> dict[str, Any]:
     """Read what a SentenceTransformer does with its model's states: the fields of `Teacher`.
 
     Raises:
-        ValueError: it does what a student cannot learn here.
+        ValueError: it does what a student cannot learn here, or a file of it is damaged.
     """
     folder = Path(source)
     if not folder.exists():
         folder = Path(snapshot_download(source, allow_patterns="*.json"))
+    try:
+        return _read_modules(folder, source)
+    except (AttributeError, KeyError, StrictDataclassError, TypeError) as error:
+        raise damaged(source, error) from error
+
+
+def _read_modules(folder: Path, source: str) -> dict[str, Any]:
     modules = _read(folder / "modules.json") or []
     if not modules:
         return {"pooling": "mean"}
@@ -127,14 +145,16 @@ def read_sentence_encoder(source: str) -> dict[str, Any]:
         raise ValueError(f"{source} pools by {mode!r}; a teacher pools by 'mean' or 'cls'")
     if body.get("do_lower_case"):
         raise ValueError(f"{source} lowers the case of texts before its tokenizer does; set do_lower_case to false")
-    names = ("prompts", "default_prompt_name", "similarity_fn_name")
-    told = _read(folder / "config_sentence_transformers.json")
+    told = _read(folder / "config_sentence_transformers.json") | {"max_seq_length": body.get("max_seq_length")}
+    settings: Any = {name: told[name] for name in Settings.__annotations__ if told.get(name) is not None}
+    kind: Any = Settings
+    validate_typed_dict(kind, settings)
     return {
         "pooling": mode,
         "is_sentence_encoder": True,
         "normalize": "Normalize" in kinds,
-        "settings": {name: told[name] for name in names if told.get(name) is not None},
-        "max_seq_length": body.get("max_seq_length"),
+        "max_seq_length": settings.pop("max_seq_length", None),
+        "settings": settings,
     }
 
 

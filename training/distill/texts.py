@@ -84,7 +84,7 @@ def _encode(
     by_sentence: bool,
     documents: bool,
 ) -> dict[str, list[list[int]]]:
-    names = [name for name in tokenizer.model_input_names if name != "attention_mask"]
+    names = [name for name in tokenizer("") if name != "attention_mask"]
     encoded: dict[str, list[list[int]]] = {name: [] for name in names}
     texts = (
         _sentences(batch["text"], documents) if by_sentence else ((text or "").split("\t", 1) for text in batch["text"])

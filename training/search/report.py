@@ -12,9 +12,9 @@ from rich.text import Text
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
 from sublayers.configuration.sublayer_order import expand
+from sublayers.training.log import Log
 from sublayers.training.results import PROVENANCE, Row, score, write
 from sublayers.training.search.draw import units
-from sublayers.training.search.log import Log
 from sublayers.training.search.pictures import (
     draw_bottom_halves,
     draw_costs,

@@ -19,8 +19,8 @@ from tqdm.auto import tqdm
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.model_card import num_parameters
 from sublayers.training import cli
+from sublayers.training.log import Log
 from sublayers.training.search.draw import Candidate
-from sublayers.training.search.log import Log
 
 # fields of a configuration whose order has local attention
 OF_WINDOWS = ("attention_window", "local_rope_theta")

@@ -79,7 +79,7 @@ def publish(
     seeds: list[int],
     started_from: str | None = None,
     **about: Any,
-) -> None:
+) -> bool:
     """Write `run.json` and the card into a trained model's folder; with `--push_to_hub` publish what it exports to.
 
     Args:
@@ -91,9 +91,12 @@ def publish(
         seeds: of all runs.
         started_from: folder or repository of the model that was trained on.
         about: `task` and `languages`, where the model's class does not tell them.
+
+    Returns:
+        Whether the model is one of this package; of others nothing is written.
     """
     if type(AutoConfig.from_pretrained(folder)) not in AUTO_CLASSES:
-        return
+        return False
     run = {
         "command": without_tokens(["sublayers", *command]),
         "started_from": started_from,
@@ -112,6 +115,7 @@ def publish(
         with TemporaryDirectory() as exported:
             export(Path(folder), Path(exported), repository)
             upload(exported, repository, private=args.hub_private_repo, revision=args.hub_revision)
+    return True
 
 
 def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], **about: Any) -> None:

@@ -10,7 +10,9 @@ from safetensors import safe_open
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
+from sublayers.hub.loading import refuse_ways_out
 from sublayers.training.folders import refuse_to_overwrite
 
 # what a checkpoint has, and what a run needs besides to go on from it; the Trainer writes its state last
@@ -35,7 +37,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def find_fault(checkpoint: Path, needed: Collection[str] = NEEDED) -> str | None:
-    """Find out whether a checkpoint was written to the end, and whether its files can be read.
+    """Find out whether a checkpoint was written to the end, and whether its files can be read and name no others.
 
     Args:
         checkpoint: its folder.
@@ -48,6 +50,11 @@ def find_fault(checkpoint: Path, needed: Collection[str] = NEEDED) -> str | None
     for pattern in needed:
         if not any(checkpoint.glob(pattern)):
             return f"{fault} it has no {pattern.strip('*')}"
+    try:
+        # nor is anything waited for
+        refuse_ways_out(checkpoint)
+    except ValueError as error:
+        return f"{fault} {error}"
     for path in sorted(checkpoint.rglob("*")):
         try:
             READERS.get(path.name, READERS.get(path.suffix, Path.exists))(path)
@@ -66,15 +73,21 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     Raises:
         FileExistsError: the run does not resume, and its output folder is not empty.
         FileNotFoundError: the checkpoint is not there or not complete.
+        ValueError: it was made by another number of processes.
     """
     asked = args.resume_from_checkpoint
     if asked is None or asked.lower() == "false":
         refuse_to_overwrite(str(args.output_dir), " or continue with --resume_from_checkpoint")
         return None
-    if asked.lower() != "true":
-        if fault := find_fault(Path(asked), NEEDED_TO_RESUME):
-            raise FileNotFoundError(f"{fault}; give another")
-        return asked
+    is_named = asked.lower() != "true"
+    if is_named and (fault := find_fault(Path(asked), NEEDED_TO_RESUME)):
+        raise FileNotFoundError(f"{fault}; give another")
+    if found := asked if is_named else _find_last(args):
+        _check_processes(Path(found), args.world_size)
+    return found
+
+
+def _find_last(args: TrainingArguments) -> str | None:
     said, last = [], None
     for path in reversed(checkpoints(str(args.output_dir))):
         if (fault := find_fault(path, NEEDED_TO_RESUME)) is None:
@@ -85,6 +98,17 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     if args.process_index == 0:
         print(*said, f"continuing from {last}" if last else nothing, sep="\n")
     return last
+
+
+def _check_processes(checkpoint: Path, number: int) -> None:
+    # without its own random state, a process would go on with another one, and say nothing
+    names = [f"rng_state_{process}.pth" for process in range(number)] if number > 1 else ["rng_state.pth"]
+    for name in names:
+        if not (checkpoint / name).exists():
+            raise ValueError(
+                f"{checkpoint} has no {name}; continue with as many processes as the run was started with, or from "
+                "another checkpoint"
+            )
 
 
 def _read_state(path: Path) -> None:
@@ -105,8 +129,14 @@ def _read_weights(path: Path) -> None:
         pass
 
 
+def _read_index(path: Path) -> None:
+    for name in json.loads(path.read_text(encoding="utf-8"))["weight_map"].values():
+        _read_weights(path.parent / name)
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     TRAINER_STATE_NAME: _read_state,
+    SAFE_WEIGHTS_INDEX_NAME: _read_index,
     ".json": lambda path: json.loads(path.read_text(encoding="utf-8")),
     ".pt": _read_archive,
     ".pth": _read_archive,

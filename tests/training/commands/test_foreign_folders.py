@@ -33,6 +33,8 @@ COMMANDS = {
     "--use_cpu --report_to none --block_size 16 --max_steps 1",
     "seq2seq": "seq2seq --task translation --train_file {data} --validation_file {data} --source a --target b "
     "--model_name_or_path {folder} --output_dir {out} --use_cpu --report_to none",
+    "distill": "distill {folder} --objective embeddings --sublayer_order sf --train_file {data} --max_length 16 "
+    "--output_dir {out} --use_cpu --report_to none --max_steps 1",
 }
 every_command = pytest.mark.parametrize("command", COMMANDS)
 
@@ -93,7 +95,7 @@ def add_code(folder, tmp_path):
 def test_a_tokenizer_names_no_file_outside_of_its_folder(command, below, folder, tmp_path, refuse):
     edit(folder / below / "tokenizer_config.json", init_inputs=[str(tmp_path / "secret.txt")])
     refuse(
-        command, folder, f"{below}/tokenizer_config.json names '{tmp_path}/secret.txt', a file outside of the folder"
+        command, folder, f"{below}/tokenizer_config.json names '{tmp_path}/secret.txt', which is outside of the folder"
     )
 
 
@@ -102,7 +104,7 @@ def test_weights_outside_of_a_folder_are_not_read(command, folder, tmp_path, ref
     (folder / "model.safetensors").rename(tmp_path / "private.safetensors")
     names = dict.fromkeys(load_file(tmp_path / "private.safetensors"), "../private.safetensors")
     edit(folder / "model.safetensors.index.json", metadata={}, weight_map=names)
-    refuse(command, folder, "names '../private.safetensors', a file outside of the folder")
+    refuse(command, folder, "names '../private.safetensors', which is outside of the folder")
 
 
 @every_command
@@ -128,6 +130,12 @@ def test_a_link_out_of_a_folder_is_not_followed(command, folder, tmp_path, refus
     refuse(command, folder, f"vocab.txt leads out of the folder, to {tmp_path}/secret.txt")
 
 
+def test_inputs_that_a_tokenizer_does_not_make_are_not_asked_for(folder, run, tmp_path):
+    edit(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask", "x"])
+    run("distill", folder)
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_a_run_forgets_code_that_is_named_where_it_starts_from(run, tmp_path):
     folder = tmp_path / "theirs"
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -151,7 +159,7 @@ def test_a_vocabulary_is_not_taken_from_where_the_command_runs(file, key, folder
     edit(folder / file, **{key: ["words"] if key == "init_inputs" else "words"})
     # beside one of its own, of the same name
     (folder / "words").write_text(WORDS)
-    with pytest.raises(ValueError, match="names 'words', a file outside of the folder"):
+    with pytest.raises(ValueError, match="names 'words', which is outside of the folder"):
         load(AutoTokenizer, folder)
 
 
@@ -166,14 +174,23 @@ def test_a_vocabulary_is_not_taken_from_where_the_command_runs(file, key, folder
         "model.fp16.index.json",
         "checkpoint-1/model.safetensors.index.json",
         "checkpoint-1/deeper/config.json",
+        "modules.json",
     ],
 )
 def test_no_file_of_a_folder_names_one_outside_of_it(file, name, folder, tmp_path):
     (folder / "checkpoint-1" / "deeper").mkdir(parents=True)
     name = "../" * file.count("/") + name if name.startswith("..") else name.format(home=tmp_path)
     edit(folder / file, weight_map={"a": {"b": [name]}})
-    with pytest.raises(ValueError, match=r"names .*, a file outside of the folder"):
+    with pytest.raises(ValueError, match=r"names .*, which is outside of the folder"):
         refuse_ways_out(folder)
+
+
+def test_the_modules_of_a_sentence_encoder_are_in_its_folder(folder, tmp_path):
+    (tmp_path / "private").mkdir()
+    for place in ("../private", str(tmp_path / "private")):
+        (folder / "modules.json").write_text(json.dumps([{"path": "", "type": "T"}, {"path": place, "type": "P"}]))
+        with pytest.raises(ValueError, match=r"modules\.json names .*private', which is outside"):
+            refuse_ways_out(folder)
 
 
 def test_names_that_lead_nowhere_or_stay_inside_are_names(folder, monkeypatch):
@@ -193,6 +210,16 @@ def test_what_is_no_file_is_refused(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="pipe is neither a file nor a folder"):
         refuse_ways_out(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model_max_length", "x"), ("model_max_length", {}), ("model_input_names", []), ("model_input_names", [1])],
+)
+def test_odd_values_of_a_tokenizer_are_one_sentence(name, value, folder):
+    edit(folder / "tokenizer_config.json", **{name: value})
+    with pytest.raises(ValueError, match="is damaged"):
+        load(AutoTokenizer, folder)
 
 
 def test_links_that_go_in_circles_are_no_files(folder):
@@ -223,7 +250,7 @@ def test_a_repository_is_checked_like_a_folder(hub, folder, tmp_path):
     assert load(AutoConfig, "ann/theirs").model_type == "par_bert"
     edit(folder / "special_tokens_map.json", vocab_file=str(tmp_path / "secret.txt"))
     upload(folder, "ann/theirs")
-    with pytest.raises(ValueError, match="a file outside of the folder"):
+    with pytest.raises(ValueError, match="which is outside of the folder"):
         load(AutoTokenizer, "ann/theirs")
     with pytest.raises(OSError, match="ann/nothing") as error:
         load(AutoTokenizer, "ann/nothing")

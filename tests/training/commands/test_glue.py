@@ -56,7 +56,7 @@ def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, be
     assert [run["seed"] for run in best["runs"]] == [3, 4, 5]
     scores = {run["seed"]: run["validation"]["accuracy"] for run in best["runs"]}
     assert best["median"] == sorted(scores.values())[1] == scores[best["seed"]] > 0.7
-    assert {path.name for path in out.iterdir()} == {"results.json", "sst2", "submission"}
+    assert {path.name for path in out.iterdir()} == {"log.jsonl", "results.json", "sst2", "submission"}
 
     config = AutoConfig.from_pretrained(out / "sst2")
     assert config.problem_type == "single_label_classification"
@@ -116,7 +116,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
     assert results["best"]["seed"] == 4
     assert len(set(kept.values())) == 16
     assert weights("sst2") == kept[1e-3, 16, 4]
-    assert {path.name for path in out.iterdir()} == {"results.json", "sst2", "submission"}
+    assert {path.name for path in out.iterdir()} == {"log.jsonl", "results.json", "sst2", "submission"}
 
 
 def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):
@@ -199,7 +199,7 @@ BAD = {
     "too few tokens": (["--max_length", "4"], "max_length=4 is not between 5 and the model's 32; give another"),
     "no batch": (["--batch_sizes", "8", "0"], "batch size 0 is not a positive number"),
     "one seed twice": (["--seeds", "1", "1"], "--seeds 1 1 has a value twice"),
-    "a checkpoint": (["--resume_from_checkpoint", "x"], "leave --resume_from_checkpoint out"),
+    "a checkpoint": (["--resume_from_checkpoint", "x"], "several runs cannot go on from x; they do from where"),
     "nothing trained": (["--do_eval"], "has the labels LABEL_0, LABEL_1, but mrpc has not_equivalent, equivalent"),
 }
 

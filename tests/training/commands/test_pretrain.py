@@ -1,12 +1,11 @@
 import json
 import math
-import subprocess
-import sys
 import warnings
 
 import datasets
 import pytest
 import torch
+from killed import kill
 from PIL import Image
 from transformers import (
     AutoModelForCausalLM,
@@ -268,36 +267,15 @@ def test_an_unknown_key_of_a_settings_file_and_a_full_folder(tmp_path, settings)
         pretrain([str(wrong)])
 
 
-# runs that get SIGKILL while they write their checkpoint of step 6, after the weights and before the Trainer's state;
-# children of one process, since imports take longer than the runs
-KILLED = """
-import json, os, signal, sys
-from transformers import Trainer
-from sublayers.training import cli
-import sublayers.training.commands.pretrain
-
-def die(trainer, folder):
-    if trainer.state.global_step == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-    save(trainer, folder)
-
-save, Trainer._save_rng_state = Trainer._save_rng_state, die
-for command in json.loads(sys.argv[1]):
-    if not (child := os.fork()):
-        cli.main(command)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-"""
-
-
 def test_killed_runs_resume_to_the_same_weights(tmp_path, settings, bert_settings, capsys):
     # a wordpiece tokenizer is not the same every time that it is trained
     train_tokenizer([f"line {n} of a tiny corpus.\n" for n in range(60)], "wordpiece", 80).save_pretrained(tmp_path)
     masked = [bert_settings, "--optimizer", "lamb", "--tokenizer_name_or_path", str(tmp_path)]
     steps = ["--max_steps", "8", "--save_steps", "2", "--eval_steps", "3", "--output_dir"]
     runs = {tmp_path / "clm": ["pretrain", settings, *steps], tmp_path / "mlm+nsp": ["pretrain", *masked, *steps]}
-    commands = json.dumps([[*flags, str(killed)] for killed, flags in runs.items()])
-    subprocess.run([sys.executable, "-c", KILLED, commands], capture_output=True, check=True)
+    # in the checkpoint of step 6, after the weights and before the Trainer's state
+    place = ("transformers:Trainer", "_save_rng_state", 3)
+    kill(*(([*flags, str(killed)], [place]) for killed, flags in runs.items()))
     for killed, flags in runs.items():
         assert (killed / "checkpoint-6" / "model.safetensors").exists()
         assert not (killed / "model.safetensors").exists()

@@ -7,8 +7,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from sublayers import expand, random_balanced
 from sublayers.training import cli
+from sublayers.training.log import Log
 from sublayers.training.results import read
-from sublayers.training.search.log import Log
 
 pytestmark = pytest.mark.slow
 

@@ -234,7 +234,7 @@ def test_names_of_files_do_not_lead_out_of_a_folder(name, file, bert, tmp_path, 
     name = name.format(home=tmp_path)
     (bert / "sub").mkdir()
     edit(bert / file, vocab_file="vocab.txt", weight_map={"a": [name]})
-    refuse(bert, f"names {name!r}, a file outside of the folder")
+    refuse(bert, f"names {name!r}, which is outside of the folder")
     # where nothing is to be found, the name is only a name; others' configurations are full of them
     (tmp_path / "secret.txt").unlink()
     main(["convert", str(bert), str(tmp_path / "ours")])
@@ -244,7 +244,7 @@ def test_names_are_not_looked_up_where_the_command_runs(bert, tmp_path, refuse, 
     edit(bert / "tokenizer_config.json", vocab_file="secret.txt")
     (bert / "secret.txt").write_text("a file of the same name, which is not the one that is read")
     monkeypatch.chdir(tmp_path)
-    refuse(bert, "names 'secret.txt', a file outside of the folder")
+    refuse(bert, "names 'secret.txt', which is outside of the folder")
 
 
 def test_links_do_not_lead_out_of_a_folder(bert, tmp_path, refuse):

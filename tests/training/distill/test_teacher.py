@@ -40,6 +40,26 @@ def test_a_sentence_encoder_that_does_more_is_refused(settings, message, tmp_pat
         open_teacher(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("modules.json", {"a": 1}),
+        ("modules.json", [{}, {}]),
+        ("modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": 3}]),
+        ("1_Pooling/config.json", [1]),
+        ("sentence_bert_config.json", {"max_seq_length": "many"}),
+        ("config_sentence_transformers.json", {"prompts": "many"}),
+        ("config_sentence_transformers.json", "many"),
+    ],
+)
+def test_a_damaged_sentence_encoder_is_one_sentence(file, content, tmp_path):
+    save_teacher(tmp_path)
+    make_sentence_encoder(tmp_path)
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is damaged, or holds more than weights"):
+        open_teacher(str(tmp_path))
+
+
 def test_a_classifier_answers_with_logits(tmp_path):
     bert, tokenizer = save_teacher(tmp_path, labels=3)
     teacher = open_teacher(str(tmp_path), CLASSIFIER)

@@ -4,8 +4,8 @@ import pytest
 
 from sublayers import PARTransformerXLConfig, SandwichLMConfig
 from sublayers.configuration.sublayer_cost import flops
+from sublayers.training.log import open_log
 from sublayers.training.results import read
-from sublayers.training.search.log import open_log
 from sublayers.training.search.pictures import pareto_front
 from sublayers.training.search.report import log_costs, report
 
@@ -16,7 +16,7 @@ LOSSES = {"s3f3": (1.0, 1.1), "ssfsff": (2.0, 2.1), "(sf)3": (3.0, 3.2), "f3s3":
 
 @pytest.fixture
 def log(tmp_path):
-    log = open_log(tmp_path / "search", {"letters": "sf"})
+    log = open_log(tmp_path / "search", "search", {"letters": "sf"})
     for number, (order, losses) in enumerate(LOSSES.items()):
         log.append("order", order=order, name=f"random {number}", draw_seed=number)
         for seed, loss in enumerate(losses):

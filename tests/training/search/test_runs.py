@@ -10,9 +10,9 @@ from multiprocessing import get_context
 import pytest
 from search_worker import ORDERS, Fake, fail, fake, note
 
+from sublayers.training.log import Log, open_log
 from sublayers.training.search import runs
 from sublayers.training.search.draw import Candidate
-from sublayers.training.search.log import Log, open_log
 from sublayers.training.search.runs import run_all, train_orders
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ def begin_search(folder):
         return child
     runs.get_context = lambda _: get_context("fork")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    log = open_log(folder, {"training": "made up"})
+    log = open_log(folder, "search", {"training": "made up"})
     candidates = [Candidate(order, order) for order in ORDERS]
     train_orders(log, Fake("pretrain", [], "sublayer_order"), candidates, [0, 1], jobs=2)
     os._exit(0)

@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import resource
 import shutil
@@ -9,6 +10,7 @@ from itertools import product
 import datasets
 import pytest
 import torch
+from killed import kill
 from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback
 
@@ -119,6 +121,31 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, tmp_pa
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
 
 
+TRAINERS = "sublayers.training.trainers"
+PLACES = [
+    # the first checkpoint has weights only, the second no random state, the third no state of the Trainer
+    ("transformers:Trainer", "_save_optimizer_and_scheduler", 1),
+    ("transformers:Trainer", "_save_rng_state", 2),
+    ("transformers:TrainerState", "save_to_json", 2),
+    # behind the last two checkpoints, the model has weights and no tokenizer, and then no card
+    (f"{TRAINERS}.pair_trainer", "save_tokenizers", 3),
+    (f"{TRAINERS}.publish", "write_card", 1),
+]
+
+
+def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(commands, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    cli.main([*commands["seq2seq"], "--output_dir", str(whole)])
+    # a tokenizer is not the same every time that it is trained
+    flags = [*commands["seq2seq"], "--tokenizer_name_or_path", str(whole), "--output_dir", str(killed)]
+    flags.append("--resume_from_checkpoint")
+    kill((flags, PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
+    cli.main(flags)
+    assert weights(killed) == weights(whole)
+    assert losses(killed) == losses(whole)
+    assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
+
+
 def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, tmp_path, capsys):
     flags = [*commands["pretrain"], "--output_dir", str(tmp_path / "out")]
     cli.main(flags)
@@ -182,8 +209,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, tmp
             (last / name).write_bytes(damage(content.rstrip()))
         assert find_checkpoint(args) == str(out / "checkpoint-6"), (name, kind)
         fault, going_on = capsys.readouterr().out.splitlines()
-        why = f"its {name} is damaged (" if damage else f"it has no {FILES[name]}"
-        assert fault.startswith(f"{last} is no complete checkpoint, for {why}"), (name, kind)
+        assert fault.startswith(f"{last} is no complete checkpoint, for "), (name, kind)
+        assert (f"{name} is damaged" if damage else f"it has no {FILES[name]}") in fault, (name, kind)
         assert going_on == f"continuing from {out / 'checkpoint-6'}"
         with pytest.raises(FileNotFoundError, match=r"is no complete checkpoint, for .*; give another"):
             find_checkpoint(TrainerArguments(str(out), resume_from_checkpoint=str(last)))
@@ -195,6 +222,49 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, tmp
     cli.main([*flags, "--resume_from_checkpoint"])
     assert weights(out) == whole
     assert find_checkpoint(args) == str(last)
+
+
+def test_a_checkpoint_lacks_no_shard_and_names_nothing_outside(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    cli.main([*commands["squad"], "--output_dir", str(out), "--max_steps", "4"])
+    last = out / "checkpoint-4"
+    PARBertForQuestionAnswering.from_pretrained(last).save_pretrained(last, max_shard_size="5KB")
+    (last / "model.safetensors").rename(tmp_path / "private.safetensors")
+    assert find_fault(last, NEEDED_TO_RESUME) is None
+    first = next(last.glob("model-*"))
+    first.rename(tmp_path / "shard")
+    assert "its model.safetensors.index.json is damaged (FileNotFoundError)" in find_fault(last)
+    flags = [*commands["squad"], "--output_dir", str(tmp_path / "theirs"), "--resume_from_checkpoint", str(last)]
+    # a checkpoint may be somebody else's, too
+    index = last / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace(first.name, "../../private.safetensors"))
+    assert "names '../../private.safetensors', which is outside of the folder" in refusal(flags, capsys)
+    os.mkfifo(last / "more.json")
+    assert "more.json is neither a file nor a folder" in refusal(flags, capsys)
+
+
+@pytest.mark.parametrize("command", RESUMABLE)
+def test_a_run_that_is_over_trains_no_more(command, commands, tmp_path):
+    out = tmp_path / "out"
+    cli.main([*commands[command], "--output_dir", str(out)])
+    whole, last = weights(out), out / "checkpoint-7" / "model.safetensors"
+    before = last.stat().st_mtime_ns
+    for steps in ("7", "4"):
+        cli.main([*commands[command], "--output_dir", str(out), "--resume_from_checkpoint", "--max_steps", steps])
+        assert weights(out) == whole
+        assert not (out / "checkpoint-8").exists()
+        assert last.stat().st_mtime_ns == before
+
+
+def test_a_process_goes_on_with_its_own_random_state(commands, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = [*commands["pretrain"], "--output_dir", str(out), "--max_steps", "2", "--resume_from_checkpoint"]
+    cli.main(flags)
+    last = out / "checkpoint-2"
+    # as one of two processes writes it
+    (last / "rng_state.pth").rename(last / "rng_state_0.pth")
+    for given in (flags, [*flags, str(last)]):
+        assert f"{last} has no rng_state.pth; continue with as many processes" in refusal(given, capsys)
 
 
 def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, capsys):

@@ -1,12 +1,12 @@
 import pytest
 
-from sublayers.training.search.log import Log, open_log, read_log
+from sublayers.training.log import Log, open_log, read_log
 
 SETTINGS = {"flags": ["--max_steps=3"], "letters": "sf"}
 
 
 def test_events_are_read_as_they_were_written(tmp_path):
-    log = open_log(tmp_path / "search", SETTINGS)
+    log = open_log(tmp_path / "search", "search", SETTINGS)
     log.append("run", order="s2f2", metrics={"eval_loss": 1.5})
     log.append("order", order="sf")
     log.append("run", order="sf", metrics={"eval_loss": 2.5})
@@ -17,7 +17,7 @@ def test_events_are_read_as_they_were_written(tmp_path):
 
 
 def test_half_a_line_is_not_read_and_not_continued(tmp_path):
-    log = open_log(tmp_path, SETTINGS)
+    log = open_log(tmp_path, "search", SETTINGS)
     with log.file.open("a") as file:
         file.write('{"kind": "run", "order": "s')
     assert log.events("run") == []
@@ -26,17 +26,17 @@ def test_half_a_line_is_not_read_and_not_continued(tmp_path):
 
 
 def test_a_search_goes_on_with_its_own_settings_only(tmp_path):
-    open_log(tmp_path, SETTINGS).append("run", order="f")
-    assert len(open_log(tmp_path, SETTINGS).events("run")) == 1
+    open_log(tmp_path, "search", SETTINGS).append("run", order="f")
+    assert len(open_log(tmp_path, "search", SETTINGS).events("run")) == 1
     with pytest.raises(FileExistsError, match=r"is a search with letters 'sf', not 'scf'; choose another --output_dir"):
-        open_log(tmp_path, {**SETTINGS, "letters": "scf"})
+        open_log(tmp_path, "search", {**SETTINGS, "letters": "scf"})
     with pytest.raises(FileExistsError, match=r"is a search with budget None, not 0\.5"):
-        open_log(tmp_path, {**SETTINGS, "budget": 0.5})
+        open_log(tmp_path, "search", {**SETTINGS, "budget": 0.5})
 
 
 def test_other_folders_are_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="is not empty and holds no search"):
-        open_log(tmp_path, SETTINGS)
+        open_log(tmp_path, "search", SETTINGS)
     with pytest.raises(FileNotFoundError, match="holds no search"):
         read_log(tmp_path)

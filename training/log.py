@@ -1,4 +1,4 @@
-"""The log of a search, from which all its tables and pictures are drawn."""
+"""The log of many trainings, such as a search, which goes on where it was killed."""
 
 import json
 import os
@@ -12,12 +12,12 @@ LOG = "log.jsonl"
 
 
 class Log:
-    """What happened in a search, an event in each line of `log.jsonl`: its `kind`, and what there is to say.
+    """What happened in trainings, an event in each line of `log.jsonl`: its `kind`, and what there is to say.
 
-    A search that is killed leaves whole lines behind it, but for at most the last one, which is not read.
+    Who is killed leaves whole lines behind, but for at most the last one, which is not read.
 
     Args:
-        folder: of the search.
+        folder: of the trainings.
     """
 
     def __init__(self, folder: Path):
@@ -33,7 +33,7 @@ class Log:
         with self.file.open("ab+") as file:
             file.seek(0)
             written = file.read()
-            # what a killed search has begun to write
+            # what somebody who was killed has begun to write
             file.truncate(written.rfind(b"\n") + 1)
             file.write(json.dumps({"kind": kind, **event}).encode() + b"\n")
             file.flush()
@@ -46,27 +46,32 @@ class Log:
                     yield json.loads(line)
 
 
-def open_log(folder: Path, settings: dict[str, Any]) -> Log:
-    """Open the log of a new search, or of one that goes on with the same settings.
+def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
+    """Open the log of new trainings, or of some that go on with the same settings.
+
+    Args:
+        folder: of the trainings.
+        kind: what they are, such as a search.
+        settings: what they have in common.
 
     Raises:
-        FileExistsError: the folder holds something else, or a search with other settings.
+        FileExistsError: the folder holds something else, or has other settings.
     """
     log = Log(folder)
     # as json gives them back
     settings = json.loads(json.dumps(settings))
-    if begun := log.events("search"):
+    if begun := log.events(kind):
         before = {name: value for name, value in begun[0].items() if name != "kind"}
         if before != settings:
             name = next(name for name in {**before, **settings} if before.get(name) != settings.get(name))
             raise FileExistsError(
-                f"{folder} is a search with {name} {before.get(name)!r}, not {settings.get(name)!r}; choose another "
+                f"{folder} is a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; choose another "
                 "--output_dir, or go on with the same flags"
             )
     else:
         if folder.exists() and any(path.name not in (LOG, LOCK) for path in folder.iterdir()):
-            raise FileExistsError(f"{folder} is not empty and holds no search; choose another --output_dir")
-        log.append("search", **settings)
+            raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")
+        log.append(kind, **settings)
     return log
 
 
