@@ -20,8 +20,18 @@ from sublayers.configuration.alphabet import ALPHABET, Sizes
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
-COUNTS = ("_size", "_heads", "_dim", "_softcapping", "_position_embeddings", "_blocks", "_factor", "_span", "_window")
-COUNTS += ("_theta",)
+COUNTS = (
+    "_size",
+    "_heads",
+    "_dim",
+    "_softcapping",
+    "_position_embeddings",
+    "_blocks",
+    "_factor",
+    "_span",
+    "_window",
+    "_theta",
+)
 SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # the kinds of scaling that are tried here

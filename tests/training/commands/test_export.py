@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import sys
 
@@ -97,6 +98,25 @@ def test_what_is_no_model_of_ours_is_refused(trained, tmp_path):
         export(tmp_path / "bert", tmp_path / "exported")
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         export(tmp_path, tmp_path / "exported")
+    config = json.loads((trained / "config.json").read_text())
+    for named in (3, [3], [["x"]], {"x": 1}, None):
+        (trained / "config.json").write_text(json.dumps(config | {"architectures": named}))
+        with pytest.raises(ValueError, match=r"trained holds .* of type 'par_bert', no model of this package"):
+            export(trained, tmp_path / "exported")
+
+
+@pytest.mark.parametrize("content", [b"", b"x", os.urandom(900)])
+def test_weights_that_are_damaged_or_of_another_shape_are_one_sentence(trained, tmp_path, capsys, content):
+    file = trained / "model.safetensors"
+    weights = load_file(file)
+    wrong = {name: tensor[:3].clone() for name, tensor in weights.items()}
+    for damage in (lambda: file.write_bytes(content), lambda: save_file(wrong, file, {"format": "pt"})):
+        damage()
+        with pytest.raises(SystemExit) as end:
+            cli.main(["export", str(trained), str(tmp_path / "exported")])
+        assert end.value.code == 2
+        assert f"sublayers export: {trained} is damaged" in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "exported").exists()
 
 
 def test_pickles_are_not_read(tmp_path):
