@@ -177,9 +177,9 @@ def _wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:
         return tokenizer.get_vocab()
 
     # the trainer numbers characters inside words as it meets them, each time in another order, and of pairs that are
-    # equally frequent joins that of the smaller numbers first
-    inner = sorted(token for token in train(vocab_size=0, show_progress=False) if token.startswith("##"))
-    vocabulary = train(vocab_size=settings["vocab_size"], special_tokens=[*special, *inner])
+    # equally frequent joins that of the smaller numbers first; those that start words have the smaller ones
+    characters = sorted(train(vocab_size=0, show_progress=False), key=lambda token: (len(token), token))
+    vocabulary = train(vocab_size=settings["vocab_size"], special_tokens=[*special, *characters])
     tokenizer = _split_as_bert(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens(special)
