@@ -144,6 +144,17 @@ def test_a_foreign_auto_map_runs_no_code(trained, tmp_path):
     assert not (tmp_path / "exported" / "evil.py").exists()
 
 
+@pytest.mark.parametrize("fields", [{"self_contained": None}, {"self_contained": True}, {"auto_map": {}}])
+def test_a_folder_says_of_code_only_what_is_there(trained, tmp_path, fields):
+    config = json.loads((trained / "config.json").read_text())
+    (trained / "config.json").write_text(json.dumps(config | fields))
+    export(trained, tmp_path / "exported")
+    named = json.loads((tmp_path / "exported" / "config.json").read_text())["auto_map"].values()
+    assert named
+    assert all((tmp_path / "exported" / f"{name.partition('.')[0]}.py").exists() for name in named)
+    assert "trust_remote_code=True" in (tmp_path / "exported" / "README.md").read_text()
+
+
 def test_links_out_of_the_folder_are_refused(trained, tmp_path):
     (tmp_path / "secret.json").write_text("{}")
     (trained / "special_tokens_map.json").symlink_to(tmp_path / "secret.json")
