@@ -20,11 +20,31 @@ from sublayers.configuration.alphabet import ALPHABET, Sizes
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 # how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
-COUNTS = ("_size", "_heads", "_dim", "_softcapping", "_position_embeddings", "_blocks", "_factor", "_span", "_window")
+COUNTS = (
+    "_size",
+    "_heads",
+    "_dim",
+    "_softcapping",
+    "_position_embeddings",
+    "_blocks",
+    "_factor",
+    "_span",
+    "_window",
+    "_theta",
+)
 SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # the kinds of scaling that are tried here
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+# the least and the largest values of their parameters; all others are 0 or more. Below, formulas divide by 0
+ROPE_RANGES = {
+    "factor": (1, math.inf),
+    "partial_rotary_factor": (0, 1),
+    "rope_theta": (1.01, math.inf),
+    "original_max_position_embeddings": (1, math.inf),
+    "low_freq_factor": (0.01, math.inf),
+    "high_freq_factor": (0.01, math.inf),
+}
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
 
@@ -32,8 +52,11 @@ def check_value(name: str, value: Any) -> None:
     """Check the value of a field by the field's name.
 
     Raises:
-        ValueError: a number out of range, an unknown activation, or an empty list of end tokens.
+        ValueError: a number out of range, an unknown activation, an empty list of end tokens, or parameters that rotary
+            positions do not have.
     """
+    if name == "rope_parameters":
+        _check_rope(value)
     if name.endswith("_act") and value not in (None, *ACT2FN):
         raise ValueError(f"{name}={value!r} is unknown; choose from {', '.join(ACT2FN)}")
     if name == "eos_token_id" and value == []:
@@ -44,6 +67,16 @@ def check_value(name: str, value: Any) -> None:
         if not low <= value <= high or value == math.inf:
             numbers = f"from {low} to {high}" if name.endswith(SHARES) else f"of {low} or more"
             raise ValueError(f"{name}={value} is out of range; give a finite number {numbers}")
+
+
+def _check_rope(parameters: dict[str, Any] | None) -> None:
+    for name, value in (parameters or {}).items():
+        if name not in RopeParameters.__annotations__:
+            raise ValueError(f"rope_parameters={parameters} hold {name!r}, which rotary positions do not have")
+        low, high = ROPE_RANGES.get(name, (0, math.inf))
+        is_number = isinstance(value, int | float) and low <= value <= high and value != math.inf
+        if not (is_number or name == "rope_type" or (value is None and name != "factor")):
+            raise ValueError(f"rope_parameters hold {name}={value!r}; give a finite number from {low} to {high}")
 
 
 def strict(config_class: type[Config]) -> type[Config]:
@@ -312,13 +345,6 @@ class SublayersConfig(PreTrainedConfig):
         self.standardize_rope_params()
         if (kind := self.rope_parameters["rope_type"]) not in ROPE_TYPES:
             raise ValueError(f"rope_type={kind!r} is unknown here; choose from {', '.join(ROPE_TYPES)}")
-        for name, value in self.rope_parameters.items():
-            if name not in RopeParameters.__annotations__:
-                raise ValueError(f"rope_parameters={given} hold {name!r}, which rotary positions do not have")
-            low, high = {"factor": (1, math.inf), "partial_rotary_factor": (0, 1)}.get(name, (0, math.inf))
-            is_number = isinstance(value, int | float) and low <= value <= high and value != math.inf
-            if not (is_number or name == "rope_type" or (value is None and name != "factor")):
-                raise ValueError(f"rope_parameters hold {name}={value!r}; give a finite number from {low} to {high}")
         try:
             super().validate_rope()
         except KeyError as error:

@@ -7,8 +7,12 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
+from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.plan import Packing, select_positions
+
+# how many positions share a matrix, which is wider than they are many
+BLOCK = 64
 
 
 def convolve(windows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
@@ -17,11 +21,27 @@ def convolve(windows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
     (batch, heads, length + width - 1, head_dim), (batch or 1, heads, length, width) -> (batch, heads, length,
     head_dim).
     """
+    length, width = kernels.shape[-2:]
+    # what a graph computes does not depend on the length
+    if is_tracing(windows) or length <= BLOCK:
+        return band(kernels) @ windows
+    number = -(-length // BLOCK)
+    size = -(-length // number)
+    missing = number * size - length
+    kernels = nn.functional.pad(kernels, (0, 0, 0, missing)).unflatten(-2, (number, size))
+    windows = nn.functional.pad(windows, (0, 0, 0, missing)).unfold(-2, size + width - 1, size)
+    return (band(kernels) @ windows.transpose(-1, -2)).flatten(-3, -2)[..., :length, :]
+
+
+def band(kernels: torch.Tensor) -> torch.Tensor:
+    """Let each kernel stand one place further right than the one before: (..., length, width + length - 1).
+
+    At the lengths of sentences the product of such a matrix is several times as fast as sums over copies of all
+    windows, and takes less memory.
+    """
     length = kernels.shape[-2]
-    # a band matrix, in which each kernel stands one place further right than the one before: at the lengths of
-    # sentences its product is several times as fast as sums over copies of all windows, and takes less memory
     rows = nn.functional.pad(kernels, (0, length)).flatten(-2)
-    return rows[..., :-length].unflatten(-1, (length, -1)) @ windows
+    return rows[..., :-length].unflatten(-1, (length, -1))
 
 
 def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
 from inspect import get_annotations
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -41,6 +42,7 @@ def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> 
     bases = {base for given in dataclass_types for base in given.__mro__ if base.__module__ != __name__}
     own = {name for base in bases if base.__module__.startswith("sublayers.") for name in get_annotations(base)}
     for action in parser._actions:
+        action.type = finite if action.type is float else action.type
         if action.nargs == "+" and action.default is None:
             # without a value a list of a configuration is None, which need not be its default
             action.nargs = "*"
@@ -173,6 +175,21 @@ def positive(text: str) -> int:
     """
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def finite(text: str) -> float:
+    """Read a number that is neither NaN nor infinite, as the `type` of an argparse option.
+
+    Raises:
+        ArgumentTypeError: it is one of these, or no number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     return number
 
 

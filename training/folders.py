@@ -1,7 +1,9 @@
 """Output folders: new ones, held ones, whole ones, and the errors of files in them."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from lzma import LZMAError
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -79,8 +81,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def is_of_a_file(error: Exception) -> bool:
-    """Find out whether an error is what safetensors or tokenizers raise for a damaged file or a full disk."""
+    """Find out whether an error is what libraries raise for a damaged file or a full disk."""
     from safetensors import SafetensorError
 
-    # tokenizers raise nothing more special
-    return type(error) in (SafetensorError, Exception)
+    # tokenizers raise nothing more special; the others are of a compressed file that is read while training
+    return type(error) in (SafetensorError, Exception, EOFError, LZMAError, zlib.error)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple, NotRequired, TypedDict
@@ -142,6 +142,8 @@ def read_run(folder: Path) -> dict[str, Any]:
                 validate_typed_dict(kind, record)
         for score in run.get("results", []):
             score["value"] = float(score["value"])
+            if not isfinite(score["value"]):
+                raise ValueError(f"{score['metric']} is {score['value']}")
     except (ArithmeticError, RecursionError, StrictDataclassError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{file} is no record of a run ({said}); take it away, and the card says less") from error

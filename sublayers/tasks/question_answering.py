@@ -5,12 +5,16 @@
 
 from collections.abc import Iterable, Iterator
 from math import exp, inf
+from threading import Lock
 from typing import Any
 
 from torch import Tensor, tensor
 from torch.nn.functional import log_softmax, pad
 from transformers import BatchEncoding, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
+
+# a fast tokenizer keeps how it is to truncate, so that one thread would get the windows of another
+TOKENIZING = Lock()
 
 
 class QuestionAnsweringPipeline(ChunkPipeline):
@@ -116,9 +120,10 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             }
 
     def _cut(self, question: str, length: int) -> str:
-        tokens = self.tokenizer(
-            question, add_special_tokens=False, truncation=True, max_length=length, return_offsets_mapping=True
-        )
+        with TOKENIZING:
+            tokens = self.tokenizer(
+                question, add_special_tokens=False, truncation=True, max_length=length, return_offsets_mapping=True
+            )
         return question[: max((end for _, end in tokens["offset_mapping"]), default=0)]
 
     def _forward(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +185,8 @@ def context_windows(
     if not tokenizer.is_fast:
         raise ValueError(f"{type(tokenizer).__name__} gives no offsets of tokens; use a fast tokenizer")
     questions = [question.strip() for question in questions]
-    lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"]]
+    with TOKENIZING:
+        lengths = [len(ids) for ids in tokenizer(questions, add_special_tokens=False)["input_ids"]]
     room = max_length - max(lengths) - tokenizer.num_special_tokens_to_add(pair=True)
     if room <= stride:
         question = questions[lengths.index(max(lengths))]
@@ -188,15 +194,16 @@ def context_windows(
             f"windows of {max_length} tokens have room for {max(room, 0)} of the context beside the question "
             f"{question!r}, no more than the doc_stride={stride} that they share; make them longer or it less"
         )
-    encoding = tokenizer(
-        questions,
-        contexts,
-        truncation="only_second",
-        max_length=max_length,
-        stride=stride,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
+    with TOKENIZING:
+        encoding = tokenizer(
+            questions,
+            contexts,
+            truncation="only_second",
+            max_length=max_length,
+            stride=stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
     encoding["example"] = encoding.pop("overflow_to_sample_mapping")
     starts, offsets, cls_indices = [], [], []
     for window, (ids, offset_mapping) in enumerate(

@@ -7,6 +7,7 @@ import pytest
 from families import FAMILIES, every_family, small
 from hypothesis import given, settings, strategies as st
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from transformers.modeling_rope_utils import RopeParameters
 
 from sublayers import IOTSeq2SeqConfig, PARBertConfig, SandwichLMConfig, par, sandwich
 
@@ -18,7 +19,7 @@ SHARES += ["initial_span_share", "predictor_dropout", "layerdrop", "label_smooth
 OTHERS = ["feed_forward_scale", "layer_norm_eps", "initializer_range", "position_offset", "gumbel_temperature"]
 OTHERS += ["projection_initializer_range", "memory_length", "clamp_length", "span_loss"]
 OTHERS += ["gumbel_temperature_min", "gumbel_temperature_decay", "diversity_weight", "sharpness_weight"]
-SIZES += ["attn_logit_softcapping", "final_logit_softcapping"]
+SIZES += ["attn_logit_softcapping", "final_logit_softcapping", "local_rope_theta"]
 OUT_OF_RANGE = dict.fromkeys(SIZES, (0, -1)) | dict.fromkeys(SHARES, (-0.1, 1.1)) | dict.fromkeys(OTHERS, (-1,))
 
 
@@ -91,9 +92,10 @@ def test_orders_are_stored_in_their_canonical_form_however_they_come(tmp_path):
 
 VALUES = st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=9) | st.text("sfc()26^", max_size=9)
 VALUES |= st.sampled_from(["sf", "scf", "relu", "pre", "learned"]) | st.lists(VALUES, max_size=3)
+VALUES |= st.dictionaries(st.sampled_from([*RopeParameters.__annotations__]), st.floats() | st.integers(0, 9))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_value_is_taken_or_refused_in_a_value_error(data):
     config_class = FAMILIES[data.draw(st.sampled_from([*FAMILIES]))][0]

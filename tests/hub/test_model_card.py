@@ -1,6 +1,7 @@
 """Cards say what a folder knows, and nothing that somebody smuggled in."""
 
 import json
+import math
 import re
 from statistics import mean, stdev
 
@@ -217,6 +218,7 @@ BAD_RUNS = {
     "a score without a seed": json.dumps({"results": [{**RUN["results"][0], "seed": None}]}).encode(),
     "a score that is a text": json.dumps({"results": [{**RUN["results"][0], "value": "0.5"}]}).encode(),
     "a score beyond floats": json.dumps({"results": [{**RUN["results"][0], "value": 10**400}]}).encode(),
+    "a score that is no number": json.dumps({"results": [{**RUN["results"][0], "value": math.nan}]}).encode(),
     "a part without a name": json.dumps({"data": [{"role": "data"}]}).encode(),
 }
 

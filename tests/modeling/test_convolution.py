@@ -22,6 +22,7 @@ from sublayers import (
     expand,
 )
 from sublayers.configuration.sublayer_cost import parameters
+from sublayers.modeling import convolution
 from sublayers.modeling.convolution import Convolution, find_tokens
 from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.stack import SublayerStack
@@ -218,7 +219,9 @@ class TestConvolutionsWithoutGates(TestConvolutionsInTheContract):
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("is_dynamic", [True, False])
 @pytest.mark.parametrize("is_gated", [True, False])
-def test_equals_a_naive_loop(width, is_causal, is_dynamic, is_gated):
+@pytest.mark.parametrize("block", [2, 64])
+def test_equals_a_naive_loop(width, is_causal, is_dynamic, is_gated, block, monkeypatch):
+    monkeypatch.setattr(convolution, "BLOCK", block)
     config = SandwichSeq2SeqConfig(hidden_size=12, num_attention_heads=3, gated_convolutions=is_gated)
     torch.manual_seed(0)
     mixer = Convolution(config, 0, width, is_causal, is_dynamic)
@@ -238,6 +241,23 @@ def test_equals_a_naive_loop(width, is_causal, is_dynamic, is_gated):
         grads = {name: p.grad.clone() for name, p in mixer.named_parameters()}
         found.append(grads | {"states": states.grad.clone(), "output": output.detach()})
     assert_same(*found, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_memory_grows_with_the_length_alone(is_dynamic):
+    def count(length: int) -> int:
+        kept = []
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, keep):
+            mixer(torch.randn(1, length, 16, requires_grad=True))
+        return sum(kept)
+
+    mixer = Convolution(SandwichSeq2SeqConfig(hidden_size=16, num_attention_heads=4), 0, 31, False, is_dynamic)
+    assert count(2048) < 2.1 * count(1024)
 
 
 @pytest.mark.parametrize("packed", [True, False])

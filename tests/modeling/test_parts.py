@@ -22,6 +22,9 @@ from sublayers import (
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import rotary_positions, rotate
 
+LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 16}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
 
 def norms(model: nn.Module) -> list[nn.Module]:
     named = [module for name, module in model.named_modules() if "norm" in name.rpartition(".")[2]]
@@ -220,6 +223,17 @@ def test_attention_to_distances_has_its_own_positions(config_class):
         ({"rope_parameters": {"rope_type": "linear", "factor": 0.5}}, "factor=0.5; give a finite number from 1 to inf"),
         ({"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor='2'; give a finite number"),
         ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "=1.5; give a finite number from 0 to 1"),
+        # where formulas divide by 0
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_theta=0; give a finite number from 1.01 to inf"),
+        ({"rope_parameters": {"partial_rotary_factor": 1e308}}, "=1e[+]308; give a finite number from 0 to 1"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0}},
+            "original_max_position_embeddings=0; give a finite number from 1 to inf",
+        ),
+        *(
+            ({"rope_parameters": LLAMA3 | {name: 0}}, f"{name}=0; give a finite number from 0.01 to inf")
+            for name in ("low_freq_factor", "high_freq_factor")
+        ),
         ({"rope_parameters": {"theta": 5.0}}, "hold 'theta', which rotary positions do not have"),
         ({"rope_parameters": 5}, "rope_parameters=5 does not fit"),
         ({"position_embedding_type": "none", "rope_parameters": {}}, "are of rotary positions"),

@@ -1,11 +1,14 @@
 import copy
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from common import randomize
 from transformers import T5Config, XLNetConfig, pipeline
 
+import sublayers.pipelines  # noqa: F401
 from sublayers import (
     PARBertConfig,
     PARBertForMaskedLM,
@@ -265,3 +268,18 @@ def test_extracts_features(load, tokenizer):
     extract, model = load("feature-extraction", PARBertModel)
     expected = model(**tokenizer(CONTEXT[:40], return_tensors="pt")).last_hidden_state
     torch.testing.assert_close(torch.tensor(extract(CONTEXT[:40])), expected)
+
+
+def test_threads_get_their_own_windows(qa, monkeypatch):
+    set_up = qa.tokenizer.set_truncation_and_padding
+
+    def set_up_and_wait(**settings):
+        set_up(**settings)
+        # now another thread could set up its own
+        time.sleep(0.005)
+
+    monkeypatch.setattr(qa.tokenizer, "set_truncation_and_padding", set_up_and_wait)
+    asked = [{"question": QUESTION, "context": CONTEXT * n, "max_seq_len": 20 + n, "doc_stride": n} for n in (1, 2, 3)]
+    expected = [qa(**each) for each in asked]
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(lambda each: qa(**each), asked * 3)] == expected * 3

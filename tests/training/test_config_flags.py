@@ -59,7 +59,11 @@ def test_rope_parameters_are_read_as_json(tmp_path):
     [
         ("--num_attention_heads=0", "num_attention_heads=0 is out of range; give a finite number of 1 or more"),
         ("--num_attention_heads=3", "hidden_size=1024 is not a multiple of num_attention_heads=3"),
-        ("--feed_forward_scale=nan", "feed_forward_scale=nan is out of range; give a finite number of 0 or more"),
+        ("--feed_forward_scale=-1", "feed_forward_scale=-1.0 is out of range; give a finite number of 0 or more"),
+        (
+            "--feed_forward_scale=nan",
+            "argument --feed_forward_scale/--feed-forward-scale: 'nan' is not a finite number",
+        ),
         ("--hidden_act=nope", "hidden_act='nope' is unknown; choose from "),
         ("--sublayer_order=sc", r"sublayer_order='sc' holds \['c'\], but there"),
         ("--sublayer_order=par(24)", r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)"),

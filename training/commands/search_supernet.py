@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from sublayers.training.commands.search_arguments import add_flags
-from sublayers.training.flags import positive
+from sublayers.training.flags import finite, positive
 from sublayers.training.folders import claim
 from sublayers.training.log import Log, open_log
 from sublayers.training.search.draw import Candidate, draw_at_cost, patterns, read_orders
@@ -95,7 +95,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
     parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
     parser.add_argument("--read", choices=[*READS], default="all", help="positions: one by a classifier, for example")
     parser.add_argument(
-        "--budget", type=float, help="what the order may cost, as a share of the cost of the one that the flags give"
+        "--budget", type=finite, help="what the order may cost, as a share of the cost of the one that the flags give"
     )
     parser.add_argument("--random", type=int, default=3, help="how many random orders are trained, too")
     parser.add_argument("--orders", type=Path, help="a file with an order in each line to be compared, too")
@@ -105,7 +105,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
         several: dict[str, Any] = {"nargs": 2, "metavar": ("FIRST", "LAST")} if name == "temperatures" else {}
         flag = f"--architecture_{name}" if name in ("learning_rate", "weight_decay") else f"--{name}"
         parser.add_argument(
-            flag, dest=name, type=float, default=defaults[name], help=f"{purpose}, default %(default)s", **several
+            flag, dest=name, type=finite, default=defaults[name], help=f"{purpose}, default %(default)s", **several
         )
     args, flags = parser.parse_known_args(argv)
     from sublayers.training.commands.search_space import check_mixture, read_space

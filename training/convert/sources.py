@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from sublayers.hub.loading import load
+from sublayers.hub.loading import load, never_running_code
 from sublayers.hub.self_contained import copy_tokenizer
 from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.training.convert.bert import ENCODERS, from_bert, from_macaron_bert
@@ -107,11 +107,13 @@ def read_config(source: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no config.json.
+        ValueError: it holds no settings.
     """
     if not (source / "config.json").exists():
         raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
-    config, _ = PreTrainedConfig.get_config_dict(source)
-    return config
+    with never_running_code(source / "config.json"):
+        config, _ = PreTrainedConfig.get_config_dict(source)
+        return {**config}
 
 
 def can_run(source: Path) -> bool:
@@ -244,8 +246,21 @@ def convert(
         The model, where its weights come from, and the model of transformers that it was made from, if there is one.
 
     Raises:
-        ValueError: what its loading or its conversion refuses.
+        ValueError: what its loading or its conversion refuses, or values of other types or shapes than its kind has.
     """
+    try:
+        return _convert(source, orders, num_attention_heads)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        # a file that somebody else has made can hold anything anywhere
+        raise ValueError(
+            f"{source} holds a value of another type or shape than its kind has; it is not converted "
+            f"({type(error).__name__}: {' '.join(str(error).split())})"
+        ) from error
+
+
+def _convert(
+    source: Path, orders: dict[str, str], num_attention_heads: int | None
+) -> tuple[PreTrainedModel, ConversionReport, PreTrainedModel | None]:
     if source.is_file():
         weights, model, pieces = from_file(source, orders, num_attention_heads)
         return model, report_on(weights, model, pieces), None

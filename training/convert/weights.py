@@ -75,9 +75,19 @@ Pieces = dict[str, Piece]
 
 
 class State(dict[str, Piece]):
-    """Weights of a source, from which a conversion takes one after the other, by their names or as they are renamed."""
+    """Weights of a source, from which a conversion takes one after the other, by their names or as they are renamed.
+
+    Raises:
+        ValueError: a tensor that is sparse, complex or without values.
+    """
 
     def __init__(self, weights: Mapping[str, torch.Tensor], rename: Callable[[str], str] = str):
+        for name, tensor in weights.items():
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+                raise ValueError(
+                    f"{name} is a tensor of {tensor.dtype} and {tensor.layout} on {tensor.device}; save it as a dense "
+                    "one of real numbers"
+                )
         kept = {name: tensor for name, tensor in weights.items() if not name.endswith(BUFFERS)}
         super().__init__((rename(name), Piece(tensor, (name,))) for name, tensor in kept.items())
 

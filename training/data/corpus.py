@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import fsspec
-from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets import Dataset, IterableDataset, Value, load_dataset, load_dataset_builder
 from datasets.fingerprint import Hasher
 
 from sublayers.training.data.files import BUILDERS, Rows, check_file, read_rows, reading
 
+TEXT = Value("string")
 # tests are data rather than prose or programs, and installed packages differ from machine to machine
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
@@ -121,14 +122,15 @@ def standard_library() -> dict[str, Dataset]:
 
 
 def _read_dataset(name: str, args: CorpusArguments) -> dict[str, Text]:
-    with reading(f"data set {name!r}"):
+    source = f"data set {name!r}"
+    with reading(source):
         # a folder of text files: the default would lose the line ends
         whole = {"sample_by": "document"} if load_dataset_builder(name, args.dataset_config_name).name == "text" else {}
         splits = load_dataset(name, args.dataset_config_name, streaming=args.streaming, **whole)
         used = [split for split in ("train", "validation") if split in splits]
-        texts = {split: Text(_text_rows(splits[split], name, args)) for split in used}
+        texts = {split: Text(_text_rows(splits[split], source, args)) for split in used}
     if not texts:
-        raise ValueError(f"data set {name!r} has neither a split 'train' nor 'validation', only {', '.join(splits)}")
+        raise ValueError(f"{source} has neither a split 'train' nor 'validation', only {', '.join(splits)}")
     return texts
 
 
@@ -151,7 +153,7 @@ def _read_file(path: str, args: CorpusArguments) -> Text:
 
 def _lines(path: str) -> Iterator[dict[str, str]]:
     # the builder of `datasets` would turn \r\n into \n
-    with fsspec.open(path, "rt", encoding="utf-8", newline="", compression="infer") as file:
+    with reading(path), fsspec.open(path, "rt", encoding="utf-8", newline="", compression="infer") as file:
         for line in file:
             yield {"text": line}
 
@@ -163,8 +165,11 @@ def _text_rows(rows: Rows, name: str, args: CorpusArguments, column: str | None 
         raise ValueError(f"{name} is empty")
     if column not in first:
         raise ValueError(f"{name} has no column {column!r}; choose one of {', '.join(first)} with --text_column")
-    if not isinstance(first[column], str | None):
-        raise ValueError(f"column {column!r} of {name} holds {type(first[column]).__name__}, not text")
+    # what is read of a file that holds nothing else has no other kind
+    if (rows.features or {}).get(column, TEXT) != TEXT:
+        for row in rows:
+            if not isinstance(row[column], str | None):
+                raise ValueError(f"column {column!r} of {name} holds {type(row[column]).__name__}, not text")
     rows = rows.select_columns([column])
     if column != "text":
         rows = rows.rename_column(column, "text")

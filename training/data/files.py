@@ -1,7 +1,10 @@
 """Files of rows: which kinds there are, and what is said of those that cannot be read."""
 
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from gzip import BadGzipFile
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +17,8 @@ Rows: TypeAlias = Dataset | IterableDataset
 # the builder of `datasets` for each ending
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = (".gz", ".xz", ".bz2")
+# what readers of files raise; a stream passes on what a data set wraps, and every compression has errors of its own
+DAMAGED = (ArrowException, DatasetsError, EOFError, LZMAError, OSError, ValueError, zlib.error)
 
 
 def ending(path: str | Path) -> str:
@@ -45,9 +50,14 @@ def reading(source: str) -> Iterator[None]:
     """
     try:
         yield
-    # a stream passes on what a data set wraps, and a compressed file may end too early
-    except (DatasetsError, ArrowException, UnicodeDecodeError, EOFError) as error:
-        raise ValueError(f"{source} cannot be read: {' '.join(str(error.__cause__ or error).split())}") from error
+    except DAMAGED as error:
+        # such as a file that is missing, which has a sentence of its own
+        if isinstance(error, OSError) and type(error) not in (BadGzipFile, OSError):
+            raise
+        cause = error.__cause__ if isinstance(error, DatasetsError) else None
+        said = " ".join(str(cause or error).split())
+        # what was found out here names it already
+        raise ValueError(said if source in said else f"{source} cannot be read: {said}") from error
     except StopIteration as error:
         # the builders do not expect an empty file
         raise ValueError(f"{source} is empty") from error

@@ -79,6 +79,8 @@ def load_questions(split: str, args: SquadDataArguments) -> Dataset:
     if len(set(rows["id"])) < len(rows):
         raise ValueError(f"{source} holds several questions with one id; give each its own")
     number = args.max_train_samples if split == "train" else args.max_eval_samples
+    if number is not None and number < 1:
+        raise ValueError(f"no {split} question is left of the first {number}; use at least one")
     return rows if number is None else rows.take(min(number, len(rows)))
 
 
@@ -126,13 +128,11 @@ def read_json(path: str) -> Any:
     """Read a .json file, also compressed.
 
     Raises:
-        ValueError: there is no such file, or it cannot be read.
+        FileNotFoundError: there is no such file.
+        ValueError: it cannot be read.
     """
-    try:
-        with fsspec.open(path, "rt", encoding="utf-8", compression="infer") as file:
-            return json.load(file)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    with reading(path), fsspec.open(path, "rt", encoding="utf-8", compression="infer") as file:
+        return json.load(file)
 
 
 def _read_file(path: str) -> Dataset:
@@ -154,15 +154,21 @@ def _nested_rows(path: str) -> Iterator[dict[str, Any]]:
                 yield {**row, "context": paragraph["context"], "answers": answers}
 
 
-def _check(name: str, question: str, context: str, answers: dict[str, list], version_2: bool, training: bool) -> None:
+def _check(name: str, question: str, context: str, answers: Any, version_2: bool, training: bool) -> None:
     for what, text in (("question", question), ("context", context)):
         if not (text and text.strip()):
             raise ValueError(f"question {name!r} has an empty {what}; leave it out")
-    if not answers["text"]:
+    texts, starts = ((answers or {}).get(part) for part in ANSWERS)
+    if texts is None or starts is None or None in [*texts, *starts] or len(texts) != len(starts):
+        raise ValueError(
+            f"question {name!r} has the answers {answers}; give each a text and an answer_start, and a question "
+            "without any two empty lists"
+        )
+    if not texts:
         if not version_2:
             raise ValueError(f"question {name!r} has no answer; give --version_2 if some questions have none")
         return
-    text, start = answers["text"][0], answers["answer_start"][0]
+    text, start = texts[0], starts[0]
     if training and (start < 0 or not text or not context.startswith(text, start)):
         place = context.find(text)
         elsewhere = f"but at {place}" if text and place >= 0 else "nor anywhere else in it"

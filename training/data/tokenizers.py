@@ -47,8 +47,10 @@ def train_tokenizer(
         special_tokens: texts of the special tokens by role, in the order of their ids; default: as GPT-2 or BERT.
 
     Raises:
-        ValueError: a vocabulary too small for the bytes and special tokens of a byte-level BPE.
+        ValueError: a vocabulary too small for the bytes and special tokens of a byte-level BPE, or one without tokens.
     """
+    if vocab_size < 1 and model != "byte":
+        raise ValueError(f"vocab_size={vocab_size} holds no token; give 1 or more")
     if model == "word":
         return _words([word for word, _ in _count_words(texts).most_common()], vocab_size)
     special = special_tokens or (BERT_SPECIAL_TOKENS if model == "wordpiece" else SPECIAL_TOKENS)
@@ -167,12 +169,27 @@ def _words(words: Sequence[str], vocab_size: int | None = None) -> PreTrainedTok
 
 
 def _wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    texts, special = [*texts], settings["special_tokens"]
+
+    def train(**settings: Any) -> dict[str, int]:
+        tokenizer = _split_as_bert(models.WordPiece())
+        tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(**settings))
+        return tokenizer.get_vocab()
+
+    # the trainer numbers characters inside words as it meets them, each time in another order, and of pairs that are
+    # equally frequent joins that of the smaller numbers first; those that start words have the smaller ones
+    characters = sorted(train(vocab_size=0, show_progress=False), key=lambda token: (len(token), token))
+    vocabulary = train(vocab_size=settings["vocab_size"], special_tokens=[*special, *characters])
+    tokenizer = _split_as_bert(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(**settings))
-    special = settings["special_tokens"]
+    tokenizer.add_special_tokens(special)
     cls, sep = ((token, special.index(token)) for token in ("[CLS]", "[SEP]"))
     tokenizer.post_processor = processors.BertProcessing(sep, cls)
+    return tokenizer
+
+
+def _split_as_bert(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer

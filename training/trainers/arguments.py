@@ -4,11 +4,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
 from transformers import TrainingArguments
+
+# what the Trainer takes as it is, and divides by or counts with
+RANGES = dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), (1, inf))
+RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (1, inf))
+RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
+RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
+RANGES |= {"label_smoothing_factor": (0, 1)}
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
@@ -31,7 +39,11 @@ class ModelArguments:
 
 @dataclass
 class TrainerArguments(TrainingArguments):
-    """The Trainer's arguments without the warnings that its defaults cause."""
+    """The Trainer's arguments without the warnings that its defaults cause.
+
+    Raises:
+        ValueError: a number out of range, or what the Trainer's arguments refuse.
+    """
 
     _argument_group_name: ClassVar[str] = "Trainer"
 
@@ -44,12 +56,21 @@ class TrainerArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        for name, (low, high) in RANGES.items():
+            if (value := getattr(self, name)) is not None and not low <= value <= high:
+                raise ValueError(f"--{name}={value} is out of range; give a number from {low} to {high}")
+        if self.max_steps != -1 and self.max_steps < 1:
+            raise ValueError(f"--max_steps={self.max_steps} trains nothing; give 1 or more, or -1 for all epochs")
         if self.hub_token:
             # with every checkpoint the Trainer saves its arguments
             os.environ["HF_TOKEN"], self.hub_token = self.hub_token, None
         # torch warns where there is nothing to copy to
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except (AttributeError, LookupError, TypeError) as error:
+            # of flags that are given as JSON
+            raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:

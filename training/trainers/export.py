@@ -53,7 +53,8 @@ def read_model(source: Path) -> SublayersPreTrainedModel:
     if (source / CARD).exists():
         is_draft(source / CARD)
     heads = {head.__name__: head for head in AUTO_CLASSES.get(type(config), {}).values()}
-    architecture = (config.architectures or [""])[0]
+    named = config.architectures
+    architecture = str(named[0]) if isinstance(named, list) and named else ""
     if architecture not in heads:
         raise ValueError(
             f"{source} holds {architecture or 'no architecture'} of type {config.model_type!r}, no model of this "

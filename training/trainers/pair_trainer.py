@@ -133,5 +133,7 @@ class Scorer:
 
 def save_tokenizers(tokenizers: list[PreTrainedTokenizerBase], folder: str) -> None:
     """Save one tokenizer, or that of the sources and that of the targets in a folder of its own."""
-    for tokenizer, place in zip(tokenizers, (Path(folder), Path(folder, TARGET_TOKENIZER)), strict=False):
+    places = (Path(folder), Path(folder, TARGET_TOKENIZER))
+    # who finds the first has both
+    for tokenizer, place in reversed([*zip(tokenizers, places, strict=False)]):
         tokenizer.save_pretrained(place)

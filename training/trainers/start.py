@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -75,6 +76,8 @@ def find_tokenizer(
 ) -> str:
     """Find where the tokenizer of a run is; for a new model that is the output folder, after it was trained.
 
+    A run that was stopped before its first checkpoint goes on with the one that it left there.
+
     Args:
         run: names of a tokenizer or model, if any.
         args: of the training.
@@ -83,7 +86,8 @@ def find_tokenizer(
     """
     if source := run.tokenizer_name_or_path or checkpoint or run.model_name_or_path:
         return source
-    if args.local_process_index == 0:
+    # which is written last
+    if args.local_process_index == 0 and not Path(str(args.output_dir), "tokenizer.json").exists():
         train(str(args.output_dir))
     return str(args.output_dir)
 

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import sys
 
@@ -97,6 +98,25 @@ def test_what_is_no_model_of_ours_is_refused(trained, tmp_path):
         export(tmp_path / "bert", tmp_path / "exported")
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         export(tmp_path, tmp_path / "exported")
+    config = json.loads((trained / "config.json").read_text())
+    for named in (3, [3], [["x"]], {"x": 1}, None):
+        (trained / "config.json").write_text(json.dumps(config | {"architectures": named}))
+        with pytest.raises(ValueError, match=r"trained holds .* of type 'par_bert', no model of this package"):
+            export(trained, tmp_path / "exported")
+
+
+@pytest.mark.parametrize("content", [b"", b"x", os.urandom(900)])
+def test_weights_that_are_damaged_or_of_another_shape_are_one_sentence(trained, tmp_path, capsys, content):
+    file = trained / "model.safetensors"
+    weights = load_file(file)
+    wrong = {name: tensor[:3].clone() for name, tensor in weights.items()}
+    for damage in (lambda: file.write_bytes(content), lambda: save_file(wrong, file, {"format": "pt"})):
+        damage()
+        with pytest.raises(SystemExit) as end:
+            cli.main(["export", str(trained), str(tmp_path / "exported")])
+        assert end.value.code == 2
+        assert f"sublayers export: {trained} is damaged" in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "exported").exists()
 
 
 def test_pickles_are_not_read(tmp_path):
@@ -122,6 +142,17 @@ def test_a_foreign_auto_map_runs_no_code(trained, tmp_path):
     written = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert "evil" not in json.dumps(written)
     assert not (tmp_path / "exported" / "evil.py").exists()
+
+
+@pytest.mark.parametrize("fields", [{"self_contained": None}, {"self_contained": True}, {"auto_map": {}}])
+def test_a_folder_says_of_code_only_what_is_there(trained, tmp_path, fields):
+    config = json.loads((trained / "config.json").read_text())
+    (trained / "config.json").write_text(json.dumps(config | fields))
+    export(trained, tmp_path / "exported")
+    named = json.loads((tmp_path / "exported" / "config.json").read_text())["auto_map"].values()
+    assert named
+    assert all((tmp_path / "exported" / f"{name.partition('.')[0]}.py").exists() for name in named)
+    assert "trust_remote_code=True" in (tmp_path / "exported" / "README.md").read_text()
 
 
 def test_links_out_of_the_folder_are_refused(trained, tmp_path):

@@ -253,6 +253,10 @@ BAD_ROWS = {
     "an answer before the start": (changed(answers={"text": ["."], "answer_start": [-1]}), "is not at answer_start=-1"),
     "an answer without text": (changed(answers={"text": [""], "answer_start": [0]}), "the answer '' of question 'q1'"),
     "no answer": (changed(answers={"text": [], "answer_start": []}), "question 'q1' has no answer; give --version_2"),
+    "answers that are null": (changed(answers=None), "question 'q1' has the answers None; give each a text and an"),
+    "an answer that is null": (changed(answers={"text": [None], "answer_start": [0]}), "question 'q1' has the answers"),
+    "a place that is null": (changed(answers={"text": ["."], "answer_start": [None]}), "question 'q1' has the answers"),
+    "an answer without a place": (changed(answers={"text": ["."], "answer_start": []}), "question 'q1' has the answer"),
     "an empty context": (changed(context=" "), "question 'q1' has an empty context"),
     "an empty question": (changed(question=""), "question 'q1' has an empty question"),
     "an id twice": (changed(id="q0"), "several questions with one id"),
@@ -293,6 +297,8 @@ BAD_FLAGS = {
         ["--validation_file", "{other}"],
         "other.json is not nested as SQuAD is ('paragraphs'); give flat",
     ),
+    "an archive that is none": (["--validation_file", "{text}"], "text.json.gz cannot be read: Not a gzipped file"),
+    "no question of all": (["--max_eval_samples", "0"], "no validation question is left of the first 0; use at least"),
     "no questions": (["--validation_file", "{empty}"], "empty.json holds no questions"),
 }
 
@@ -306,6 +312,8 @@ def test_bad_flags_and_files_are_one_sentence(case, tmp_path, model, capsys):
     paths["empty"].write_text('{"data": []}')
     paths["archive"] = tmp_path / "archive.json.gz"
     paths["archive"].write_bytes(gzip.compress(b"{}" * 100)[:-12])
+    paths["text"] = tmp_path / "text.json.gz"
+    paths["text"].write_bytes(b"{}")
     validation = write_flat(make_rows(3), tmp_path / "rows.jsonl")
     flags = ["--validation_file", validation, "--do_eval", *(flag.format(**paths) for flag in flags)]
     assert_refused(flags, message, model, capsys)

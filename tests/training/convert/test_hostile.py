@@ -10,6 +10,7 @@ import types
 import pytest
 import torch
 from common import randomize
+from common_fairseq import HEADS, fairseq_stack
 from common_transformer_xl import (
     authors_classes,
     authors_module,
@@ -279,3 +280,64 @@ def test_settings_that_are_no_json_are_one_sentence(bert, refuse):
     refuse(bert, "is damaged")
     (bert / "config.json").unlink()
     refuse(bert, "has no config.json; is it a folder that transformers saved?")
+
+
+@pytest.mark.parametrize("content", ["3", "[]", "null", '"bert"'])
+def test_settings_that_are_no_mapping_are_one_sentence(content, bert, refuse):
+    (bert / "config.json").write_text(content)
+    refuse(bert, "is damaged")
+
+
+@pytest.mark.parametrize("named", [3, [3]])
+def test_the_name_of_a_model_that_is_none_is_one_sentence(named, bert, refuse):
+    edit(bert / "config.json", architectures=named)
+    refuse(bert, "bert holds")
+
+
+OPTIONS = {"decoder_attention_heads": HEADS, "decoder_normalize_before": True}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(OPTIONS | {"decoder_attention_heads": value} for value in ([4], {})),
+        OPTIONS | {"activation_fn": ["relu"]},
+        OPTIONS | {"decoder_normalize_before": []},
+        OPTIONS | {"dropout": "half"},
+        *(3, "options", [1], torch.ones(2)),
+    ],
+)
+@pytest.mark.parametrize("place", ["args", "cfg"])
+def test_options_of_another_type_are_one_sentence(options, place, tmp_path, refuse):
+    path = tmp_path / "checkpoint.pt"
+    given = argparse.Namespace(**options) if isinstance(options, dict) and place == "args" else options
+    torch.save({"model": fairseq_stack("decoder"), place: {"model": given} if place == "cfg" else given}, path)
+    refuse(path, "")
+
+
+DISGUISES = {
+    "sparse": lambda tensor: tensor.to_sparse(),
+    "without values": lambda tensor: tensor.to("meta"),
+    "complex": lambda tensor: tensor.to(torch.complex64),
+}
+
+
+@pytest.mark.parametrize("kind", DISGUISES)
+@pytest.mark.parametrize("name", ["decoder.embed_tokens.weight", "decoder.layers.1.fc1.bias"])
+def test_tensors_that_are_not_all_there_are_named(name, kind, tmp_path, refuse):
+    weights = fairseq_stack("decoder")
+    torch.save({"model": weights | {name: DISGUISES[kind](weights[name])}}, tmp_path / "checkpoint.pt")
+    refuse(tmp_path / "checkpoint.pt", f"{name} is a tensor of torch.")
+    model = transformer_xl()
+    weights = authors_names(model)
+    name = "layers.0.pos_ff.layer_norm.weight"
+    content = {"model_state": weights | {name: DISGUISES[kind](weights[name])}, "model_config": authors_settings(model)}
+    torch.save(content, tmp_path / "checkpoint.pt")
+    refuse(tmp_path / "checkpoint.pt", f"{name} is a tensor of torch.")
+
+
+def test_a_tensor_without_a_dimension_is_one_sentence(tmp_path, refuse):
+    model = transformer_xl()
+    weights = authors_names(model) | {"crit.out_layers.0.bias": torch.tensor(1.0)}
+    torch.save({"model_state": weights, "model_config": authors_settings(model)}, tmp_path / "checkpoint.pt")
+    refuse(tmp_path / "checkpoint.pt", "holds a value of another type or shape than its kind has; it is not converted")

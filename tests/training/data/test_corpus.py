@@ -110,6 +110,15 @@ def test_another_column(tmp_path):
         ("blank.jsonl", b'{"text": " "}\n{"text": null}\n', "holds no text"),
         ("latin.txt", "é".encode("latin-1"), "cannot be read: .utf-8. codec"),
         ("broken.jsonl", b'{"text": "a"\n{', "cannot be read: JSON parse error"),
+        ("numbers.jsonl", b'{"text": "a"}\n{"text": 3}\n', "column 'text' of .* holds int, not text"),
+        ("lists.jsonl", b'{"text": null}\n{"text": ["a"]}\n', "column 'text' of .* holds list, not text"),
+        ("lines.jsonl", b"\n\n", "cannot be read|is empty"),
+        ("empty.csv", b"", "cannot be read: No columns"),
+        *((f"cut.{kind}.gz", gzip.compress(kind.encode())[:-9], "cannot be read: ") for kind in ("txt", "jsonl")),
+        ("text.txt.gz", b"a text", "cannot be read: Not a gzipped file"),
+        ("text.jsonl.bz2", b"a text", "cannot be read: Invalid data stream"),
+        ("text.txt.xz", b"a text", "cannot be read: Input format not supported"),
+        ("damaged.txt.gz", gzip.compress(b"a text")[:10] + b"another text", "cannot be read: Error -3"),
         ("text.doc", b"text", "none of the known endings .txt, .json"),
     ],
 )
@@ -119,6 +128,15 @@ def test_files_without_text_are_refused_in_one_sentence(tmp_path, name, content,
         load_corpus(CorpusArguments(train_file=str(tmp_path / name), streaming=streaming))
     assert "\n" not in str(refused.value)
     assert name in str(refused.value)
+
+
+def test_an_archive_that_ends_too_early_is_named_when_its_end_is_reached(tmp_path):
+    path = tmp_path / "long.txt.gz"
+    content = "".join(f"line {n * n}\n" for n in range(99_999)).encode()
+    path.write_bytes(gzip.compress(content)[:-99])
+    corpus = load_corpus(CorpusArguments(train_file=str(path), streaming=True))
+    with pytest.raises(ValueError, match=r"long\.txt\.gz cannot be read: Compressed file ended before"):
+        texts(corpus, "train")
 
 
 def test_other_bad_input(tmp_path, monkeypatch):

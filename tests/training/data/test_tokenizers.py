@@ -143,6 +143,13 @@ def test_a_vocabulary_below_the_bytes_is_refused():
         train_tokenizer(TEXTS, "bpe", 258)
 
 
+@pytest.mark.parametrize("model", sorted(TOKENIZERS.keys() - {"byte"}))
+def test_a_vocabulary_without_tokens_is_refused(model):
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"vocab_size={size} holds no token; give 1 or more"):
+            train_tokenizer(TEXTS, model, size)
+
+
 def test_the_sample_stops(monkeypatch):
     monkeypatch.setattr(tokenizers, "SAMPLE_CHARACTERS", 10)
     from datasets import IterableDataset
@@ -164,3 +171,11 @@ def test_the_command_saves_a_tokenizer_and_never_overwrites(tmp_path, capsys):
     with pytest.raises(FileExistsError, match="is not empty; choose another folder"):
         command.main([*argv, "--model", "byte"])
     assert {path: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before
+
+
+@pytest.mark.parametrize("model", TOKENIZERS)
+def test_the_same_text_gives_the_same_tokenizer(model):
+    # many words of the same frequency, so that their order would tell
+    texts = [*TEXTS, " ".join(f"{a}{b}{c}" for a, b, c in itertools.permutations("aeiouxyz", 3))]
+    for _ in range(3):
+        assert train_tokenizer(texts, model, 900).get_vocab() == train_tokenizer(texts, model, 900).get_vocab()

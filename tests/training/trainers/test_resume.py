@@ -178,6 +178,28 @@ def test_one_run_at_a_time_writes_into_a_folder(commands, tmp_path, capsys):
     assert not (out / ".lock").exists()
 
 
+OWN_TOKENIZER = {
+    "pretrain": ["--tokenizer_model", "wordpiece", "--vocab_size", "60"],
+    "seq2seq": ["--separate_vocabularies", "--average_checkpoints", "1"],
+}
+
+
+@pytest.mark.parametrize("command", OWN_TOKENIZER)
+def test_a_run_that_had_no_checkpoint_goes_on_with_its_tokenizers(command, commands, tmp_path, capsys, monkeypatch):
+    def stop(*args, **kwargs):
+        raise OSError("the power is out")
+
+    flags = [*commands[command], *OWN_TOKENIZER[command], "--max_steps", "2", "--save_steps", "9", "--output_dir"]
+    cli.main([*flags, str(tmp_path / "whole")])
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train", stop)
+        assert "the power is out" in refusal([*flags, str(tmp_path / "out")], capsys)
+    # it is not trained again
+    monkeypatch.setattr("tokenizers.Tokenizer.train_from_iterator", stop)
+    cli.main([*flags, str(tmp_path / "out"), "--resume_from_checkpoint"])
+    assert weights(tmp_path / "out") == weights(tmp_path / "whole")
+
+
 DAMAGE = {
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
