@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ECOSYSTEM := .venv-ecosystem
 OLDEST := .venv-oldest
+RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
 
@@ -46,6 +47,18 @@ $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
 test: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests
 	$(call check,$(ECOSYSTEM))
 
+$(RELEASE)/.installed:
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet build twine
+	@touch $@
+
+# the wheel is built from the source distribution
+.PHONY: dist
+dist: $(RELEASE)/.installed  ## build wheel and source distribution in dist/, and check them
+	rm -rf dist
+	$(RELEASE)/bin/python -m build
+	$(RELEASE)/bin/twine check --strict dist/*
+
 # autodoc and the pictures of orders import the package
 .PHONY: docs
 docs: $(ECOSYSTEM)/.installed  ## build the documentation: build/site/docs/index.html
@@ -68,4 +81,4 @@ results: $(VENV)/.installed  ## write the tables of figures again, from results/
 
 .PHONY: clean
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(ECOSYSTEM) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ECOSYSTEM) $(OLDEST) $(RELEASE) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.dataclasses import validate_typed_dict
 from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.utils import yaml_dump
 from jinja2 import Environment
 from markupsafe import Markup
 from safetensors import safe_open
@@ -25,6 +26,8 @@ CARD = "README.md"
 # what a training command leaves behind: its own command, data, seeds and scores
 RUN = "run.json"
 LOSS_CURVE = "loss_curve.png"
+# whatever else is in that folder is somebody else's
+EVAL_RESULTS = ".eval_results/sublayers.yaml"
 # whoever deletes this line keeps a text of his own
 GENERATED = (
     "<!-- Written by sublayers from this folder, anew with every save. Delete this line to keep your own text. -->"
@@ -83,11 +86,12 @@ PAPERS = {
 
 
 class Part(TypedDict):
-    """A part of a run's data: what it was for, its name, and its id on the Hub."""
+    """A part of a run's data: what it was for, its name, and on the Hub its id and configuration."""
 
     role: str
     name: str
     id: NotRequired[str]
+    config: NotRequired[str]
 
 
 class Score(TypedDict):
@@ -95,6 +99,7 @@ class Score(TypedDict):
 
     dataset: str
     id: NotRequired[str]
+    config: NotRequired[str]
     split: str
     metric: str
     value: float | int
@@ -105,6 +110,7 @@ class Run(TypedDict, total=False):
     """What `run.json` tells, as far as a card tells it again."""
 
     command: str
+    date: str
     started_from: str | None
     base_model: str
     data: list[dict[str, Any]]
@@ -153,7 +159,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 def write_card(
     folder: str | Path, model_id: str | None = None, tags: Iterable[str] = (), graph: Graph | None = None
 ) -> None:
-    """Write the card of the model in a folder.
+    """Write the card of the model in a folder, and its scores for leaderboards beside it.
 
     A card that somebody has made his own is left alone, and a class of his own is his to describe.
 
@@ -170,18 +176,19 @@ def write_card(
     from sublayers import AUTO_CLASSES
 
     folder = Path(folder)
+    run, model_id = read_run(folder), _plain(model_id or folder.resolve().name)
+    scores = _scores(run)
+    _write_eval_results(folder, scores, run.get("date"))
     file = folder / CARD
     if file.exists() and not is_draft(file):
         return
     config = AutoConfig.from_pretrained(folder)
-    run, model_id = read_run(folder), _plain(model_id or folder.resolve().name)
     architecture = (config.architectures or [""])[0]
     heads = {head.__name__: auto_class.__name__ for auto_class, head in AUTO_CLASSES.get(type(config), {}).items()}
     if architecture not in heads:
         return
     task, purpose = next(known for ending, known in HEAD_TASKS.items() if architecture.endswith(ending))
     task = run.get("task", task)
-    scores = _scores(run)
     drawn = stacks(config)
     data = ModelCardData(
         model_name=model_id,
@@ -198,6 +205,7 @@ def write_card(
                 task_type=task or "text2text-generation",
                 dataset_type=score["id"] or "local",
                 dataset_name=score["dataset"],
+                dataset_config=score["config"] or None,
                 dataset_split=score["split"],
                 metric_type=score["metric"],
                 metric_value=score["mean"],
@@ -257,10 +265,10 @@ def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
     """One score for each metric on each part of the data, over all seeds."""
     found: dict[tuple[str, ...], dict[int, float]] = {}
     for result in run.get("results", []):
-        key = (result["dataset"], result.get("id", ""), result["split"], result["metric"])
+        key = (result["dataset"], result.get("id", ""), result.get("config", ""), result["split"], result["metric"])
         found.setdefault(key, {})[result["seed"]] = result["value"]
     return [
-        dict(zip(("dataset", "id", "split", "metric"), key, strict=True))
+        dict(zip(("dataset", "id", "config", "split", "metric"), key, strict=True))
         | {
             "mean": mean(values.values()),
             "deviation": stdev(values.values()) if len(values) > 1 else None,
@@ -268,6 +276,29 @@ def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for key, values in found.items()
     ]
+
+
+def _write_eval_results(folder: Path, scores: list[dict[str, Any]], date: str | None) -> None:
+    """Write scores on data sets of the Hub as its leaderboards read them; where there are none, the file goes."""
+    entries = [
+        EvalResultEntry(
+            dataset_id=score["id"],
+            # the Hub's own benchmarks name a task by its configuration
+            task_id=score["config"] or "default",
+            value=score["mean"],
+            date=date,
+            # there is no field for these
+            notes=f"{score['metric']} on {score['split']}, mean over seeds {score['seeds']}",
+        )
+        for score in scores
+        if score["id"]
+    ]
+    file = folder / EVAL_RESULTS
+    if entries:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(yaml_dump(eval_result_entries_to_yaml(entries)), encoding="utf-8")
+    else:
+        file.unlink(missing_ok=True)
 
 
 def stacks(config: SublayersConfig) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
 )
 
 from sublayers.hub.loading import refuse_links_out
-from sublayers.hub.model_card import CARD, is_draft
+from sublayers.hub.model_card import CARD, EVAL_RESULTS, is_draft
 
 WEIGHTS = "model*.safetensors*"
 
@@ -37,8 +37,9 @@ def upload(
 
     The repository and the branch are made where they are missing. Files of the same names are replaced, but for a card
     that somebody has written there, by one that was generated; weights that the folder does not have are removed, since
-    a loader may prefer an old file to new shards. After an error, the repository shows what it showed before; a second
-    call completes the upload. Where an answer is lost, the repository is asked what it holds.
+    a loader may prefer an old file to new shards, and with them the scores that we wrote beside a card. After an error,
+    the repository shows what it showed before; a second call completes the upload. Where an answer is lost, the
+    repository is asked what it holds.
 
     Args:
         folder: what to upload, with all folders in it.
@@ -70,7 +71,8 @@ def upload(
             del files[CARD]
         stale: set[str] = set()
         if fnmatch.filter(files, WEIGHTS):
-            stale = set(fnmatch.filter(api.list_repo_files(repo_id, revision=revision), WEIGHTS)) - files.keys()
+            held_before = api.list_repo_files(repo_id, revision=revision)
+            stale = {*fnmatch.filter(held_before, WEIGHTS), *fnmatch.filter(held_before, EVAL_RESULTS)} - files.keys()
     try:
         with hub_errors(repo_id):
             # not `upload_folder`, which makes several commits when it can

@@ -6,6 +6,7 @@ import re
 from statistics import mean, stdev
 
 import pytest
+import yaml
 from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
@@ -24,14 +25,16 @@ from sublayers.training.data.tokenizers import train_tokenizer
 
 RUN = {
     "command": "sublayers glue --task_name sst2 --seeds 1 2 3",
+    "date": "2026-02-03",
     "started_from": "runs/bert",
-    "data": [{"role": "data", "name": "GLUE sst2", "id": "nyu-mll/glue"}],
+    "data": [{"role": "data", "name": "GLUE sst2", "id": "nyu-mll/glue", "config": "sst2"}],
     "seeds": [1, 2, 3],
     "machine": {"processor": "abacus", "threads": 2},
     "results": [
         {
             "dataset": "GLUE sst2",
             "id": "nyu-mll/glue",
+            "config": "sst2",
             "split": "validation",
             "metric": "accuracy",
             "value": v,
@@ -98,14 +101,42 @@ def test_scores_are_means_over_seeds_and_reach_the_model_index(classifier):
     assert f"| {mean(scores):.4g} ± {stdev(scores):.2g} | 1, 2, 3 |" in text
     [found] = ModelCard.load(classifier / "README.md").data.eval_results
     assert found.metric_value == pytest.approx(mean(scores))
-    assert (found.task_type, found.dataset_type, found.metric_type) == (
+    assert (found.task_type, found.dataset_type, found.dataset_config, found.metric_type) == (
         "text-classification",
         "nyu-mll/glue",
+        "sst2",
         "accuracy",
     )
     assert ModelCard.load(classifier / "README.md").data.datasets == ["nyu-mll/glue"]
-    for told in (RUN["command"], "runs/bert", "abacus", "GLUE sst2"):
+    for told in (RUN["command"], RUN["date"], "runs/bert", "abacus", "GLUE sst2"):
         assert told in text
+
+
+def leaderboard_entries(folder):
+    """What the Hub reads in the folder that it reads scores from."""
+    return [entry for file in folder.glob(".eval_results/*.yaml") for entry in yaml.safe_load(file.read_text())]
+
+
+def test_scores_on_data_of_the_hub_are_told_as_leaderboards_read_them(classifier):
+    (classifier / ".eval_results").mkdir()
+    (classifier / ".eval_results" / "theirs.yaml").write_text("[]")
+    local = {"dataset": "dev.jsonl", "split": "validation", "metric": "accuracy", "value": 0.5, "seed": 1}
+    elsewhere = {**local, "id": "ann/texts", "metric": "f1: macro"}
+    card_of(classifier, RUN | {"results": [*RUN["results"], local, elsewhere]})
+    # docs/hub/eval-results.md of huggingface/hub-docs
+    first, second = leaderboard_entries(classifier)
+    assert first.pop("value") == pytest.approx(0.75)
+    assert first == {
+        "dataset": {"id": "nyu-mll/glue", "task_id": "sst2"},
+        "date": "2026-02-03",
+        "notes": "accuracy on validation, mean over seeds 1, 2, 3",
+    }
+    assert second["dataset"] == {"id": "ann/texts", "task_id": "default"}
+    assert second["notes"] == "f1: macro on validation, mean over seeds 1"
+    # the next run was not on the Hub's data, though the card is somebody's own by now
+    (classifier / "README.md").write_text("my own words")
+    card_of(classifier, RUN | {"results": [local]})
+    assert [file.name for file in classifier.glob(".eval_results/*")] == ["theirs.yaml"]
 
 
 def body(text):

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +39,7 @@ def result(data: list[dict[str, str]], split: str, metric: str, value: float, se
     """Describe a score on the split that `describe_data` found among the data."""
     part = next((part for part in data if part["role"] == ROLES.get(split)), data[-1])
     score = {"split": split, "metric": metric, "value": value, "seed": seed}
-    return {"dataset": part["name"], "id": part.get("id", ""), **score}
+    return {"dataset": part["name"], "id": part.get("id", ""), "config": part.get("config", ""), **score}
 
 
 def describe_data(args: Any, default: dict[str, str], config_name: str | None = None) -> list[dict[str, str]]:
@@ -50,7 +51,7 @@ def describe_data(args: Any, default: dict[str, str], config_name: str | None = 
         config_name: the configuration of a data set on the Hub.
 
     Returns:
-        Their `role` and `name`, and the `id` on the Hub of those that are there.
+        Their `role` and `name`, and of those on the Hub their `id` there and `config`.
     """
     files = {role: getattr(args, f"{split}_file", None) for split, role in ROLES.items()}
     if any(files.values()):
@@ -62,12 +63,13 @@ def describe_data(args: Any, default: dict[str, str], config_name: str | None = 
             for role, given in files.items()
             if given
         ]
+    config = {"config": config_name} if config_name else {}
     if args.dataset_name is None:
-        return [{"role": "data"} | default]
+        return [{"role": "data"} | default | config]
     name = " ".join(filter(None, (args.dataset_name, config_name)))
     if Path(args.dataset_name).exists():
         return [{"role": "data", "name": Path(args.dataset_name).name}]
-    return [{"role": "data", "name": name, "id": args.dataset_name}]
+    return [{"role": "data", "name": name, "id": args.dataset_name} | config]
 
 
 def publish(
@@ -99,6 +101,7 @@ def publish(
         return False
     run = {
         "command": without_tokens(["sublayers", *command]),
+        "date": datetime.now(UTC).date().isoformat(),
         "started_from": started_from,
         "data": data,
         "seeds": seeds,

@@ -25,6 +25,8 @@ from sublayers.training.trainers.export import export
 
 pytestmark = pytest.mark.slow
 
+SCORE = {"dataset": "texts", "id": "ann/texts", "split": "test", "metric": "perplexity", "value": 9.5, "seed": 1}
+
 
 @pytest.fixture
 def trained(tmp_path):
@@ -62,15 +64,18 @@ def test_a_folder_is_exported_without_what_is_not_the_models(trained, tmp_path):
 
 def test_the_record_of_the_run_and_a_text_of_ones_own_go_along(trained, tmp_path):
     (trained / "run.json").write_text(
-        json.dumps({"command": "sublayers pretrain", "data": [], "seeds": [1], "machine": {}})
+        json.dumps({"command": "sublayers pretrain", "data": [], "seeds": [1], "machine": {}, "results": [SCORE]})
     )
     export(trained, tmp_path / "exported", "ann/mine")
+    scores = tmp_path / "exported" / ".eval_results" / "sublayers.yaml"
+    assert "id: ann/texts" in scores.read_text()
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "sublayers pretrain" in card
     assert 'from_pretrained("ann/mine"' in card
     (trained / "README.md").write_text("my own words")
     export(trained, tmp_path / "again")
     assert (tmp_path / "again" / "README.md").read_text() == "my own words"
+    assert (tmp_path / "again" / ".eval_results" / "sublayers.yaml").read_bytes() == scores.read_bytes()
     assert GENERATED in card
 
 

@@ -1,5 +1,6 @@
 import functools
 import json
+import shutil
 import subprocess
 import sys
 import traceback
@@ -243,6 +244,17 @@ def test_old_weights_do_not_stay_beside_new_ones(hub, folder):
         path.unlink()
     upload(folder, "ann/model")
     assert files_of(hub).keys() == names
+
+
+def test_old_scores_do_not_stay_beside_new_weights(hub, folder):
+    (folder / ".eval_results").mkdir()
+    for name in ("sublayers", "theirs"):
+        (folder / ".eval_results" / f"{name}.yaml").write_text("[]")
+    upload(folder, "ann/model")
+    assert {".eval_results/sublayers.yaml", ".eval_results/theirs.yaml"} < files_of(hub).keys()
+    shutil.rmtree(folder / ".eval_results")
+    upload(folder, "ann/model")
+    assert [name for name in files_of(hub) if name.startswith(".eval")] == [".eval_results/theirs.yaml"]
 
 
 def test_upload_makes_pull_requests_for_others(hub, folder):

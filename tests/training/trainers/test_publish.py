@@ -1,5 +1,6 @@
 import json
 import shlex
+from datetime import date, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -34,8 +35,12 @@ def test_data_are_named_by_file_folder_or_id(tmp_path):
         return SimpleNamespace(**{"dataset_name": None, "train_file": None, "validation_file": None} | given)
 
     assert describe_data(flags(), HUB) == [{"role": "data", **HUB}]
+    assert describe_data(flags(), HUB, "sst2") == [{"role": "data", **HUB, "config": "sst2"}]
     assert describe_data(flags(dataset_name="ann/texts"), HUB, "de") == [
-        {"role": "data", "name": "ann/texts de", "id": "ann/texts"}
+        {"role": "data", "name": "ann/texts de", "id": "ann/texts", "config": "de"}
+    ]
+    assert describe_data(flags(dataset_name="ann/texts"), HUB) == [
+        {"role": "data", "name": "ann/texts", "id": "ann/texts"}
     ]
     assert describe_data(flags(dataset_name=str(tmp_path)), HUB) == [{"role": "data", "name": tmp_path.name}]
     files = describe_data(flags(train_file=["a/train.de", "a/train.en"], validation_file="b/dev.jsonl"), HUB)
@@ -45,6 +50,7 @@ def test_data_are_named_by_file_folder_or_id(tmp_path):
     ]
     assert result(files, "validation", "bleu", 1.0, 0)["dataset"] == "dev.jsonl"
     assert result(files, "test", "bleu", 1.0, 0)["id"] == ""
+    assert result([{"role": "data", **HUB, "config": "de"}], "test", "bleu", 1.0, 0)["config"] == "de"
 
 
 def test_a_run_publishes_model_scores_and_card_at_its_end(hub, tmp_path, monkeypatch, capfd):
@@ -95,5 +101,6 @@ def test_a_record_is_json_of_what_was_reached(tmp_path):
     found = {(score["metric"], score["seed"]): score["value"] for score in run["results"]}
     assert found["perplexity", 7] == metrics["eval_perplexity"]
     assert run["seeds"] == [7]
+    assert abs(date.today() - date.fromisoformat(run["date"])) <= timedelta(days=1)
     assert run["data"] == [{"role": "trained on", "name": "corpus.txt"}]
     assert "base_model" not in run

@@ -1,0 +1,47 @@
+"""What an installation brings, as setup.cfg tells, and by what version it is cited."""
+
+import os
+from configparser import ConfigParser
+from fnmatch import fnmatch
+from pathlib import Path
+
+import yaml
+
+import sublayers
+
+ROOT = Path(__file__).resolve().parents[1]
+SETUP = ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+PACKAGES = SETUP["options"]["packages"].split()
+DATA = {package: patterns.replace(",", " ").split() for package, patterns in SETUP["options.package_data"].items()}
+# the folders of the package as `import sublayers` sees them, behind its symlinks
+FILES = [
+    Path(folder, name).relative_to(ROOT)
+    for folder, _, names in os.walk(ROOT / "sublayers", followlinks=True)
+    for name in names
+    if not folder.endswith("__pycache__")
+]
+
+
+def is_installed(file):
+    parents = {".".join(parent.parts): file.relative_to(parent).as_posix() for parent in file.parents[:-1]}
+    if file.suffix == ".py":
+        return next(iter(parents)) in PACKAGES
+    package = next(parent for parent in parents if parent in PACKAGES)
+    return any(fnmatch(parents[package], pattern) for pattern in DATA.get(package, []))
+
+
+def test_every_file_of_the_package_is_installed():
+    assert len({file.parts[1] for file in FILES}) > 8
+    assert [str(file) for file in FILES if not is_installed(file)] == []
+
+
+def test_every_package_is_there():
+    assert set(PACKAGES) <= {".".join(file.parts[:-1]) for file in FILES}
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == sublayers.__version__
+    assert citation["license"] == SETUP["metadata"]["license_expression"]
+    assert f"## {sublayers.__version__} (" in (ROOT / "CHANGELOG.md").read_text()
