@@ -70,6 +70,8 @@ def check_value(name: str, value: Any) -> None:
 
 
 def _check_rope(parameters: dict[str, Any] | None) -> None:
+    if (kind := (parameters or {}).get("rope_type", "default")) not in ROPE_TYPES:
+        raise ValueError(f"rope_type={kind!r} is unknown here; choose from {', '.join(ROPE_TYPES)}")
     for name, value in (parameters or {}).items():
         if name not in RopeParameters.__annotations__:
             raise ValueError(f"rope_parameters={parameters} hold {name!r}, which rotary positions do not have")
@@ -343,8 +345,6 @@ class SublayersConfig(PreTrainedConfig):
             return
         self.rope_parameters = {"rope_theta": self.default_theta} | (given or {})
         self.standardize_rope_params()
-        if (kind := self.rope_parameters["rope_type"]) not in ROPE_TYPES:
-            raise ValueError(f"rope_type={kind!r} is unknown here; choose from {', '.join(ROPE_TYPES)}")
         try:
             super().validate_rope()
         except KeyError as error:

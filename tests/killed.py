@@ -36,10 +36,14 @@ def _die(owner, name, number):
 
 def _main(runs):
     # what is below imports takes seconds
+    from torch import set_num_threads
+
     from sublayers.training import cli
 
     for words, _ in runs:
         import_module(f"sublayers.training.{cli.COMMANDS[words[0]][0]}")
+    # OpenMP's other threads do not survive a fork, and another number of them rounds otherwise
+    set_num_threads(1)
     # every training collects garbage, and what was imported is none
     gc.freeze()
     for words, places in runs:

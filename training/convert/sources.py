@@ -73,8 +73,8 @@ CLASSES: dict[str, dict[str, Any]] = {
 BODIES = {"ElectraForPreTraining": "ElectraModel"}
 # by the model_type of folders that can be converted, that of what they become
 FAMILIES = {
-    **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
     **dict.fromkeys(["gpt2", *DECODERS], "sandwich_lm"),
+    **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
     **dict.fromkeys([*ENCODERS, "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
 }
