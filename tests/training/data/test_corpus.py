@@ -115,7 +115,8 @@ def test_another_column(tmp_path):
         ("lines.jsonl", b"\n\n", "cannot be read|is empty"),
         ("empty.csv", b"", "cannot be read: No columns"),
         # without the time, which would be part of the name of a test and differ between workers
-        *((f"cut.{kind}.gz", gzip.compress(kind.encode(), mtime=0)[:-9], "cannot be read: ") for kind in ("txt", "jsonl")),
+        ("cut.txt.gz", gzip.compress(b"txt", mtime=0)[:-9], "cannot be read: "),
+        ("cut.jsonl.gz", gzip.compress(b"jsonl", mtime=0)[:-9], "cannot be read: "),
         ("text.txt.gz", b"a text", "cannot be read: Not a gzipped file"),
         ("text.jsonl.bz2", b"a text", "cannot be read: Invalid data stream"),
         ("text.txt.xz", b"a text", "cannot be read: Input format not supported"),
