@@ -124,7 +124,7 @@ def from_llama(
         scale_embedding=old.model_type == "gemma",
     )
     letters = [letter for letter in expand(own_order(old)) if letter != "f"]
-    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in {*letters, "f"}}
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in dict.fromkeys([*letters, "f"])}
     for i, mixer in enumerate(letters):
         for letter, names in ((mixer, PARTS["s"]), ("f", PARTS["f"])):
             parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
