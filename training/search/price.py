@@ -142,20 +142,22 @@ def milliseconds(
     text = torch.randn(rows, length, config.hidden_size)
     rotary = rotary_positions(config)
 
-    def run(order: int, states: torch.Tensor, plan: Plan, cache: Cache | None = None) -> None:
+    def inputs(states: torch.Tensor, cache: Cache | None = None) -> dict[str, Any]:
         start = 0 if cache is None else cache.get_seq_length()
         positions = torch.arange(start, start + states.shape[1])[None]
         mask = local_mask(config, is_causal, states, None, cache) if "w" in pool else None
-        stack(
-            states,
-            plan,
-            text,
-            order=order,
-            position_embeddings=None if rotary is None else rotary(states, positions),
-            local_inputs={"attention_mask": mask},
-            past_key_values=cache,
-        )
+        return {
+            "position_embeddings": None if rotary is None else rotary(states, positions),
+            "local_inputs": {"attention_mask": mask},
+            "past_key_values": cache,
+        }
 
+    def decode(order: int, cache: Cache) -> None:
+        # whose place is another one in each step
+        stack(token, Plan(token), order=order, **inputs(token, cache))
+
+    # what all sublayers share is no part of their time
+    once, token = inputs(text), text[:, -1:]
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
     if "next" in reads:
         # by it the cache knows what each slot keeps
@@ -165,10 +167,11 @@ def milliseconds(
         plan = Plan(text, read=None if read == "all" else positions)
         calls: dict[Any, Call] = {}
         for number, order in enumerate(orders):
-            calls[order] = partial(run, number, text, plan)
+            calls[order] = partial(stack, text, plan, text, order=number, **once)
             if read == "next":
-                run(number, text, plan, cache := DynamicCache(config=config))
-                calls[order] = partial(run, number, text[:, -1:], Plan(text[:, -1:]), cache)
+                cache = DynamicCache(config=config)
+                stack(text, plan, order=number, **inputs(text, cache))
+                calls[order] = partial(decode, number, cache)
         times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, text.device)
         for order in orders:
             found[order][read] = median(times[order])
