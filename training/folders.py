@@ -21,6 +21,17 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
 
 
+def refuse_to_replace(*files: Path | None) -> None:
+    """Check that files, those that are asked for, are not there yet.
+
+    Raises:
+        FileExistsError: one is.
+    """
+    for file in filter(None, files):
+        if file.exists():
+            raise FileExistsError(f"{file} exists; choose another file")
+
+
 @contextmanager
 def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
     """Hold the output folder of a run for as long as the run takes, so that no other one writes into it.

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
 from sublayers.training.flags import positive
+from sublayers.training.folders import refuse_to_replace
 from sublayers.training.metrics.timing import measure, report, rows_of
 from sublayers.training.results import provenance, write
 from sublayers.training.trainers.machine import machine
@@ -195,9 +196,7 @@ def main(argv: list[str]) -> None:
         ValueError: an order or a shape that cannot be read, or heads that do not divide the width.
     """
     args = parse(argv)
-    for file in filter(None, (args.json, args.csv)):
-        if file.exists():
-            raise FileExistsError(f"{file} exists; choose another file")
+    refuse_to_replace(args.json, args.csv)
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.no_onednn:

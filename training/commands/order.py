@@ -13,6 +13,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.configuration.sublayer_order import compact, counts, expand
 from sublayers.training.flags import positive
+from sublayers.training.folders import refuse_to_replace
 
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
@@ -65,9 +66,7 @@ def main(argv: list[str]) -> None:
         "--picture", type=Path, help="draw the orders, or what --decide measures, into a new .svg, .png or .pdf file"
     )
     args = parser.parse_args(argv)
-    for file in filter(None, (args.picture, args.csv)):
-        if file.exists():
-            raise FileExistsError(f"{file} exists; choose another file")
+    refuse_to_replace(args.picture, args.csv)
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
         parser.error(f"--heads={args.heads} is not a multiple of --key-value-heads={key_value_heads}")
     try:

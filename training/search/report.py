@@ -111,7 +111,7 @@ def report(log: Log) -> pd.DataFrame:
         orders = rows.groupby("order", sort=False).agg({name: "first" for name in rows if name != "order"})
         orders["loss"], orders["deviation"] = rows.groupby("order")["loss"].mean(), rows.groupby("order")["loss"].std()
         orders = orders.sort_values("loss")
-        begun = log.events(BEGUN)[-1] if log.events(BEGUN) else {}
+        *_, begun = {}, *log.events(BEGUN)
         about = {name: begun[name] for name in PROVENANCE if name in begun}
         write(_figures(orders, rows), folder / "results.csv", about)
         _draw(orders, log)
