@@ -101,8 +101,13 @@ class Entries(Directive):
         """Return a table for each kind of thing."""
         sections = []
         for kind, group in groupby(index.entries(), lambda entry: entry.kind):
-            rows = [{name: index.cell(entry, name) for name in entry._fields[1:]} for entry in group]
-            lines = results.table([row | {"orders": row["orders"].replace(",", "")} for row in rows])
+            # a table marks each order, between which it wants spaces
+            lines = results.table(
+                [
+                    {name: index.cell(entry, name) for name in entry._fields[1:]} | {"orders": " ".join(entry.orders)}
+                    for entry in group
+                ]
+            )
             section = nodes.section(ids=[nodes.make_id(kind)])
             section += nodes.title(text=kind)
             self.state.nested_parse(StringList(lines.splitlines()), self.content_offset, section)

@@ -4,6 +4,7 @@ All have BERT's sizes and random weights: the order alone decides how much of th
 """
 
 from functools import partial
+from statistics import median
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification
@@ -20,4 +21,4 @@ with torch.inference_mode():
     times = time_in_turn("rounds", calls, repeats=5, device=torch.device("cpu"))
 for name, measured in times.items():
     share = ratio(measured, times["BERT"])
-    print(f"{name:>10} {sorted(measured)[2]:7.1f} ms, {share:.2f} of BERT {'█' * round(40 * share)}")
+    print(f"{name:>10} {median(measured):7.1f} ms, {share:.2f} of BERT {'█' * round(40 * share)}")
