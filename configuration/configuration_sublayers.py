@@ -19,7 +19,8 @@ from transformers.modeling_rope_utils import RopeParameters
 from sublayers.configuration.alphabet import ALPHABET, Sizes
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
-# how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more
+# how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more. None is
+# larger than LARGEST, beyond which states overflow
 COUNTS = (
     "_size",
     "_heads",
@@ -32,13 +33,15 @@ COUNTS = (
     "_window",
     "_theta",
 )
-SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share")
+SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share", "initializer_range")
+LARGEST = 10**9
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # the kinds of scaling that are tried here
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 # the least and the largest values of their parameters; all others are 0 or more. Below, formulas divide by 0
 ROPE_RANGES = {
-    "factor": (1, math.inf),
+    "factor": (1, LARGEST),
+    "attention_factor": (0, LARGEST),
     "partial_rotary_factor": (0, 1),
     "rope_theta": (1.01, math.inf),
     "original_max_position_embeddings": (1, math.inf),
@@ -63,10 +66,9 @@ def check_value(name: str, value: Any) -> None:
         raise ValueError("eos_token_id=[] names no token; give one or more, or None")
     # transformers only warns of special tokens that are out of range
     if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("_token_id"):
-        low, high = (0, 1) if name.endswith(SHARES) else (int(name.endswith(COUNTS)), math.inf)
-        if not low <= value <= high or value == math.inf:
-            numbers = f"from {low} to {high}" if name.endswith(SHARES) else f"of {low} or more"
-            raise ValueError(f"{name}={value} is out of range; give a finite number {numbers}")
+        low, high = (0, 1) if name.endswith(SHARES) else (int(name.endswith(COUNTS)), LARGEST)
+        if not low <= value <= high:
+            raise ValueError(f"{name}={value} is out of range; give a number from {low} to {high}")
 
 
 def _check_rope(parameters: dict[str, Any] | None) -> None:

@@ -220,7 +220,13 @@ def test_attention_to_distances_has_its_own_positions(config_class):
         ),
         ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type='spiral' is unknown here; choose from default"),
         ({"rope_parameters": {"rope_type": "linear"}}, "are not whole; Missing required keys .*'factor'"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 0.5}}, "factor=0.5; give a finite number from 1 to inf"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 0.5}},
+            "factor=0.5; give a finite number from 1 to 1000000000",
+        ),
+        # where they overflow
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 1e30}}, "factor=1e[+]30; give a finite number from 1"),
+        ({"rope_parameters": {"attention_factor": 1e30}}, "attention_factor=1e[+]30; give a finite number from 0"),
         ({"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor='2'; give a finite number"),
         ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "=1.5; give a finite number from 0 to 1"),
         # where formulas divide by 0

@@ -57,9 +57,9 @@ def test_rope_parameters_are_read_as_json(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [
-        ("--num_attention_heads=0", "num_attention_heads=0 is out of range; give a finite number of 1 or more"),
+        ("--num_attention_heads=0", "num_attention_heads=0 is out of range; give a number from 1 to 1000000000"),
         ("--num_attention_heads=3", "hidden_size=1024 is not a multiple of num_attention_heads=3"),
-        ("--feed_forward_scale=-1", "feed_forward_scale=-1.0 is out of range; give a finite number of 0 or more"),
+        ("--feed_forward_scale=-1", "feed_forward_scale=-1.0 is out of range; give a number from 0 to 1000000000"),
         (
             "--feed_forward_scale=nan",
             "argument --feed_forward_scale/--feed-forward-scale: 'nan' is not a finite number",
