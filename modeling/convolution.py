@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
-from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.plan import Packing, select_positions
 
@@ -22,8 +21,9 @@ def convolve(windows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
     head_dim).
     """
     length, width = kernels.shape[-2:]
-    # what a graph computes does not depend on the length
-    if is_tracing(windows) or length <= BLOCK:
+    # what an exported graph computes does not depend on the length
+    is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
+    if is_exported or length <= BLOCK:
         return band(kernels) @ windows
     number = -(-length // BLOCK)
     size = -(-length // number)

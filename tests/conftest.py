@@ -14,6 +14,10 @@ hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=1, help="at how many writes each training command is killed")
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

@@ -260,6 +260,21 @@ def test_memory_grows_with_the_length_alone(is_dynamic):
     assert count(2048) < 2.1 * count(1024)
 
 
+def test_tensors_of_compiled_graphs_grow_with_the_length_alone():
+    largest = []
+
+    def measure(graph, inputs):
+        values = (node.meta.get("example_value") for node in graph.graph.nodes)
+        largest.append(max(value.numel() for value in values if isinstance(value, torch.Tensor)))
+        return graph
+
+    compiled = torch.compile(convolution.convolve, backend=measure, fullgraph=True, dynamic=False)
+    for length in (512, 1024):
+        given = torch.randn(1, 2, length + 6, 4), torch.randn(1, 2, length, 7)
+        torch.testing.assert_close(compiled(*given), convolution.convolve(*given))
+    assert largest[1] < 2.1 * largest[0]
+
+
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("order", ["sdf", "fl", "ldff"])
 def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(order, packed):

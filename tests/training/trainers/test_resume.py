@@ -10,24 +10,17 @@ from itertools import product
 import datasets
 import pytest
 import torch
-from killed import kill
 from safetensors.torch import load_file, save_file
+from tiny_runs import SIZES, losses, make_commands, weights
 from transformers import Trainer, TrainerCallback
 
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.training import cli
-from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers.arguments import TrainerArguments
 from sublayers.training.trainers.resume import NEEDED_TO_RESUME, find_checkpoint, find_fault
 
 pytestmark = pytest.mark.slow
 
-TEXTS = [f"line {n} of a tiny corpus" for n in range(60)]
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "dropout": 0.1}
-RUN = ["--use_cpu", "--disable_tqdm", "true", "--max_steps", "7", "--per_device_train_batch_size", "6"]
-# a rate of 0 at the end would hide a step too many; what is logged is not what is saved
-RUN += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "1e-2", "--logging_steps", "3"]
-RUN += ["--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "9"]
 RESUMABLE = ("pretrain", "seq2seq", "squad")
 
 # another process that holds a folder until it is killed
@@ -47,41 +40,9 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
-def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 @pytest.fixture
 def commands(tmp_path):
-    """A tiny run of each training command."""
-    own = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(TEXTS))
-    pretrain = [*own, "--sublayer_order", "sfsf", "--block_size", "16", "--tokenizer_model", "byte"]
-    orders = ["--encoder_sublayer_order", "fsf", "--decoder_sublayer_order", "fscf"]
-    pairs = write_rows(tmp_path / "pairs.jsonl", [{"source": text, "target": text[::-1]} for text in TEXTS])
-    seq2seq = [*own, *orders, "--vocab_size", "300", "--max_source_length", "24", "--max_target_length", "24"]
-    seq2seq += ["--task", "translation", "--source", "source", "--target", "target", "--average_checkpoints", "2"]
-    seq2seq += ["--train_file", pairs, "--validation_file", pairs, "--no_predict_with_generate"]
-    tokenizer = train_tokenizer(TEXTS, "wordpiece", 200)
-    config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)
-    for part in (tokenizer, PARBertForQuestionAnswering(config)):
-        part.save_pretrained(tmp_path / "model")
-    answers = [{"text": [text[-6:]], "answer_start": [len(text) - 6]} for text in TEXTS]
-    asked = [
-        {"id": str(n), "question": "of what?", "context": text, "answers": answer}
-        for n, (text, answer) in enumerate(zip(TEXTS, answers, strict=True))
-    ]
-    questions = write_rows(tmp_path / "questions.jsonl", asked)
-    squad = ["--model_name_or_path", str(tmp_path / "model"), "--max_seq_length", "24", "--doc_stride", "2"]
-    squad += ["--train_file", questions, "--validation_file", questions]
-    labelled = [{"sentence": text, "label": n % 2, "idx": n} for n, text in enumerate(TEXTS)]
-    sentences = write_rows(tmp_path / "sentences.jsonl", labelled)
-    glue = ["--model_name_or_path", str(tmp_path / "model"), "--max_length", "24", "--task_name", "sst2"]
-    glue += ["--train_file", sentences, "--validation_file", sentences]
-    given = {"pretrain": [*pretrain, "--train_file", str(corpus)], "seq2seq": seq2seq, "squad": squad, "glue": glue}
-    return {name: [name, *flags, *RUN] for name, flags in given.items()}
+    return make_commands(tmp_path)
 
 
 def refusal(flags, capsys):
@@ -93,17 +54,6 @@ def refusal(flags, capsys):
     assert said.count(f"sublayers {flags[0]}: ") == 1
     assert "Traceback" not in said
     return said[said.index(f"sublayers {flags[0]}: ") :]
-
-
-def weights(folder):
-    return (folder / "model.safetensors").read_bytes()
-
-
-def losses(folder):
-    """What a run reports of its training."""
-    trained = json.loads((folder / "train_results.json").read_text())
-    curve = folder / "loss_curve.json"
-    return trained["train_loss"], trained["epoch"], curve.exists() and json.loads(curve.read_text())
 
 
 @pytest.mark.parametrize("command", RESUMABLE)
@@ -119,31 +69,6 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, tmp_pa
         assert weights(out) == weights(whole)
         assert losses(out) == losses(whole)
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
-
-
-TRAINERS = "sublayers.training.trainers"
-PLACES = [
-    # the first checkpoint has weights only, the second no random state, the third no state of the Trainer
-    ("transformers:Trainer", "_save_optimizer_and_scheduler", 1),
-    ("transformers:Trainer", "_save_rng_state", 2),
-    ("transformers:TrainerState", "save_to_json", 2),
-    # behind the last two checkpoints, the model has weights and no tokenizer, and then no card
-    (f"{TRAINERS}.pair_trainer", "save_tokenizers", 3),
-    (f"{TRAINERS}.publish", "write_card", 1),
-]
-
-
-def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(commands, tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    cli.main([*commands["seq2seq"], "--output_dir", str(whole)])
-    # a tokenizer is not the same every time that it is trained
-    flags = [*commands["seq2seq"], "--tokenizer_name_or_path", str(whole), "--output_dir", str(killed)]
-    flags.append("--resume_from_checkpoint")
-    kill((flags, PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
-    cli.main(flags)
-    assert weights(killed) == weights(whole)
-    assert losses(killed) == losses(whole)
-    assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
 
 
 def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, tmp_path, capsys):
