@@ -56,7 +56,8 @@ def relation_loss(student: torch.Tensor, teacher: torch.Tensor, mask: torch.Tens
 
 
 def _log_relations(states: torch.Tensor, mask: torch.Tensor, heads: int) -> torch.Tensor:
-    states = states.unflatten(-1, (heads, -1)).transpose(1, 2)
-    products = states @ states.transpose(2, 3) * states.shape[-1] ** -0.5
     # a number, since the difference of two infinities is none
-    return products.masked_fill(~mask[:, None, None], torch.finfo(products.dtype).min).log_softmax(-1)
+    hidden = torch.where(mask, 0.0, torch.finfo(states.dtype).min).to(states.dtype).repeat_interleave(heads, 0)
+    states = states.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1)
+    products = torch.baddbmm(hidden[:, None], states, states.transpose(1, 2), alpha=states.shape[-1] ** -0.5)
+    return products.log_softmax(-1).unflatten(0, (-1, heads))
