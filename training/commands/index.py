@@ -42,7 +42,11 @@ class Entry(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print what fits as a table, or as JSON."""
+    """Print what fits as tables, or as JSON.
+
+    Raises:
+        ValueError: nothing fits.
+    """
     parser = argparse.ArgumentParser(prog="sublayers list", description=__doc__)
     parser.add_argument("order", nargs="?", help="what an order has to look like, such as 's*f*'; expanded or not")
     parser.add_argument("--kind", choices=KINDS)
@@ -52,6 +56,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     args = parser.parse_args(argv)
     found = [entry for entry in entries() if fits(entry, args)]
+    if not found:
+        given = [f"{name} {value!r}" for name, value in vars(args).items() if value and name != "json"]
+        raise ValueError(f"nothing has {' and '.join(given)}; ask for less, any family runs any order")
     if args.json:
         print(json.dumps([entry._asdict() for entry in found], indent=2))
     else:

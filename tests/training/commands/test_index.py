@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,6 @@ def test_an_order_is_asked_for_in_either_form(found):
     assert "par_bert" in names(found("(sff)5f9"), "family")
     assert names(found("s5(sf)19f5")) == {"sandwich_char_lm", "pretrain sandwich_enwik8"}
     assert names(found("sfs3f3")) == {"minilm_students: `sfs3f3`, layers 0 1 3 5"}
-    assert found("x*") == []
 
 
 def test_heads_and_tasks_are_what_auto_classes_and_pipelines_load(found):
@@ -63,7 +64,22 @@ def test_heads_and_tasks_are_what_auto_classes_and_pipelines_load(found):
 def test_filters_are_combined(found):
     listed = found("--family", "bert", "--kind", "recipe")
     assert names(listed) == {"pretrain macaron_bert", "pretrain nvlamb_phase1", "pretrain nvlamb_phase2"}
-    assert found("(fsf)12", "--family", "par") == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "given"), [(["x*"], "order 'x*'"), (["(fsf)12", "--family=par"], "order '(fsf)12' and family 'par'")]
+)
+def test_a_search_that_finds_nothing_says_so(flags, given, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["list", *flags])
+    assert f"sublayers list: nothing has {given}; ask for less, any family runs any order" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
+def test_searches_that_a_page_shows_find_something(page, found):
+    text = (RESULTS.parent / page).read_text()
+    for flags in re.findall(r"`sublayers list ([^`]+)`|^sublayers list (.+?)(?: +#.*)?$", text, re.MULTILINE):
+        assert found(*(word for word in shlex.split("".join(flags)) if word != "--json"))
 
 
 def test_the_table_shows_each_once(capsys, monkeypatch):
