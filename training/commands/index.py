@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import sublayers
-from sublayers.training.flags import recipes
+from sublayers.training.flags import RECIPES, recipes
 from sublayers.training.results import read
 
 KINDS = ("family", "recipe", "converter", "result")
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     Attributes:
         kind: of `KINDS`.
         name: what to ask for: a model type, a recipe behind its command, a model type of transformers, a result.
-        family: the model type; of a result, its file knows the order only.
+        family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
         heads: the Auto classes that load it.
         tasks: the pipelines that run it.
@@ -88,10 +88,14 @@ def entries() -> Iterator[Entry]:
 
     for config_class, heads in AUTO_CLASSES.items():
         yield entry("family", config_class.model_type, config_class(), heads)
-    for command in MAKERS:
+    for command in sorted(folder.name for folder in RECIPES.iterdir()):
         for name in recipes(command):
-            _, recipe = make_recipe(command, name)
-            yield entry("recipe", f"{command} {name}", recipe.config, [recipe.auto_class])
+            if command in MAKERS:
+                _, recipe = make_recipe(command, name)
+                yield entry("recipe", f"{command} {name}", recipe.config, [recipe.auto_class])
+            else:
+                # of several models, or of the user's
+                yield Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)
     for file in sorted(Path(sublayers.__file__).with_name("results").glob("*.csv")):
