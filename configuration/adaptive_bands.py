@@ -20,10 +20,10 @@ def divide(cutoffs: list[int] | None, vocab_size: int, width: int, factor: int) 
 
 
 def check_cutoffs(cutoffs: list[int] | None, name: str, width: int, factor: int) -> None:
-    """Check the cutoffs, and that the width of that name can be divided for every band.
+    """Check the cutoffs, and that a width, of that name, can be divided for every band.
 
     Raises:
-        ValueError: cutoffs that do not increase from above 0, or a width that cannot.
+        ValueError: cutoffs that do not increase from above 0, or a width that cannot be divided.
     """
     if cutoffs is None:
         return

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 class Sizes(NamedTuple):
     """What the cost of a sublayer depends on, beside its letter.
 
-    Where self-attention remembers tokens, it is that of Transformer-XL, which knows distances and has no biases.
+    Self-attention with memory is that of Transformer-XL, with relative positions and without biases.
     """
 
     hidden_size: int
@@ -54,7 +54,7 @@ class Work(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """What the project knows of a kind of sublayer, but for the module that runs it.
+    """What the project knows of a kind of sublayer, except the module that runs it.
 
     Attributes:
         name: for people.
@@ -66,7 +66,7 @@ class Letter(NamedTuple):
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
-        cache_width: of what it keeps of a token in each half of its slot, which are keys and values.
+        cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
     """
 

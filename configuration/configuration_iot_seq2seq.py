@@ -67,7 +67,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
 
     @property
     def orders(self) -> dict[str, str]:
-        """The first order of each stack, by the name of the field of all."""
+        """The first order of each stack, by the name of the field that lists all of them."""
         return {name: orders[0] for name, orders in zip(self.order_fields, self.stack_orders, strict=True)}
 
     @property

@@ -8,7 +8,7 @@ from sublayers.configuration.configuration_sublayers import strict
 class PARBertConfig(ReorderedBertConfig):
     """BERT with fewer attention and more feed-forward sublayers; with the order `(sf)12` it is BERT.
 
-    Only padding on the left or in between is not counted as positions, as it is there.
+    Unlike in BERT, padding on the left or in between is not counted as positions.
 
     The defaults are PAR BERT base of Mandava et al. (2020), section 3.2: 5 self-attention, 19 feed-forward sublayers.
     """

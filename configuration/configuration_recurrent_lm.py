@@ -39,7 +39,7 @@ class RecurrentLMConfig(SublayersConfig):
         return {name: split for name, split in plan.items() if name != "embed_tokens"}
 
     def validate_architecture(self):
-        """Check also that attention, which knows distances, is asked for nothing else."""
+        """Check also that no option is set that attention to distances does not have."""
         super().validate_architecture()
         for name, only in ATTENTION.items():
             if (value := getattr(self, name)) != only:

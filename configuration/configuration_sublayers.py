@@ -236,7 +236,7 @@ class SublayersConfig(PreTrainedConfig):
     def sliding_window(self) -> Any:
         """The window by the name under which transformers' caches look for it.
 
-        Those of an encoder-decoder's two stacks are made alike there, and the source must stay whole.
+        None for encoder-decoders: the caches of both stacks are made alike, and that of the source must stay whole.
         """
         return None if self.is_encoder_decoder else self.attention_window
 
@@ -245,7 +245,7 @@ class SublayersConfig(PreTrainedConfig):
         """What transformers' caches keep in each of their slots.
 
         Raises:
-            AttributeError: nothing but everything, as configurations without local attention have no such field.
+            AttributeError: every slot keeps all tokens; configurations without local attention have no such field.
         """
         if self.attention_window is None or self.is_encoder_decoder:
             raise AttributeError("layer_types")
@@ -278,7 +278,7 @@ class SublayersConfig(PreTrainedConfig):
 
     @property
     def position_limit(self) -> float:
-        """How many tokens a sequence may have; the longer it is, the more dynamic scaling makes room for."""
+        """How many tokens a sequence may have; with dynamic scaling there is no limit."""
         rope_type = (self.rope_parameters or {}).get("rope_type")
         return math.inf if rope_type == "dynamic" else self.max_position_embeddings
 
@@ -320,7 +320,7 @@ class SublayersConfig(PreTrainedConfig):
         pass
 
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save; a configuration with an `auto_map` takes the code that this names along."""
+        """Save; the code that a configuration's `auto_map` names is saved, too."""
         super().save_pretrained(save_directory)
         if self.auto_map and self.package:
             self.package.write_code(self, save_directory)

@@ -57,14 +57,14 @@ def flops(
 ) -> int:
     """FLOPs of a forward pass over `length` tokens of which `read` positions are used, 2 for each multiply-add.
 
-    From the last attention or convolution on nothing but the read positions is computed, except that attention's
-    keys and values, or all of that convolution but its output. Local attentions at the end of an order need fewer
-    and fewer tokens around one that is read (here at an end of the text). Self-attention that is read at one
-    position has no keys and values either, where it folds. Both do not hold where it `keeps_cache`, as when a
-    prompt is prefilled (or a model trained). Attention scores are counted in full, also where a causal mask would
-    hide half of them; norms, rotations, softmax, activations, gates' products and biases are not counted.
-    `source_length` is the number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a
-    `memory_length`, the tokens are a segment behind a full memory of hidden states.
+    From the last attention or convolution on, only the read positions are computed, except for the keys and values of
+    that attention, or for all of that convolution but its output. Local attentions at the end of an order need fewer
+    and fewer tokens around one that is read (here at an end of the text). Self-attention that is read at one position
+    has no keys and values either, where it folds. Neither holds where the order `keeps_cache`, as when a prompt is
+    prefilled (or a model trained). Attention scores are counted in full, also where a causal mask would hide half of
+    them; norms, rotations, softmax, activations, gates' products and biases are not counted. `source_length` is the
+    number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens
+    are a segment behind a full memory of hidden states.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.

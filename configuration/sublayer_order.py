@@ -1,7 +1,7 @@
-"""The order language: a Transformer is a string over `s`, `c`, `f`, `d` and `l`, one residual sublayer a letter.
+"""The order language: a Transformer is a string in which each letter is a residual sublayer.
 
-`s` is self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic and lightweight
-convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
+`s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
+and lightweight convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
 `s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
 stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
 decoder=True)`. `compact` gives the canonical form.
@@ -157,9 +157,9 @@ def tail_start(order: str) -> int:
 
 
 def windows_behind(order: str) -> dict[int, int]:
-    """Say behind which sublayers fewer tokens matter to one that is read, and how many local attentions follow there.
+    """Find the sublayers behind which fewer tokens matter to one that is read, and count local attentions behind each.
 
-    That is the last sublayer that sees the whole text, or -1 for the start of an order without one, and each local
+    These are the last sublayer that sees the whole text, or -1 for the start of an order without one, and each local
     attention behind it. Raises what `expand` raises.
     """
     letters = expand(order)

@@ -116,7 +116,7 @@ class AdaptiveLogSoftmax(nn.Module):
         last.table = resized(last.table)
 
     def column(self, band: Any) -> Any:
-        """Say where in the head's scores that of a band stands, by its number from 1, or many of them in a tensor."""
+        """Find the column of the head's scores that belongs to a band, by its number from 1, or a tensor of these."""
         return len(self.words) + band - 1
 
     def loss(

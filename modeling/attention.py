@@ -85,7 +85,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim).
 
-        Before that, each head is normalised and turned, where there is something to do so.
+        Before that, each head is normalised and rotated, if the configuration asks for it.
         """
         states = states.unflatten(-1, (-1, self.head_dim))
         states = states if norm is None else norm(states)
@@ -130,7 +130,7 @@ class SelfAttention(Attention):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows.
 
-        With a packing, hidden states, positions and what turns them are those of the packed tokens, (1, tokens, hidden)
+        With a packing, hidden states, positions and rotations are those of the packed tokens, (1, tokens, hidden)
         and (1, kept), and rows exist between the projections only.
         """
         queries, query_packing, query_rotations = hidden_states, packing, position_embeddings
@@ -161,7 +161,7 @@ class SelfAttention(Attention):
         return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
 
     def folds(self, states: torch.Tensor) -> bool:
-        """Say whether the weights of keys and values may be used without a call of their maps."""
+        """Say whether the weights of keys and values may be used without calling their linear maps."""
         if not self.config.folds_attention:
             return False
         is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()

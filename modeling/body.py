@@ -79,7 +79,7 @@ class Body(SublayersPreTrainedModel):
     def rotations(
         self, states: torch.Tensor, position_ids: torch.Tensor, plan: Plan
     ) -> tuple[torch.Tensor, ...] | None:
-        """Look up what turns the queries and keys of states (batch, length, hidden), laid out as the plan lays these.
+        """Look up the rotations of queries and keys for states (batch, length, hidden), in the plan's layout.
 
         None where positions are not rotary.
         """
@@ -96,7 +96,7 @@ class Body(SublayersPreTrainedModel):
     ) -> tuple[Any, Any]:
         """Make the masks of a decoder's self-attention and local attention for states (batch, length, hidden).
 
-        Those that transformers makes ahead, for caches of fixed shapes or of pages, come by its names of both kinds.
+        Masks that transformers makes ahead, for static or paged caches, come in a dict by its names of both kinds.
         """
         if isinstance(attention_mask, dict):
             return attention_mask.get("full_attention"), attention_mask.get("sliding_attention")
@@ -116,7 +116,7 @@ class Body(SublayersPreTrainedModel):
         return local_mask(self.config, self.is_causal, states, attention_mask, past_key_values, position_ids)
 
     def local_inputs(self, mask: Any, states: torch.Tensor, position_ids: torch.Tensor, plan: Plan) -> dict[str, Any]:
-        """Say what local attention has in the place of what self-attention has: a mask, and perhaps other rotations."""
+        """Collect the inputs that differ from self-attention's: the mask, and perhaps the rotations."""
         if self.local_rotary_emb is None:
             return {"attention_mask": mask}
         rotations = tuple(plan.enter(part) for part in self.local_rotary_emb(states, position_ids))

@@ -45,7 +45,7 @@ def band(kernels: torch.Tensor) -> torch.Tensor:
 
 
 def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | torch.Tensor) -> torch.Tensor:
-    """Tell the new tokens from padding by what any backend of attention has for a mask: (batch or 1, length)."""
+    """Tell the new tokens from padding by the mask of any attention backend: (batch or 1, length)."""
     if isinstance(mask, BlockMask):
         queries = torch.arange(length, device=mask.kv_num_blocks.device)
         rows = torch.arange(mask.shape[0], device=queries.device)[:, None]
@@ -120,7 +120,7 @@ class Convolution(nn.Module):
         packing: Packing | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, None]:
-        """Mix all positions, or give only `read_positions` (batch or 1, kept).
+        """Mix all positions, or return only `read_positions` (batch or 1, kept).
 
         Padding, which the mask hides from attention, counts as zeros, like all outside of the sequence.
         With a packing, hidden states and positions are those of the packed tokens, (1, tokens, hidden) and (1, kept),

@@ -78,7 +78,7 @@ def check_tokens(
 ) -> torch.Tensor:
     """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
 
-    A `prefix` is what the caller has before all names.
+    The caller's argument names start with `prefix`.
 
     Raises:
         ValueError: both are, or neither, they hold no token, or a mask is not (batch, past and present length).

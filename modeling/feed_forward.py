@@ -8,8 +8,8 @@ from transformers.activations import ACT2FN
 class FeedForward(nn.Module):
     """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden).
 
-    Gated (Shazeer, 2020, "GLU Variants Improve Transformer"), a third map under the activation weighs what the first
-    gives.
+    If it is gated (Shazeer, 2020, "GLU Variants Improve Transformer"), the activation of a third map is multiplied with
+    the output of the first.
     """
 
     reads_source = False

@@ -58,7 +58,7 @@ def first_tokens(tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> t
 def last_tokens(
     tokens: torch.Tensor, attention_mask: torch.Tensor | None, pad_token_id: int | None
 ) -> torch.Tensor | int:
-    """Find each row's last token that is not padding: (batch, 1), or 1 if there is one row, which ends at its end.
+    """Find each row's last token that is not padding: (batch, 1), or 1, the last place, for a single row.
 
     `tokens` are ids (batch, length), in which padding shows, or embeddings (batch, length, hidden).
 

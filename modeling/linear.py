@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 def gains_from_onednn() -> bool:
     """Say whether oneDNN multiplies faster than torch, which takes MKL, on this processor.
 
-    MKL leaves the wide vectors of other makers' processors than Intel's unused, and reads the weights of a single row,
-    the case of decoding, with one core.
+    On processors not made by Intel, MKL leaves the wide vectors unused. For a single row, as in decoding, it reads the
+    weights with one core.
     """
     cpuinfo = Path("/proc/cpuinfo")
     on_intel = cpuinfo.exists() and "GenuineIntel" in cpuinfo.read_text(encoding="utf-8")
@@ -81,8 +81,7 @@ def onednn_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
 def is_bare(layer: nn.Linear, states: torch.Tensor) -> bool:
     """Say whether a product of states with the weight is all that a linear map does.
 
-    Adapters, quantisers and offloading put something else in its place, or in the place of its weight, and whoever
-    watches it wants it called.
+    Adapters, quantisers and offloading replace the map or its weight, and hooks need it to be called.
     """
     return (
         type(layer) is nn.Linear
@@ -102,8 +101,8 @@ def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def run_in_onednn(model: nn.Module) -> None:
     """Let the linear maps of a model run in oneDNN if this processor gains from it; they stay plain nn.Linear.
 
-    What replaces linear maps, such as a quantiser, asks for that very type. `torch.backends.mkldnn.set_flags(False)`
-    goes back to torch's product.
+    Tools that replace linear maps, such as quantisers, look for exactly that type.
+    `torch.backends.mkldnn.set_flags(False)` goes back to torch's product.
     """
     if gains_from_onednn():
         for module in model.modules():

@@ -39,7 +39,7 @@ class Window:
         return self.rows(self.places)
 
     def rows(self, places: torch.Tensor, times: int = 1) -> torch.Tensor:
-        """What tokens at some places (batch or 1, kept) see, or what these see when that is looked up so many times.
+        """What tokens at some places (batch or 1, kept) see through so many local attentions, one after the other.
 
         A token sees itself in any case, since kernels refuse rows of nothing: (batch or 1, 1, kept, length).
         """
@@ -62,7 +62,7 @@ class Window:
         return seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
 
     def narrow(self, packing: Packing, kept: torch.Tensor) -> tuple[Packing, "Window"]:
-        """Leave all but some tokens (1, kept in all) out, of rows that are packed."""
+        """Keep only some tokens (1, kept in all) of packed rows."""
         packing, old = packing.only(kept)
         real = packing.pad(torch.ones_like(kept, dtype=torch.bool))
         # what fills shorter rows up is near nothing
@@ -71,7 +71,7 @@ class Window:
 
 
 class Sliding:
-    """What transformers reads of a configuration to make a mask; the window on both sides is that of one."""
+    """What transformers reads of a configuration to make a mask; in an encoder, the window is that of one side."""
 
     def __init__(self, config, sliding_window: int):
         self._attn_implementation, self.sliding_window = config._attn_implementation, sliding_window
@@ -87,7 +87,7 @@ def local_mask(
 ):
     """Make the mask of local attention for states (batch, length, hidden), in the form that its backend wants.
 
-    That is a window where nothing is known of past tokens, of several texts in a row or of fixed shapes; the mask hides
+    That is a `Window` unless there are past tokens, several texts in a row or fixed shapes; `attention_mask` hides
     padding, (batch, past and present length). Positions are given where they restart within a row.
     """
     before, after = reach(config.attention_window, is_causal)

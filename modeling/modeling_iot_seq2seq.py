@@ -101,7 +101,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
     def choose_decoder_order(
         self, outputs: ModelOutput | tuple, attention_mask: torch.Tensor | None, forced: Order | None
     ) -> IOTEncoderOutput:
-        """Add to final states in which order they are decoded: as forced, or as it is, or as their mean scores it best.
+        """Add the order that decodes final states: a forced one, one that is there already, or the best for their mean.
 
         Raises:
             ValueError: a forced order that there is not.
@@ -282,7 +282,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         """Score the next token at each target position, each sentence in its predicted or forced order.
 
         Orders are positions in the configuration's lists, one for all or (sources,). In training with labels all
-        orders run, and the loss is that of equation 7; `order_statistics` makes its terms exact where this is but a
+        orders run, and the loss is that of equation 7; `order_statistics` makes its terms exact where this is only a
         part of what a step learns from.
 
         Raises:

@@ -385,7 +385,7 @@ def masked_lm_loss(
 def divide_scores(
     logits: torch.Tensor, labelled: torch.Tensor | None, training: bool
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Say what comes back as `logits` and as `labelled_logits`: outside of training the former, where they belong.
+    """Decide what is returned as `logits` and as `labelled_logits`: outside of training all as `logits`.
 
     Logits (labelled, vocabulary), or those of all words without `labelled`, become (batch, length, vocabulary) with NaN
     elsewhere.

@@ -36,14 +36,14 @@ class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
     config: ReorderedSeq2SeqConfig
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Say which weights are one, by the two fields of the configuration."""
+        """Say which weights are tied, by the two fields of the configuration."""
         if all_submodels or not self._tied_weights_keys:
             return super().get_expanded_tied_weights_keys(all_submodels)
         return dict(self._tied_weights_keys)
 
     @staticmethod
     def create_masks_for_generate(config, attention_mask, **inputs):
-        """Make the mask for caches of fixed shapes ahead, but for local attention, whose mask is another one."""
+        """Make the mask for static caches ahead, except for local attention, whose mask differs."""
         if config.attention_window is not None:
             return attention_mask
         return create_masks_for_generate(config=config, attention_mask=attention_mask, **inputs)

@@ -70,8 +70,8 @@ class SublayersPreTrainedModel(PreTrainedModel):
         """Save as transformers does; with `self_contained`, so that the folder can be used without this package.
 
         Such a folder also has the code of the family, its licence, a card and, if the model was loaded from where there
-        is one, the tokenizer. A model that was saved like this once, loaded from such a folder, or registered for an
-        Auto class always is.
+        is one, the tokenizer. A model that was once saved like this, loaded from such a folder, or registered for an
+        Auto class is always saved like this.
         """
         package = self.config.package
         publishing = {name: kwargs.pop(name) for name in PUBLISHING & kwargs.keys()} if push_to_hub else {}

@@ -51,7 +51,7 @@ class OrderStatistics(NamedTuple):
 
 
 def clamp(probabilities: torch.Tensor, least: float) -> torch.Tensor:
-    """Keep each of the probabilities (..., orders) between the least one and what that leaves."""
+    """Keep each of the probabilities (..., orders) at `least` or more, and at most what the others then leave."""
     return probabilities.clamp(least, 1 - (probabilities.shape[-1] - 1) * least)
 
 
@@ -105,7 +105,7 @@ def choose_order(forced: Order | None, logits: torch.Tensor | None, orders: Sequ
     """Choose the order of each row (batch,) by its scores (batch, orders), or one for all (equation 4).
 
     Raises:
-        ValueError: a forced order that there is not, or one for another number of rows.
+        ValueError: a forced order that does not exist, or one for another number of rows.
     """
     if forced is None:
         return 0 if logits is None else logits.argmax(-1)
@@ -129,7 +129,7 @@ def order_of_each_row(order: Order, batch: int, device: torch.device) -> torch.T
 def by_place(
     recorded: Sequence[torch.Tensor], runs: Sequence[tuple[int, tuple[int, ...]]], order: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Sort what each run made of all rows (batch, ...) by its place among the runs of a row's order, (sources,)."""
+    """Sort what each run recorded of all rows (batch, ...) by the place of the run in a row's order, (sources,)."""
     places: tuple[torch.Tensor, ...] = ()
     for number in sorted({number for _, numbers in runs for number in numbers}):
         own = [states for (_, numbers), states in zip(runs, recorded, strict=True) if number in numbers]

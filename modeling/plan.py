@@ -1,4 +1,4 @@
-"""What is computed of a batch: only what somebody reads, and no padding where there are no neighbours."""
+"""What is computed of a batch: only what is read, and padding only where attention needs whole rows."""
 
 import torch
 from transformers.utils.import_utils import is_tracing

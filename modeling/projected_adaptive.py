@@ -99,7 +99,7 @@ class ProjectedLogSoftmax(AdaptiveLogSoftmax):
         last.bias = nn.Parameter(resized(nn.Parameter(last.bias[:, None].detach()))[:, 0].contiguous())
 
     def column(self, band: Any) -> Any:
-        """Say where in the head's scores that of a band stands: the last one is the first."""
+        """Find the column of the head's scores that belongs to a band: the last band comes first."""
         return len(self.words) + len(self.tails) - band
 
 

@@ -20,7 +20,7 @@ HIDDEN = -3e4
 def shift_rows(scores: torch.Tensor) -> torch.Tensor:
     """Move row i of the last dimensions length - 1 - i columns to the left: (..., length, 1 + n) -> (..., length, n).
 
-    The first column is of no distance, and where it moves in from the right, nobody may read.
+    The first column belongs to no distance; the places that it moves into from the right must not be read.
     """
     length, columns = scores.shape[-2:]
     return scores.reshape(*scores.shape[:-2], columns, length)[..., 1:, :].reshape(*scores.shape[:-1], columns - 1)
@@ -45,8 +45,8 @@ class RelativePositions(nn.Module):
     def forward(self, first: int, number: int, like: torch.Tensor) -> torch.Tensor:
         """Embed a number of distances, from the first one down: (number, hidden), sines before cosines.
 
-        Distances below 0 are those of tokens that nobody sees. In evaluation, those that are seen as `clamp_length` are
-        one row, and so there are fewer.
+        Distances below 0 are those of tokens that are masked. In evaluation, all distances that are clamped to
+        `clamp_length` are one row.
         """
         if self.config.clamp_length is not None and not self.training and not is_tracing(like):
             repeated = max(0, first - self.config.clamp_length)
@@ -90,8 +90,8 @@ class RelativeAttention(RecurrentAttention):
         Args:
             hidden_states: (batch, length, hidden), or packed tokens (1, tokens, hidden).
             hidden_keys: 0 for keys that a query sees, or else `HIDDEN`, (batch or 1, 1, length, number of keys).
-            distances: embedded, (1 + number of keys, hidden), the largest first, and before it one that nobody reads;
-                of fewer, the first stands for all before.
+            distances: embedded, (1 + number of keys, hidden), the largest first, after one that is not read; if there
+                are fewer, the first stands for all larger ones.
             content_bias: (heads, head_dim), of all sublayers, as the next; None: each has its own.
             position_bias: (heads, head_dim).
             remembered: (batch, remembered, hidden).

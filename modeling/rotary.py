@@ -38,7 +38,7 @@ def rotary_positions(config, theta: float | None = None) -> RotaryEmbedding | No
 def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
     """Turn each head of queries or keys: (batch, length, heads, head_dim) -> the same.
 
-    Channel i of the first half of the rotated ones and channel i of the second are a pair; what is behind stays.
+    Channel i of the first half of the rotated channels and channel i of the second are a pair; the rest stays.
     """
     width = cosines.shape[-1]
     turned = states[..., :width]

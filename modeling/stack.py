@@ -31,7 +31,7 @@ def final_norm(config) -> nn.Module:
 def slot(order: str, index: int) -> int:
     """Number a sublayer of an order among those before it that have slots in the same cache.
 
-    They take the slots 0, 1, ...: a cache with gaps breaks generation without a word.
+    They take the slots 0, 1, ...: a cache with gaps silently breaks generation.
     """
     cache = ALPHABET[order[index]].cache
     return sum(ALPHABET[letter].cache == cache for letter in order[:index])
@@ -87,7 +87,7 @@ Inputs = dict[str, dict[str, Any]]
 
 
 def lay_out(given: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """Change how what turns queries and keys is laid out, where positions are rotary."""
+    """Change the layout of the rotations, where positions are rotary."""
     name = "position_embeddings"
     return {
         letter: {**inputs, name: tuple(change(part) for part in inputs[name])} if inputs.get(name) else {**inputs}
@@ -96,7 +96,7 @@ def lay_out(given: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> In
 
 
 def share_runs(orders: dict[int, list[int]], joints: set[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Bring several orders of the same sublayers about in few runs: a sublayer, and the orders that have come to it.
+    """Run several orders of the same sublayers in few runs, each a sublayer with the orders that have come to it.
 
     `joints` come in the same sequence in all orders, and run for all at once. Between them, a sublayer waits for the
     orders that come to it later.
@@ -118,8 +118,8 @@ def share_runs(orders: dict[int, list[int]], joints: set[int]) -> list[tuple[int
 class SublayerStack(nn.ModuleList):
     """The sublayers of an order, one after the other: (batch, length, hidden) -> (batch, length or kept, hidden).
 
-    Further orders of the same letters run the same sublayers. Where rows have different ones, a sublayer runs at once
-    for all that have come to it.
+    Further orders of the same letters run the same sublayers. Where rows have different orders, a sublayer runs at once
+    for all rows that have come to it.
 
     What follows the last attention or convolution is position-wise, so positions that nobody reads leave the stack
     there.
@@ -157,7 +157,7 @@ class SublayerStack(nn.ModuleList):
         self.set_orders([order, *self.orders[1:]])
 
     def set_orders(self, orders: Sequence[str]) -> None:
-        """Run in these orders from now on, whose sublayers are among those that there are."""
+        """Run in these orders from now on; their sublayers are among those of the stack."""
         self.orders = [*orders]
         self.indices = [self.locate(expand(order), self.order) for order in orders]
         self.last_attention = [tail_start(order) - 1 for order in orders]
@@ -180,7 +180,7 @@ class SublayerStack(nn.ModuleList):
         dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
-        """Run every sublayer in the order of that number as planned, and return what the plan leaves.
+        """Run every sublayer in the order with this number, as the plan says, and return what the plan leaves.
 
         Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers,
         where `local_inputs` replace what local attention has otherwise. Those at the places of the order that are

@@ -24,7 +24,7 @@ COMMANDS = {
     "search report": ("commands.search_report", "draw the tables and pictures of a search again"),
     "study bert": ("studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("studies.seq2seq", "train several encoder-decoders and compare what they write"),
-    "study orders": ("studies.orders", "study what the order does to what encoder-decoders write"),
+    "study orders": ("studies.orders", "study how the order changes what encoder-decoders write"),
     "study frontier": ("studies.frontier", "distil an encoder into several orders, draw quality against time"),
     "attention-distance": ("commands.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),

@@ -22,7 +22,7 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
 
 
 def refuse_to_replace(*files: Path | None) -> None:
-    """Check that files, those that are asked for, are not there yet.
+    """Check that no file that is to be written exists yet; those that are None are not written.
 
     Raises:
         FileExistsError: one is.
@@ -36,7 +36,7 @@ def refuse_to_replace(*files: Path | None) -> None:
 def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
     """Hold the output folder of a run for as long as the run takes, so that no other one writes into it.
 
-    Of the processes of a run the first holds it.
+    The first process of a run holds it for all of them.
 
     Raises:
         FileExistsError: another run holds it.
@@ -75,7 +75,7 @@ def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Give a place in which to make a folder; the folder has all of it in the end or, after an error, is not made."""
+    """Give a temporary place for a folder's files; they move into the folder at the end, or after an error never do."""
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as place:

@@ -14,7 +14,7 @@ LOG = "log.jsonl"
 class Log:
     """What happened in trainings, an event in each line of `log.jsonl`: its `kind`, and what there is to say.
 
-    Who is killed leaves whole lines behind, but for at most the last one, which is not read.
+    A killed process leaves whole lines behind, except perhaps the last one, which is not read.
 
     Args:
         folder: of the trainings.

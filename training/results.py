@@ -1,7 +1,7 @@
 """Figures in one form: a row for each model, with all that was measured of it and how, in a CSV file.
 
-What stands in a column such as `STS-B` may have its deviation over the seeds in `STS-B ±`, and what it is beside a peer
-in `STS-B ratio to BERT`.
+What stands in a column such as `STS-B` may have its deviation over the seeds in `STS-B ±`, and its ratio to a peer in
+`STS-B ratio to BERT`.
 """
 
 import csv

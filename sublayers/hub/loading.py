@@ -1,4 +1,4 @@
-"""Loading what somebody else has made: without code of his, and without files that are not part of it."""
+"""Loading from sources that need not be trusted: no code of theirs runs, and no file outside of them is read."""
 
 import json
 import os
@@ -22,9 +22,9 @@ SETTINGS = ("config.json", ".index.json", *TOKENIZER_SETTINGS, MODULES)
 
 
 def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
-    """Load a model, configuration or tokenizer that somebody else may have made, and nobody is asked to trust him.
+    """Load a model, configuration or tokenizer from a source that need not be trusted: none of its code runs.
 
-    What the source says of code in its folder is forgotten, for where this is saved next there is none.
+    References to code in the source's folder are dropped, since the folder where this is saved next lacks that code.
 
     Args:
         auto_class: class with the method `from_pretrained`.
@@ -67,7 +67,7 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
 
 
 def refuse_ways_out(source: Path) -> None:
-    """Check that a downloaded folder, in all folders below, holds nothing but itself, and names nothing else.
+    """Check that nothing in a downloaded folder and all folders below links to or names a file outside of it.
 
     The Hub's cache, whose files are links to its own blobs, is one folder.
 
@@ -114,7 +114,7 @@ def refuse_links_out(source: Path) -> None:
 
 @contextmanager
 def never_running_code(source: Path) -> Iterator[None]:
-    """Say one sentence for everything that a foreign file can make its reader raise; an OSError has its own.
+    """Turn whatever error a foreign file causes in its reader into one sentence; an OSError has its own.
 
     Raises:
         ValueError: the file is damaged or would run code.

@@ -161,7 +161,7 @@ def write_card(
 ) -> None:
     """Write the card of the model in a folder, and its scores for leaderboards beside it.
 
-    A card that somebody has made his own is left alone, and a class of his own is his to describe.
+    A card that was edited by hand is left alone, and a class from elsewhere gets none.
 
     Args:
         folder: of a model with safetensors; what `run.json` in it says of training is told, too.
@@ -240,7 +240,7 @@ def write_card(
 
 
 def is_draft(card: str | Path) -> bool:
-    """Say whether a card is as some program wrote it.
+    """Say whether a card is as a program wrote it, without edits by hand.
 
     Raises:
         ValueError: it is in another encoding than UTF-8.
@@ -253,7 +253,7 @@ def is_draft(card: str | Path) -> bool:
 
 
 def num_parameters(folder: Path) -> int:
-    """Count the parameters of the model in a folder; what is tied is in its files once."""
+    """Count the parameters of the model in a folder; tied ones count once."""
     total = 0
     for file in folder.glob("model*.safetensors"):
         with safe_open(file, "pt") as weights:

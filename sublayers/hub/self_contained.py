@@ -36,7 +36,7 @@ def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
     `auto_map` names the configuration and all heads, `custom_pipelines` the pipelines for them that transformers lacks.
 
     Raises:
-        ValueError: a configuration that is none of this package.
+        ValueError: a configuration that is not from this package.
     """
     # takes a moment, and not everybody who imports the package saves a model
     from sublayers.tasks.table import PIPELINES
@@ -63,7 +63,7 @@ def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
-    """Tell where in the code that `write_code` writes each Auto class finds its own. Raises what that raises."""
+    """Say where each Auto class finds its class in the code of `write_code`. Raises what `write_code` raises."""
     return {auto_class: _reference(cls) for auto_class, cls in _classes(config).items()}
 
 

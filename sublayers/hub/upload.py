@@ -35,10 +35,10 @@ def upload(
 ) -> CommitInfo:
     """Put the files of a folder into a repository, in one commit.
 
-    The repository and the branch are made where they are missing. Files of the same names are replaced, but for a card
-    that somebody has written there, by one that was generated; weights that the folder does not have are removed, since
-    a loader may prefer an old file to new shards, and with them the scores that we wrote beside a card. After an error,
-    the repository shows what it showed before; a second call completes the upload. Where an answer is lost, the
+    The repository and the branch are made where they are missing. Files of the same names are replaced, except that a
+    generated card does not replace one written by hand. Weights that the folder does not have are removed, since a
+    loader may prefer an old file to new shards, and with them the scores that we wrote beside a card. After an error,
+    the repository shows what it showed before; a second call completes the upload. Where the Hub's answer is lost, the
     repository is asked what it holds.
 
     Args:
@@ -105,7 +105,7 @@ def upload(
 
 
 def held_files(repo_id: str, revision: str | None, token: str | bool | None = None) -> dict[str, RepoFile]:
-    """Ask what files a repository or branch holds; none where there is no such. Raises what `hub_errors` raises."""
+    """Ask what files a repository or branch holds; none if it does not exist. Raises what `hub_errors` raises."""
     with hub_errors(repo_id), suppress(RepositoryNotFoundError, RevisionNotFoundError):
         entries = HfApi(token=token).list_repo_tree(repo_id, recursive=True, revision=revision)
         return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
@@ -119,7 +119,7 @@ def is_held(files: dict[str, Path], held: dict[str, RepoFile]) -> bool:
 
 @contextmanager
 def hub_errors(repo_id: str) -> Iterator[None]:
-    """Say in one sentence what the Hub has against `repo_id`, and what to do; see `upload` for the errors."""
+    """Say in one sentence why the Hub refuses `repo_id`, and what to do; see `upload` for the errors."""
     try:
         yield
     except OfflineModeIsEnabled:

@@ -35,8 +35,8 @@ class Text2TextGenerationPipeline(Pipeline):
         assistant_tokenizer: its tokenizer if it is not that of the model.
         target_tokenizer: tokenizer of the predictions, or where to load it from. By default that of the texts or, for
             a model whose two sides have vocabularies of their own, that in the model's folder `target_tokenizer`.
-        kwargs: parameters of `generate()`, or a `generation_config`. They go before the configuration's
-            `task_specific_params` for this task, these before the model's generation config. `num_beams` is 4 and
+        kwargs: parameters of `generate()`, or a `generation_config`. They take precedence over the configuration's
+            `task_specific_params` for this task, these over the model's generation config. `num_beams` is 4 and
             `max_new_tokens` 256, or fewer where the model has fewer positions, if nothing says otherwise.
 
     Raises:

@@ -141,7 +141,7 @@ def make_labels(task: str, batch: dict[str, Tensor], args: argparse.Namespace) -
 
 
 def linear_maps(model: nn.Module, call: Call) -> tuple[Call, float]:
-    """Make a call of nothing but the linear maps that a call of the model runs, and count their GFLOP."""
+    """Make a call that runs only the linear maps of a call of the model, and count their GFLOP."""
     maps: list[tuple[nn.Linear, Tensor]] = []
 
     def record(module: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> None:

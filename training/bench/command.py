@@ -39,8 +39,8 @@ SIZES = {
         "batch_size": (4, "texts in a train step"),
         "length": (64, "tokens of a segment that is scored, and of one in a train step"),
         "memory_length": (640, "tokens that are remembered before it, and in generation"),
-        "clamp_length": (400, "distance that larger ones are seen as in scoring and generation"),
-        "train_length": (192, "tokens of a segment in another train step, and as many are remembered"),
+        "clamp_length": (400, "largest distance in scoring and generation; larger ones count as this"),
+        "train_length": (192, "tokens of a segment, and of the memory before it, in another train step"),
         "prompt_length": (640, "tokens before decoding"),
         "new_tokens": (16, "tokens that are decoded"),
         "repeats": (5, "rounds, after one to warm up"),
@@ -74,7 +74,7 @@ SIZES = {
         "heads": (12, "attention heads"),
         "vocab_size": (30522, "tokens in the vocabulary"),
         "repeats": (200, "calls of each model"),
-        "seconds": (300, "of a runtime and shape, after which there are fewer calls, but no fewer than 20"),
+        "seconds": (300, "for a runtime and shape; where calls are slow there are fewer, but at least 20"),
     },
     "iot": {
         "layers": (6, "blocks of the encoder, and as many of the decoder"),
@@ -108,7 +108,7 @@ BERT_TASKS = ("classification", "token classification", "question answering", "f
 
 
 def family_module(name: str) -> Any:
-    """Import what knows the orders and models of a family, which takes seconds that --help need not."""
+    """Import the module of a family's orders and models only when needed: it takes seconds, which --help need not."""
     return importlib.import_module(f"sublayers.training.bench.{name}")
 
 
@@ -140,7 +140,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         own.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
         own.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
         own.add_argument("--threads", type=positive, help="default: torch's choice")
-        own.add_argument("--json", type=Path, help="a new file for all numbers, single measurements too")
+        own.add_argument("--json", type=Path, help="a new file for all numbers, with every single measurement")
         own.add_argument("--csv", type=Path, help="a new file with a row for each model, for tables in documents")
     lm, bert, serve, iot, seq2seq, spans, _ = (families.choices[name] for name in DEFAULT_ORDERS)
     lm.add_argument(
@@ -151,14 +151,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="PAR Transformer-XL, which has memory",
     )
     spellings = ("--score-batch-sizes", "--score_batch_sizes")
-    lm.add_argument(*spellings, type=positive, nargs="+", default=[1, 4], help="with --memory (default: 1 4)")
+    lm.add_argument(*spellings, type=positive, nargs="+", default=[1, 4], help="texts, with --memory (default: 1 4)")
     spans.add_argument("--spans", type=positive, nargs="+", default=[64, 128, 256, 512, 1024])
-    lm.add_argument("--peer", choices=("gpt2", "llama", "qwen3"), default="gpt2", help="whose parts ours has, too")
+    lm.add_argument("--peer", choices=("gpt2", "llama", "qwen3"), default="gpt2", help="peer, whose parts ours has")
     windows = ("--attention-window", "--attention_window")
-    lm.add_argument(*windows, type=positive, default=128, help="of the sublayers w in --orders (default: 128)")
+    lm.add_argument(*windows, type=positive, default=128, help="window of sublayers w in --orders (default: 128)")
     lm.add_argument("--decode-batch-sizes", "--decode_batch_sizes", type=positive, nargs="+", default=[1, 8])
     shapes = ["1x128", "1x384", "8x128", "mixed"]
-    peer_help = "BERT and DistilBERT, or ModernBERT, whose parts ours has then, too"
+    peer_help = "compare with BERT and DistilBERT, or with ModernBERT, whose parts our model then gets"
     bert.add_argument("--peer", choices=("bert", "modernbert"), default="bert", help=peer_help)
     bert.add_argument("--shapes", nargs="+", default=shapes, help=f"rows x tokens (default: {' '.join(shapes)})")
     bert.add_argument("--tasks", nargs="+", choices=BERT_TASKS, default=list(BERT_TASKS))

@@ -81,7 +81,7 @@ def x_transformer(order: str, args: argparse.Namespace) -> nn.Module:
 
 
 def remember(model: Any, length: int, clamp_length: int | None) -> None:
-    """Let a model remember so many tokens, and ours see larger distances than `clamp_length` as that."""
+    """Set how many tokens a model remembers and, for ours, the distance at which larger ones are clamped."""
     if isinstance(model, PARTransformerXLForCausalLM):
         model.config.memory_length, model.config.clamp_length = length, clamp_length
     else:
@@ -122,7 +122,7 @@ def our_calls(model: Any, past: Tensor, ids: Tensor, prompts: dict[str, Tensor],
 def x_transformers_calls(
     model: Any, past: Tensor, ids: Tensor, prompts: dict[str, Tensor], new_tokens: int
 ) -> dict[str, Call]:
-    """Make what a model of x-transformers has to call; its cache is nothing that could slide over a long text."""
+    """Make what a model of x-transformers has to call; its cache cannot slide over a long text."""
     segment = ids[:, :-1]
     _, memory = model.net(past, return_mems=True)
     model.max_seq_len = segment.shape[1]

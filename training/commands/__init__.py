@@ -1,1 +1,1 @@
-"""What a person types; nothing else imports from here but the table of commands."""
+"""The commands that a person types; only the table of commands imports from here."""

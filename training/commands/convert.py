@@ -1,4 +1,4 @@
-"""`sublayers convert`: other implementations' checkpoints as ours, in their own or any other order."""
+"""`sublayers convert`: turn other implementations' checkpoints into our models, in their own or another order."""
 
 import argparse
 import json
@@ -26,20 +26,18 @@ def main(argv: list[str] | None = None) -> None:
     source_help += "checkpoints, state dicts), or of adaptive span and the Sandwich authors' character model"
     parser.add_argument("source", type=Path, help=source_help)
     parser.add_argument("destination", type=Path, help="a new folder")
-    order_help = "default: the source's own; train another one before use: sublayers pretrain --model_name_or_path "
-    order_help += "DESTINATION, a BERT or its like with --objective mlm. Only theirs may be of another length: "
-    order_help += "sublayers that it lacks are dropped, and those that it has in addition get random weights"
+    order_help = "default: the source's own; a model in another order needs training: sublayers pretrain "
+    order_help += "--model_name_or_path DESTINATION (with --objective mlm if BERT-like). Only BERT-like models may "
+    order_help += "have orders of another length: missing sublayers are dropped, additional ones get random weights"
     parser.add_argument("--sublayer-order", "--sublayer_order", help=order_help)
     for side in ("encoder", "decoder"):
-        order_help = f"of an encoder-decoder's {side}; default: the source's own; train another one before use: "
-        order_help += "sublayers seq2seq --model_name_or_path DESTINATION"
+        order_help = f"order of an encoder-decoder's {side}; default: the source's own; a model in another order needs "
+        order_help += "training: sublayers seq2seq --model_name_or_path DESTINATION"
         parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
-    heads_help = "needed where a fairseq file does not tell"
+    heads_help = "needed if a fairseq file does not name it"
     parser.add_argument("--num-attention-heads", "--num_attention_heads", type=positive, help=heads_help)
-    verify_help = (
-        "run a source that transformers has and the new folder on random tokens, the latter with padding on the "
-    )
-    verify_help += "right, on the left and in between, and keep it only if they agree"
+    verify_help = "run the source in transformers and the new folder on random tokens, the latter with padding on the "
+    verify_help += "right, on the left and in between, and keep the folder only if the outputs agree"
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)

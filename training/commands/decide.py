@@ -1,4 +1,4 @@
-"""What `sublayers order --decide` measures: how long orders take for what is read, and which plain one does, too."""
+"""What `sublayers order --decide` measures: how long orders take for what is read, and which plain one is as slow."""
 
 import argparse
 import json

@@ -15,19 +15,19 @@ class DistillArguments:
 
     _argument_group_name: ClassVar[str] = "student and objective"
 
-    sublayer_order: str = field(metadata={"help": "of the student, such as s6f6"})
+    sublayer_order: str = field(metadata={"help": "order of the student, such as s6f6"})
     objective: Literal["embeddings", "states", "logits", "words", "relations"] = field(
         default="embeddings",
         metadata={
             "help": "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
             "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
-            "self-attention (MiniLMv2), behind which nothing learns"
+            "self-attention (MiniLMv2), after which nothing learns"
         },
     )
     pooling: Literal["mean", "cls"] | None = field(
         default=None,
         metadata={
-            "help": "of the student; with cls, what is behind the last attention runs for the first token alone; "
+            "help": "pooling of the student; with cls, what follows the last attention runs for the first token only; "
             "default: the teacher's"
         },
     )
@@ -38,19 +38,19 @@ class DistillArguments:
     moves_every: int = field(
         default=0,
         metadata={
-            "help": "start in the teacher's order, and swap two neighbours after every so many steps; 0: start in the "
-            "student's"
+            "help": "start in the teacher's order, and swap two neighbours each time after this many steps; 0: start "
+            "in the student's order"
         },
     )
     hidden_size: int | None = field(
-        default=None, metadata={"help": "of a student with random weights; default: the teacher's, and its weights"}
+        default=None, metadata={"help": "for a student with random weights; default: the teacher's sizes and weights"}
     )
     intermediate_size: int | None = field(default=None, metadata={"help": "as --hidden_size"})
     num_attention_heads: int | None = field(default=None, metadata={"help": "as --hidden_size"})
-    temperature: float = field(default=2.0, metadata={"help": "of both probabilities in --objective logits or words"})
+    temperature: float = field(default=2.0, metadata={"help": "of the probabilities in --objective logits or words"})
     relation_heads: int = field(
         default=12,
-        metadata={"help": "in --objective relations, a divisor of both hidden sizes, whatever heads the models have"},
+        metadata={"help": "for --objective relations; must divide both hidden sizes, not equal the numbers of heads"},
     )
     whole_rows: bool = field(
         default=False, metadata={"help": "read documents (lines of a .txt) as they are, not sentence by sentence"}

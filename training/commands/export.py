@@ -1,4 +1,4 @@
-"""`sublayers export`: a model's folder as one that works for somebody without this package."""
+"""`sublayers export`: write a model's folder as one that works without this package."""
 
 import argparse
 from pathlib import Path
@@ -16,15 +16,15 @@ def main(argv: list[str] | None = None) -> None:
         help="with its code, for transformers (default), or as a graph for ONNX Runtime, OpenVINO or torch alone",
     )
     parser.add_argument(
-        "--int8", action="store_true", help="of onnx and openvino: linear maps in 8 bits; says what that changes"
+        "--int8", action="store_true", help="for onnx and openvino: linear maps in 8 bits; prints how much that changes"
     )
-    parser.add_argument("--texts", type=Path, metavar="FILE", help="of --int8: a text in each line, to measure this on")
+    parser.add_argument("--texts", type=Path, metavar="FILE", help="for --int8: a text in each line, to measure this")
     parser.add_argument(
         "--calibration_file",
         "--calibration-file",
         type=Path,
         metavar="FILE",
-        help="of --int8: a text in each line, to find the ranges of 8 bits; other texts than those of --texts",
+        help="for --int8: a text in each line, to calibrate the ranges of 8 bits; not those of --texts",
     )
     arguments = parser.parse_args(argv)
     if arguments.int8 and arguments.format not in ("onnx", "openvino"):

@@ -15,7 +15,7 @@ class GlueArguments:
 
     _argument_group_name: ClassVar[str] = "task, model and grid"
 
-    task_name: str = field(metadata={"help": f"{', '.join(GLUE_TASKS)}; or all of them that there are data for"})
+    task_name: str = field(metadata={"help": f"{', '.join(GLUE_TASKS)}; or all, as far as there are data"})
     model_name_or_path: str = field(metadata={"help": "model to fine-tune"})
     max_length: int = field(default=128, metadata={"help": "tokens of a text or pair; the longer text is cut first"})
     seeds: list[int] = field(default_factory=list, metadata={"help": "one run each; default: --seed"})

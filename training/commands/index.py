@@ -1,4 +1,4 @@
-"""`sublayers list`: find what there is, by order, family, head or task."""
+"""`sublayers list`: find families, recipes, converters and results by order, family, head or task."""
 
 import argparse
 import json
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
         ValueError: nothing fits.
     """
     parser = argparse.ArgumentParser(prog="sublayers list", description=__doc__)
-    parser.add_argument("order", nargs="?", help="what an order has to look like, such as 's*f*'; expanded or not")
+    parser.add_argument("order", nargs="?", help="pattern of orders, such as 's*f*', in their short or expanded form")
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--family", help="a model type, such as par_bert, or a part of it")
     parser.add_argument("--head", help="an Auto class, such as AutoModelForMaskedLM, or a part of it")

@@ -39,9 +39,9 @@ def main(argv: list[str]) -> None:
         "--memory-length", "--memory_length", type=positive, help="tokens that Transformer-XL remembers"
     )
     parser.add_argument(
-        "--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="of cache and memory"
+        "--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="in cache and memory"
     )
-    parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="of convolutions")
+    parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="kernel size of convolutions")
     parser.add_argument("--heads", type=positive, default=16, help="attention heads, and kernels of a convolution")
     parser.add_argument("--key-value-heads", "--key_value_heads", type=positive, help="default: all heads")
     parser.add_argument("--head-dim", "--head_dim", type=positive, help="default: hidden / heads")
@@ -57,9 +57,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--decide",
         action="store_true",
-        help="measure on this machine what each order takes, and what plain Transformer takes as long",
+        help="measure how long each order takes on this machine, and which plain Transformer takes as long",
     )
-    parser.add_argument("--rows", type=positive, default=1, help="of a batch, with --decide (default: 1)")
+    parser.add_argument("--rows", type=positive, default=1, help="rows of a batch, with --decide (default: 1)")
     parser.add_argument("--csv", type=Path, help="a new file for what --decide measures, a row for each order")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument(

@@ -16,9 +16,9 @@ class RunArguments(ModelArguments):
 
     _argument_group_name: ClassVar[str] = "model, tokenizer and windows"
 
-    model_type: str = field(default="sandwich_lm", metadata={"help": "family of a new model; with masks par_bert"})
+    model_type: str = field(default="sandwich_lm", metadata={"help": "family of a new model; par_bert for mlm"})
     tokenizer_model: TokenizerModel = field(
-        default="bpe", metadata={"help": "kind of tokenizer to train; with masks wordpiece"}
+        default="bpe", metadata={"help": "kind of tokenizer to train; wordpiece for mlm"}
     )
     vocabulary_file: str | None = field(
         default=None,
@@ -28,7 +28,7 @@ class RunArguments(ModelArguments):
         default="clm",
         metadata={
             "help": "causal or masked language modelling, or the latter with next-sentence prediction; "
-            "of a --model_type that is not causal mlm"
+            "default for a --model_type that is not causal: mlm"
         },
     )
     whole_word_mask: bool = field(default=False, metadata={"help": "mask whole words"})
@@ -40,7 +40,8 @@ class RunArguments(ModelArguments):
         default=None, metadata={"help": "clip the gradient of each tensor by itself; needs --optimizer adagrad"}
     )
     block_size: int = field(
-        default=512, metadata={"help": "tokens in a window, in a segment of a model with memory, or in a pair of them"}
+        default=512,
+        metadata={"help": "tokens in a window, in a segment of a model with memory, or in a pair of segments"},
     )
     context_window: int = field(
         default=0, metadata={"help": "least context of a token in evaluation; Baevski and Auli: 2560 in blocks of 3072"}
@@ -49,7 +50,7 @@ class RunArguments(ModelArguments):
         default=None, metadata={"help": "tokens in a segment in evaluation with memory; default: --block_size"}
     )
     evaluation_memory_length: int | None = field(
-        default=None, metadata={"help": "memory_length in evaluation, where every token then sees as many"}
+        default=None, metadata={"help": "memory_length in evaluation; every token then sees as many tokens"}
     )
     evaluation_clamp_length: int | None = field(default=None, metadata={"help": "clamp_length in evaluation"})
     max_train_samples: int | None = field(

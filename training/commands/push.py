@@ -14,15 +14,15 @@ def main(argv: list[str] | None = None) -> None:
 
     Raises:
         FileExistsError: the repository holds other files already, and `--overwrite` is not given.
-        ValueError: the folder holds no model of ours, or the repository is public and `--private` is given; see also
+        ValueError: the folder holds none of our models, or the repository is public and `--private` is given; see also
             `export` and `upload`.
     """
     parser = argparse.ArgumentParser(
         prog="sublayers push",
         description="Publish a model on the Hugging Face Hub, with its tokenizer, card, licence and code.",
-        epilog="Log in with `hf auth login`, or set HF_TOKEN; a token on a command line would end in its history.",
+        epilog="Log in with `hf auth login`, or set HF_TOKEN; a token on a command line stays in the shell's history.",
     )
-    parser.add_argument("folder", type=Path, help="of the model, such as the output_dir of a training command")
+    parser.add_argument("folder", type=Path, help="folder of the model, such as the output_dir of a training command")
     parser.add_argument("repository", metavar="USER/NAME", help="where to publish it; made if there is none")
     parser.add_argument("--private", action="store_true", help="make a repository that only you can see")
     parser.add_argument("--revision", metavar="BRANCH", help="default: main; made if there is none")

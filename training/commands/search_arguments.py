@@ -13,10 +13,10 @@ def add_flags(parser: argparse.ArgumentParser, output_dir: str) -> None:
         "--output_dir",
         type=Path,
         default=Path(output_dir),
-        help=f"default {output_dir}; what is done in it is not done again",
+        help=f"default {output_dir}; what is finished in it is not run again",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), default="decoder", help="of an encoder-decoder")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="a training of each order with each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="each order is trained with each seed")
     parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
     parser.add_argument("--length", type=positive, default=128, help="tokens of a sequence whose cost is counted")
     parser.epilog = (

@@ -51,9 +51,9 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
     """
     parser = argparse.ArgumentParser(prog="sublayers search random", description=__doc__, allow_abbrev=False)
     add_flags(parser, "runs/search-random")
-    parser.add_argument("--number", type=positive, default=20, help="of orders, default %(default)s")
+    parser.add_argument("--number", type=positive, default=20, help="number of orders, default %(default)s")
     parser.add_argument(
-        "--draw_seed", type=int, default=0, help="of the first order; the next ones have the next seeds"
+        "--draw_seed", type=int, default=0, help="seed of the first order; the next ones have the next seeds"
     )
     parser.add_argument(
         "--unbalanced",

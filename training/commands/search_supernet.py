@@ -88,12 +88,12 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
     """
     parser = argparse.ArgumentParser(prog="sublayers search supernet", description=__doc__, allow_abbrev=False)
     add_flags(parser, "runs/search-supernet")
-    parser.add_argument("--search_seeds", type=int, nargs="+", default=[0], help="a search with each")
+    parser.add_argument("--search_seeds", type=int, nargs="+", default=[0], help="one search with each seed")
     parser.add_argument(
-        "--search_steps", type=positive, help="of a search; default: as many as an order is trained for"
+        "--search_steps", type=positive, help="steps of a search; default: as many as an order is trained for"
     )
     parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
-    parser.add_argument("--read", choices=[*READS], default="all", help="positions: one by a classifier, for example")
+    parser.add_argument("--read", choices=[*READS], default="all", help="positions that are read; classifiers read one")
     parser.add_argument(
         "--budget", type=finite, help="what the order may cost, as a share of the cost of the one that the flags give"
     )

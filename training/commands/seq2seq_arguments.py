@@ -19,14 +19,14 @@ class Seq2SeqArguments(ModelArguments):
     _argument_group_name: ClassVar[str] = "task, model, tokenizers and generation"
 
     task: Literal["translation", "summarization", "code"] | None = field(
-        default=None, metadata={"help": "decides on the metrics; without data code"}
+        default=None, metadata={"help": "decides on the metrics; default without data: code"}
     )
     language: Literal["python", "java"] = field(
         default="python", metadata={"help": "what the targets of --task code are written in"}
     )
     model_type: str = field(default="macaron_seq2seq", metadata={"help": "family of a new model, such as iot_seq2seq"})
     target_tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "tokenizer of the targets, if it is another"}
+        default=None, metadata={"help": "tokenizer of the targets, if it differs"}
     )
     separate_vocabularies: bool = field(
         default=False, metadata={"help": "train one tokenizer for sources and one for targets"}
@@ -40,7 +40,7 @@ class Seq2SeqArguments(ModelArguments):
         },
     )
     average_checkpoints: int = field(
-        default=1, metadata={"help": "the final model is the mean of that many of the last checkpoints"}
+        default=1, metadata={"help": "the final model is the mean of this many last checkpoints"}
     )
     length_penalty: float | None = field(
         default=None, metadata={"help": "power of its length by which a beam's score is divided; a new model's: 1.0"}

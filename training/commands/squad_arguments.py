@@ -22,7 +22,8 @@ class SquadArguments:
     n_best_size: int = field(default=20, metadata={"help": "best answers to keep of each question"})
     max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
     null_score_diff_threshold: float = field(
-        default=0.0, metadata={"help": "no answer, if its score exceeds the best answer's by more; with --version_2"}
+        default=0.0,
+        metadata={"help": "predict no answer if its score exceeds the best answer's by more; with --version_2"},
     )
 
 

@@ -22,7 +22,7 @@ TOLD = {
 
 
 def find_adaptive_span(checkpoint: Any) -> Weights | None:
-    """Find the weights in a checkpoint of adaptive span, or in what is nothing but weights; None in all others."""
+    """Find the weights in a checkpoint of adaptive span, or in a dictionary of weights alone; None in all others."""
     candidates = (checkpoint, checkpoint.get("model")) if isinstance(checkpoint, dict) else ()
     found = (weights for weights in candidates if are_weights(weights) and {"key_pe", "module.key_pe"} & weights.keys())
     return next(found, None)

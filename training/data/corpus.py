@@ -37,7 +37,7 @@ class CorpusArguments:
         default=5,
         metadata={
             "help": "share of the training documents (lines of a .txt) split off from the start where there is no "
-            "validation data; of a stream that many hundred documents"
+            "validation data; of a stream, this many hundred documents"
         },
     )
 

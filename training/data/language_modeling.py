@@ -20,8 +20,8 @@ class Windows(Dataset):
     """Windows of equal length over a stream of tokens, in which every token but the first is a target exactly once.
 
     Neighbours overlap by `max(context_window, 1)` tokens, which in the later one are context only; the last window is
-    padded on the right. A context window of 0 is evaluation in blocks that share nothing but the token that predicts
-    the first target; the evaluation of Baevski and Auli (2019), section 4.3, has 2560 in blocks of 3072.
+    padded on the right. A context window of 0 is evaluation in blocks that share only the token that predicts the first
+    target; the evaluation of Baevski and Auli (2019), section 4.3, has 2560 in blocks of 3072.
 
     Args:
         tokens: whole stream, (number of tokens,).

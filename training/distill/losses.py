@@ -1,4 +1,4 @@
-"""What a student is blamed for."""
+"""The losses of a student, compared with its teacher."""
 
 import torch
 from torch.nn.functional import kl_div, mse_loss, normalize

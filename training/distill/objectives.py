@@ -101,7 +101,7 @@ class Objective(ABC):
 
 @dataclass
 class Embeddings(Objective):
-    """Of texts; a student may pool otherwise than its teacher."""
+    """Embeddings of texts; a student may pool otherwise than its teacher."""
 
     def __post_init__(self):
         self.pooling = self.pooling or self.teacher.pooling
@@ -130,7 +130,7 @@ class Embeddings(Objective):
 
 @dataclass
 class Logits(Objective):
-    """Of a classifier or reranker."""
+    """Logits of a classifier or reranker."""
 
     head = CLASSIFIER
     by_sentence = False
@@ -165,7 +165,7 @@ class Logits(Objective):
 
 @dataclass
 class OfTokens(Objective):
-    """What every token has; answers in 16 bits take half the room, and differ by rounding from the teacher's."""
+    """Answers for every token; in 16 bits they take half the room, and differ by rounding from the teacher's."""
 
     dtype = np.float16
 
@@ -218,7 +218,7 @@ class States(OfTokens):
 
 @dataclass
 class Relations(OfTokens):
-    """Of tokens in the last self-attention, see `relation_loss`; nothing behind its queries, keys and values learns.
+    """Relations of tokens in the last self-attention, see `relation_loss`; nothing after its three maps learns.
 
     Raises:
         ValueError: there is no self-attention, or a width that the relation heads do not divide.
@@ -263,7 +263,7 @@ class Relations(OfTokens):
 
 @dataclass
 class Words(Objective):
-    """Of which some are masked; of the teacher's answers the states are kept from which its decoder makes logits.
+    """Masked words; of the teacher's answers, the states from which its decoder makes logits are kept.
 
     Raises:
         ValueError: the teacher is no BERT, or its tokenizer has no [MASK].

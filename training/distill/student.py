@@ -62,7 +62,7 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
 
 
 def nearest_order(places: Sequence[int | None], teacher_order: str) -> str:
-    """Order sublayers as the teacher has those that they come from; new ones come last."""
+    """Order sublayers as their origins are ordered in the teacher; new ones come last."""
     taken = sorted(place for place in places if place is not None)
     return "".join(expand(teacher_order)[place] for place in taken) + "f" * places.count(None)
 
@@ -71,8 +71,9 @@ def nearest_order(places: Sequence[int | None], teacher_order: str) -> str:
 def take_over(teacher: ReorderedBertPreTrainedModel, order: str, layers: Sequence[int] | None = None) -> Student:
     """Make a student of the teacher's own sublayers, see `choose_sublayers`.
 
-    In the order that it starts in, new sublayers change nothing: their output map is zero. Behind a post-norm, whose
-    gain and bias go to the last of them, since a norm leaves alone only what is normal already.
+    In the order that it starts in, new sublayers change nothing: their output map is zero. With post-norm, the last of
+    them takes over the gain and bias of the norm before them, since a norm without these leaves normalised states as
+    they are.
 
     Raises:
         ValueError: what `choose_sublayers` refuses, or a teacher whose sublayers depend on their neighbours.

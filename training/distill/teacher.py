@@ -173,7 +173,7 @@ def answer(model: Any, inputs: Mapping[str, torch.Tensor], pooling: Pooling | No
 
 
 def hash_weights(model: PreTrainedModel) -> str:
-    """Compute a number that models have in common whose weights are the same."""
+    """Hash a model's weights: models with the same weights have the same hash."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
@@ -181,7 +181,7 @@ def hash_weights(model: PreTrainedModel) -> str:
 
 
 def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Compute a number that tokenizers have in common whose tokens have the same ids."""
+    """Hash a tokenizer's vocabulary: tokenizers with the same ids for the same tokens have the same hash."""
     return hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
 
 

@@ -68,7 +68,7 @@ def mask_words(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
 
 
 def hash_rows(rows: Dataset) -> str:
-    """Compute a number that rows of the same tokens have in common."""
+    """Hash the tokens of rows."""
     digest = hashlib.sha256()
     for table in rows.with_format("arrow").iter(batch_size=1000):
         ids = table["input_ids"].combine_chunks()

@@ -42,7 +42,7 @@ TRACED, CHECKED = (2, 8), ((1, 1), (3, 7), (4, 32))
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep from the user what exporters and quantisers say to those who write them."""
+    """Hide what exporters and quantisers tell their developers."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

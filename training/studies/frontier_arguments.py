@@ -28,22 +28,22 @@ class FrontierArguments:
         default=None, metadata={"help": "rows with sentence1, sentence2 and label, such as the test data of STS-B"}
     )
     squad_file: str | None = field(
-        default=None, metadata={"help": "for each question of it, its paragraph is searched among all"}
+        default=None, metadata={"help": "for each of its questions, the paragraph is searched among all"}
     )
     max_questions: int = field(default=1000, metadata={"help": "questions of --squad_file that are asked"})
     glue_dir: str | None = field(default=None, metadata={"help": "folder with one for each task, as sublayers glue's"})
     glue_tasks: list[str] = field(default_factory=list, metadata={"help": "tasks to fine-tune students on"})
     glue_students: list[str] = field(
-        default_factory=list, metadata={"help": "those that are fine-tuned; default: all, and the teacher"}
+        default_factory=list, metadata={"help": "students to fine-tune; default: all, and the teacher"}
     )
     glue_seeds: list[int] = field(
         default_factory=lambda: [0, 1, 2, 3, 4],
         metadata={"help": "one fine-tuning each, of the student of the first seed"},
     )
     glue_flags: str = field(default="", metadata={"help": "flags of sublayers glue"})
-    batch_sizes: list[int] = field(default_factory=lambda: [1, 32], metadata={"help": "texts at once, that are timed"})
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 32], metadata={"help": "texts that are encoded at once"})
     timed_texts: int = field(default=64, metadata={"help": "texts that are timed in one round"})
-    rounds: int = field(default=9, metadata={"help": "of all encoders in turn"})
+    rounds: int = field(default=9, metadata={"help": "rounds of timing all encoders in turn"})
 
 
 FLAGS = (FrontierArguments, CorpusArguments)

@@ -1,4 +1,4 @@
-"""`sublayers study orders`: what the order of its sublayers does to what a trained encoder-decoder writes."""
+"""`sublayers study orders`: how the order of sublayers changes what a trained encoder-decoder writes."""
 
 from collections import Counter
 from collections.abc import Callable

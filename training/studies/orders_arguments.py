@@ -20,7 +20,7 @@ class StudyOrdersArguments:
     split: Literal["validation", "test"] = field(default="validation", metadata={"help": "which pairs are written"})
     output_dir: str = field(default="runs/study-orders", metadata={"help": "new or empty folder"})
     orders: list[str] | None = field(
-        default=None, metadata={"help": "decoder orders that a model is forced into that has but one, such as fsc csf"}
+        default=None, metadata={"help": "decoder orders to force on a model that has only one, such as fsc csf"}
     )
     ensemble: bool = field(default=False, metadata={"help": "let the first model, the first two, ... write together"})
     checkpoints: bool = field(default=False, metadata={"help": "score every checkpoint in the models' folders, too"})

@@ -74,7 +74,7 @@ class TrainerArguments(TrainingArguments):
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Let the main process go before the others, but none before all have come here.
+        """Let the main process go before the others, once all have come here.
 
         So a slower process does not find the files of a faster one in an output folder that ought to be empty.
         """

@@ -1,4 +1,4 @@
-"""A model's folder as one that works for somebody without this package."""
+"""A model's folder as one that works without this package."""
 
 import shutil
 from pathlib import Path

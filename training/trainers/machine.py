@@ -1,4 +1,4 @@
-"""On what a run was made."""
+"""The machine and the software of a run."""
 
 import platform
 import re
@@ -14,7 +14,7 @@ PACKAGES = ("torch", "transformers", "x-transformers")
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Say on what, with what and when something was measured."""
+    """Describe the machine, the software and the date of a measurement."""
     cpuinfo = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else "")
     return {

@@ -27,7 +27,7 @@ class PublishingTrainer(Trainer):
     """A Trainer that leaves publishing to the end of the command, when there are scores and a card to publish."""
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing for a model of ours; `publish` will."""
+        """Do nothing for a model of this package: `publish` uploads it."""
         return None if isinstance(self.model, SublayersPreTrainedModel) else super().push_to_hub(*args, **kwargs)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
@@ -141,7 +141,7 @@ def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], **a
 
 
 def summary(metrics: dict[str, Any], names: Iterable[str]) -> str:
-    """Write those metrics that there are in a line."""
+    """Write those of the metrics that exist in a line."""
     return ", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
 
 

@@ -47,7 +47,7 @@ class StreamTrainer(ResumableTrainer):
         return SequentialSampler(eval_dataset)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Divide the text among the rows of all processes, after what each has to read to remember as the whole."""
+        """Divide the text among the rows of all processes; each first reads what its memory would hold of the text."""
         text: Any = eval_dataset or self.eval_dataset
         rows = self.args.eval_batch_size * self.args.world_size
         return super().get_eval_dataloader(text.divide(rows, self.reach(text.length)))
