@@ -76,7 +76,7 @@ def test_the_card_of_every_head_is_sound_and_its_code_runs(tmp_path, monkeypatch
     text = (tmp_path / "mine" / "README.md").read_text()
     assert_sound(text)
     assert f"{model.num_parameters():,} parameters" in text
-    assert "Nothing is recorded" in text
+    assert "How these weights were made is not recorded" in text
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 2
     monkeypatch.chdir(tmp_path)
