@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import product
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,6 +66,21 @@ class ResumableTrainer(PublishingTrainer):
             _adopt_counts(self.args, resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
 
+    def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
+        """Make the optimizer that the flags name."""
+        with _reading_flags("optim"):
+            return super().create_optimizer(*args, **kwargs)
+
+    def create_scheduler(self, num_training_steps: int, *args, **kwargs) -> Any:
+        """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
+        with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
+            schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
+            steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
+            for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
+                if not isfinite(share(step)):
+                    raise ArithmeticError(f"{share(step)} at step {step}")
+            return schedule
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, and report the mean loss of all steps; losses have to be finite."""
         if "train_loss" in logs:
@@ -103,6 +119,10 @@ class ResumableTrainer(PublishingTrainer):
                 "was started with"
             ) from error
 
+    def _determine_best_metric(self, *args, **kwargs) -> bool:
+        with _reading_flags("metric_for_best_model"):
+            return super()._determine_best_metric(*args, **kwargs)
+
     def _run_epoch(self, *args, **kwargs) -> None:
         # the Trainer stops after a step only, so a training that is complete would get one more
         if self.state.global_step < self.state.max_steps:
@@ -139,6 +159,16 @@ def _adopt_counts(args: TrainingArguments, checkpoint: str) -> None:
     for name in ("logging_steps", "eval_steps", "save_steps"):
         if 0 < (getattr(args, name) or 0) < 1:
             setattr(args, name, getattr(state, name))
+
+
+@contextmanager
+def _reading_flags(names: str) -> Iterator[None]:
+    try:
+        yield
+    except (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError) as error:
+        # the Trainer hands on what these say as it is
+        said = " ".join(str(error).split())
+        raise ValueError(f"--{names} cannot be followed ({type(error).__name__}: {said}); give other values") from error
 
 
 @contextmanager
