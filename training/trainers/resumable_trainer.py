@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import product
 from math import isfinite, isnan, nan
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
@@ -32,9 +33,10 @@ class LossCallback(TrainerCallback):
             # what another Trainer saved does not tell them
             unknown = {"logged": nan, "not_logged": 0.0, "logged_step": state.global_step}
             losses = state.stateful_callbacks.get(LOSSES, unknown)
-            self.trainer._total_loss_scalar = losses["logged"]
-            self.trainer._tr_loss += losses["not_logged"]
-            self.trainer._globalstep_last_logged = losses["logged_step"]
+            with _reading_checkpoint("the checkpoint"):
+                self.trainer._total_loss_scalar = float(losses["logged"])
+                self.trainer._tr_loss += losses["not_logged"]
+                self.trainer._globalstep_last_logged = int(losses["logged_step"])
 
 
 class EpochCallback(TrainerCallback):
@@ -119,6 +121,18 @@ class ResumableTrainer(PublishingTrainer):
                 "was started with"
             ) from error
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _reading_checkpoint(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _reading_checkpoint(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+    def _load_callback_state(self) -> None:
+        with _reading_checkpoint("the checkpoint"):
+            super()._load_callback_state()
+
     def _determine_best_metric(self, *args, **kwargs) -> bool:
         with _reading_flags("metric_for_best_model"):
             return super()._determine_best_metric(*args, **kwargs)
@@ -169,6 +183,26 @@ def _reading_flags(names: str) -> Iterator[None]:
         # the Trainer hands on what these say as it is
         said = " ".join(str(error).split())
         raise ValueError(f"--{names} cannot be followed ({type(error).__name__}: {said}); give other values") from error
+
+
+@contextmanager
+def _reading_checkpoint(checkpoint: str | None) -> Iterator[None]:
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        UnpicklingError,
+        ValueError,
+    ) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"{checkpoint} does not hold what this run has saved ({type(error).__name__}: {said}); continue from "
+            "another checkpoint"
+        ) from error
 
 
 @contextmanager
