@@ -62,8 +62,8 @@ def check_value(name: str, value: Any) -> None:
         raise ValueError(f"dtype={value!r} is unknown here; choose from {', '.join(DTYPES)}")
     # transformers only warns of special tokens that are out of range
     if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("_token_id"):
-        low, high = (0, 1) if name.endswith(SHARES) else (int(name.endswith(COUNTS)), LARGEST)
-        low = LEAST_EPS if name.endswith("_eps") else low
+        least = LEAST_EPS if name.endswith("_eps") else int(name.endswith(COUNTS))
+        low, high = (0, 1) if name.endswith(SHARES) else (least, LARGEST)
         if not low <= value <= high:
             raise ValueError(f"{name}={value} is out of range; give a number from {low} to {high}")
 

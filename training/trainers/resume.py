@@ -133,7 +133,8 @@ def _check_processes(checkpoint: Path, number: int) -> None:
 
 def _read_state(path: Path) -> None:
     state = vars(TrainerState.load_from_json(str(path)))
-    validate_typed_dict(State, {name: state[name] for name in State.__annotations__})
+    known = {name: state[name] for name in State.__annotations__}
+    validate_typed_dict(State, known)  # type: ignore[type-var]
     if state["global_step"] < 1:
         raise ValueError(f"{path} has no steps")
 
