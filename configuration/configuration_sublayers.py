@@ -13,74 +13,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 from huggingface_hub.dataclasses import strict as strict_dataclass
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
-from transformers.modeling_rope_utils import RopeParameters
 
 from sublayers.configuration.alphabet import ALPHABET, Sizes
+from sublayers.configuration.field_values import check_value
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
-# how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more. None is
-# larger than LARGEST, beyond which states overflow
-COUNTS = (
-    "_size",
-    "_heads",
-    "_dim",
-    "_softcapping",
-    "_position_embeddings",
-    "_blocks",
-    "_factor",
-    "_span",
-    "_window",
-    "_theta",
-)
-SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share", "initializer_range")
-LARGEST = 10**9
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
-# the kinds of scaling that are tried here
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
-# the least and the largest values of their parameters; all others are 0 or more. Below, formulas divide by 0
-ROPE_RANGES = {
-    "factor": (1, LARGEST),
-    "attention_factor": (0, LARGEST),
-    "partial_rotary_factor": (0, 1),
-    "rope_theta": (1.01, math.inf),
-    "original_max_position_embeddings": (1, math.inf),
-    "low_freq_factor": (0.01, math.inf),
-    "high_freq_factor": (0.01, math.inf),
-}
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Config = TypeVar("Config", bound=PreTrainedConfig)
-
-
-def check_value(name: str, value: Any) -> None:
-    """Check the value of a field by the field's name.
-
-    Raises:
-        ValueError: a number out of range, an unknown activation, an empty list of end tokens, or parameters that rotary
-            positions do not have.
-    """
-    if name == "rope_parameters":
-        _check_rope(value)
-    if name.endswith("_act") and value not in (None, *ACT2FN):
-        raise ValueError(f"{name}={value!r} is unknown; choose from {', '.join(ACT2FN)}")
-    if name == "eos_token_id" and value == []:
-        raise ValueError("eos_token_id=[] names no token; give one or more, or None")
-    # transformers only warns of special tokens that are out of range
-    if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("_token_id"):
-        low, high = (0, 1) if name.endswith(SHARES) else (int(name.endswith(COUNTS)), LARGEST)
-        if not low <= value <= high:
-            raise ValueError(f"{name}={value} is out of range; give a number from {low} to {high}")
-
-
-def _check_rope(parameters: dict[str, Any] | None) -> None:
-    if (kind := (parameters or {}).get("rope_type", "default")) not in ROPE_TYPES:
-        raise ValueError(f"rope_type={kind!r} is unknown here; choose from {', '.join(ROPE_TYPES)}")
-    for name, value in (parameters or {}).items():
-        if name not in RopeParameters.__annotations__:
-            raise ValueError(f"rope_parameters={parameters} hold {name!r}, which rotary positions do not have")
-        low, high = ROPE_RANGES.get(name, (0, math.inf))
-        is_number = isinstance(value, int | float) and low <= value <= high and value != math.inf
-        if not (is_number or name == "rope_type" or (value is None and name != "factor")):
-            raise ValueError(f"rope_parameters hold {name}={value!r}; give a finite number from {low} to {high}")
 
 
 def strict(config_class: type[Config]) -> type[Config]:
@@ -184,6 +124,14 @@ class SublayersConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
     # where a folder has its code; trl reads it unguarded
     auto_map: dict[str, Any] = field(default_factory=dict)
+    # the base class names their types in quotes, which are not checked
+    architectures: list[str] | None = None
+    output_hidden_states: bool | None = False
+    return_dict: bool | None = True
+    is_encoder_decoder: bool = False
+    id2label: dict[int, str] | dict[str, str] | None = None
+    label2id: dict[str, int] | dict[str, str] | None = None
+    problem_type: ProblemType | None = None
 
     def __post_init__(self, **kwargs):
         names = [f.name for f in fields(self)]
@@ -205,7 +153,7 @@ class SublayersConfig(PreTrainedConfig):
     def __setattr__(self, name, value):
         if name in self.order_fields:
             value = [compact(order) for order in value] if isinstance(value, list) else compact(value)
-        elif name in self.__dataclass_fields__:
+        elif name in self.__dataclass_fields__ or name == "num_labels":
             check_value(name, value)
         if name == "rope_parameters" and isinstance(value, dict):
             # transformers completes it in place

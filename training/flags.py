@@ -56,7 +56,7 @@ def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> 
     _, unknown = parser.parse_known_args(argv)
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
-        known = [f.name for dataclass_type in dataclass_types for f in fields(dataclass_type)]
+        known = [f.name for dataclass_type in dataclass_types for f in fields(dataclass_type) if f.init]
         raise ValueError(f"unknown option {name!r}{nearest(name, known)}")
     return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
 
@@ -150,12 +150,15 @@ def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
         known: the values that each of them can have.
 
     Raises:
-        ValueError: another value.
+        ValueError: another value, or none.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in known:
         parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
-    given = given_flags(parser.parse_known_args(argv)[0])
+    try:
+        given = given_flags(parser.parse_known_args(argv)[0])
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from error
     for name, value in given.items():
         if value not in known[name]:
             raise ValueError(f"unknown {name} {value!r}; choose from {', '.join(known[name])}")

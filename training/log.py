@@ -62,8 +62,9 @@ def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
     settings = json.loads(json.dumps(settings))
     if begun := log.events(kind):
         before = {name: value for name, value in begun[0].items() if name != "kind"}
-        if before != settings:
-            name = next(name for name in {**before, **settings} if before.get(name) != settings.get(name))
+        # a flag that only one of two versions has may be None in the other
+        if names := [name for name in {**before, **settings} if before.get(name) != settings.get(name)]:
+            name = names[0]
             raise FileExistsError(
                 f"{folder} is a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; choose another "
                 "--output_dir, or go on with the same flags"

@@ -23,6 +23,8 @@ OTHERS += ["memory_length", "clamp_length", "span_loss"]
 OTHERS += ["gumbel_temperature_min", "gumbel_temperature_decay", "diversity_weight", "sharpness_weight"]
 SIZES += ["attn_logit_softcapping", "final_logit_softcapping", "local_rope_theta"]
 OUT_OF_RANGE = dict.fromkeys(SIZES, (0, -1)) | dict.fromkeys(SHARES, (-0.1, 1.1)) | dict.fromkeys(OTHERS, (-1,))
+# what 32 bits round to 0
+OUT_OF_RANGE["layer_norm_eps"] = (-1, 0, 1e-46)
 
 
 def own_fields(config_class):
@@ -39,7 +41,7 @@ def test_numbers_are_finite_and_in_range(family):
         integer = "float" not in str(config_class.__dataclass_fields__[name].type)
         for value in (*OUT_OF_RANGE[name], 10**9 + 1, *([] if integer else [math.nan, math.inf, -math.inf])):
             value = value if integer else float(value)
-            sentence = f"^{re.escape(f'{name}={value} is out of range; give a number from')} [01] to 1(0{{9}})?$"
+            sentence = f"^{re.escape(f'{name}={value} is out of range; give a number from')} (0|1|1e-30) to 1(0{{9}})?$"
             with pytest.raises(ValueError, match=sentence):
                 small(config_class, **{name: value})
             with pytest.raises(ValueError, match=sentence):
@@ -54,6 +56,14 @@ def test_numbers_are_finite_and_in_range(family):
         ("hidden_act", "gelou", "^hidden_act='gelou' is unknown; choose from .*gelu, .*relu"),
         ("pre_attention_act", "", "^pre_attention_act='' is unknown; choose from "),
         ("eos_token_id", [], r"^eos_token_id=\[\] names no token; give one or more, or None$"),
+        ("dtype", "rotary", "^dtype='rotary' is unknown here; choose from float16, bfloat16, float32, float64$"),
+        ("num_labels", "2", "^num_labels='2' does not fit; give a number from 1 to 1000000$"),
+        ("num_labels", 10**9, "^num_labels=1000000000 does not fit; give a number from 1 to 1000000$"),
+        ("id2label", {}, "^id2label={} does not number its labels 0, 1, 2 and so on; do so, or leave it out$"),
+        ("id2label", {"0": "no", "2": "yes"}, "^id2label={'0': 'no', '2': 'yes'} does not number its labels 0, 1, 2"),
+        ("id2label", ["no", "yes"], r"^id2label=\['no', 'yes'\] does not fit; give dict"),
+        ("problem_type", "ranking", "^problem_type='ranking' does not fit; give .*'regression', 'single_label"),
+        ("output_hidden_states", 0.5, "^output_hidden_states=0.5 does not fit; give bool"),
         ("norm_position", "middle", r"^norm_position='middle' does not fit; give Literal\['pre', 'post'\]$"),
         ("hidden_size", "32", "^hidden_size='32' does not fit; give int$"),
         ("dropout", None, "^dropout=None does not fit; give float | int$"),

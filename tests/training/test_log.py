@@ -32,6 +32,8 @@ def test_a_search_goes_on_with_its_own_settings_only(tmp_path):
         open_log(tmp_path, "search", {**SETTINGS, "letters": "scf"})
     with pytest.raises(FileExistsError, match=r"is a search with budget None, not 0\.5"):
         open_log(tmp_path, "search", {**SETTINGS, "budget": 0.5})
+    # such as a flag that a newer version has
+    assert len(open_log(tmp_path, "search", {**SETTINGS, "budget": None}).events("run")) == 1
 
 
 def test_other_folders_are_left_alone(tmp_path):

@@ -16,7 +16,9 @@ RANGES = dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"
 RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (1, inf))
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
-RANGES |= {"label_smoothing_factor": (0, 1)}
+RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
+# what the Trainer takes as JSON, and any other text as it is
+MAPPINGS = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs")
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
@@ -54,6 +56,8 @@ class TrainerArguments(TrainingArguments):
         nargs="?",
         const="true",
     )
+    # every command knows its own
+    label_names: list[str] | None = field(default=None, init=False)
 
     def __post_init__(self):
         for name, (low, high) in RANGES.items():
@@ -71,6 +75,9 @@ class TrainerArguments(TrainingArguments):
         except (AttributeError, LookupError, TypeError) as error:
             # of flags that are given as JSON
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
+        for name in MAPPINGS:
+            if isinstance(value := getattr(self, name), str):
+                raise ValueError(f"--{name}={value} maps nothing; give JSON such as '{{\"power\": 2}}'")
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:

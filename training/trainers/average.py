@@ -49,7 +49,8 @@ def average_checkpoints(folders: Sequence[str | Path], progress: bool = False) -
                         f"{name} is {tuple(other.shape)} in {folder} but {tuple(tensor.shape)} in {last_folder}; "
                         "average checkpoints of one model"
                     )
-                total += other
+                # torch adds no numbers of 8 bits to others
+                total += other.double()
             average[name] = (total / len(folders)).to(tensor.dtype)
     return average
 

@@ -3,8 +3,10 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import product
 from math import isfinite, isnan, nan
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
@@ -31,9 +33,10 @@ class LossCallback(TrainerCallback):
             # what another Trainer saved does not tell them
             unknown = {"logged": nan, "not_logged": 0.0, "logged_step": state.global_step}
             losses = state.stateful_callbacks.get(LOSSES, unknown)
-            self.trainer._total_loss_scalar = losses["logged"]
-            self.trainer._tr_loss += losses["not_logged"]
-            self.trainer._globalstep_last_logged = losses["logged_step"]
+            with _reading_checkpoint("the checkpoint"):
+                self.trainer._total_loss_scalar = float(losses["logged"])
+                self.trainer._tr_loss += losses["not_logged"]
+                self.trainer._globalstep_last_logged = int(losses["logged_step"])
 
 
 class EpochCallback(TrainerCallback):
@@ -64,6 +67,21 @@ class ResumableTrainer(PublishingTrainer):
         if resume_from_checkpoint:
             _adopt_counts(self.args, resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
+        """Make the optimizer that the flags name."""
+        with _reading_flags("optim"):
+            return super().create_optimizer(*args, **kwargs)
+
+    def create_scheduler(self, num_training_steps: int, *args, **kwargs) -> Any:
+        """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
+        with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
+            schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
+            steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
+            for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
+                if not isfinite(share(step)):
+                    raise ArithmeticError(f"{share(step)} at step {step}")
+            return schedule
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, and report the mean loss of all steps; losses have to be finite."""
@@ -103,6 +121,22 @@ class ResumableTrainer(PublishingTrainer):
                 "was started with"
             ) from error
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _reading_checkpoint(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _reading_checkpoint(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+    def _load_callback_state(self) -> None:
+        with _reading_checkpoint("the checkpoint"):
+            super()._load_callback_state()
+
+    def _determine_best_metric(self, *args, **kwargs) -> bool:
+        with _reading_flags("metric_for_best_model"):
+            return super()._determine_best_metric(*args, **kwargs)
+
     def _run_epoch(self, *args, **kwargs) -> None:
         # the Trainer stops after a step only, so a training that is complete would get one more
         if self.state.global_step < self.state.max_steps:
@@ -139,6 +173,36 @@ def _adopt_counts(args: TrainingArguments, checkpoint: str) -> None:
     for name in ("logging_steps", "eval_steps", "save_steps"):
         if 0 < (getattr(args, name) or 0) < 1:
             setattr(args, name, getattr(state, name))
+
+
+@contextmanager
+def _reading_flags(names: str) -> Iterator[None]:
+    try:
+        yield
+    except (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError) as error:
+        # the Trainer hands on what these say as it is
+        said = " ".join(str(error).split())
+        raise ValueError(f"--{names} cannot be followed ({type(error).__name__}: {said}); give other values") from error
+
+
+@contextmanager
+def _reading_checkpoint(checkpoint: str | None) -> Iterator[None]:
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        UnpicklingError,
+        ValueError,
+    ) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"{checkpoint} does not hold what this run has saved ({type(error).__name__}: {said}); continue from "
+            "another checkpoint"
+        ) from error
 
 
 @contextmanager

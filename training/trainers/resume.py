@@ -3,9 +3,10 @@
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from zipfile import ZipFile
 
+from huggingface_hub.dataclasses import validate_typed_dict
 from safetensors import safe_open
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -18,6 +19,25 @@ from sublayers.training.folders import refuse_to_overwrite
 # what a checkpoint has, and what a run needs besides to go on from it; the Trainer writes its state last
 NEEDED = (TRAINER_STATE_NAME, "config.json", "*.safetensors")
 NEEDED_TO_RESUME = (*NEEDED, "optimizer*", "scheduler*", "rng_state*")
+
+
+class State(TypedDict, total=False):
+    """What the Trainer reads of its state, each as it writes it."""
+
+    epoch: float | int | None
+    global_step: int
+    max_steps: int
+    num_train_epochs: int
+    logging_steps: float | int
+    eval_steps: float | int | None
+    save_steps: float | int
+    train_batch_size: int | None
+    total_flos: float | int
+    log_history: list[dict[str, float | int]]
+    best_metric: float | int | None
+    best_global_step: int | None
+    best_model_checkpoint: str | None
+    stateful_callbacks: dict[str, Any]
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
@@ -112,7 +132,10 @@ def _check_processes(checkpoint: Path, number: int) -> None:
 
 
 def _read_state(path: Path) -> None:
-    if TrainerState.load_from_json(str(path)).global_step < 1:
+    state = vars(TrainerState.load_from_json(str(path)))
+    known = {name: state[name] for name in State.__annotations__}
+    validate_typed_dict(State, known)  # type: ignore[type-var]
+    if state["global_step"] < 1:
         raise ValueError(f"{path} has no steps")
 
 

@@ -42,9 +42,9 @@ def check_unchanged(config: PreTrainedConfig, flags: dict[str, Any], checkpoint:
     saved = load(AutoConfig, checkpoint)
     for name in flags:
         # the Trainer would load what fits and leave the rest random
-        if getattr(config, name) != getattr(saved, name):
+        if getattr(config, name) != (found := getattr(saved, name, None)):
             raise ValueError(
-                f"{checkpoint} has {name}={getattr(saved, name)!r}, not {getattr(config, name)!r}; "
+                f"{checkpoint} has {name}={found!r}, not {getattr(config, name)!r}; "
                 "continue with the flags that the run was started with"
             )
 

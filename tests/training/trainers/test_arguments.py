@@ -3,12 +3,14 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given, settings, strategies as st
 
 from sublayers import PARBertConfig
 from sublayers.training.commands.pretrain_arguments import RunArguments
-from sublayers.training.flags import config_flags, parse_flags
+from sublayers.training.flags import config_flags, deciding_flags, parse_flags
 from sublayers.training.trainers.arguments import TrainerArguments
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 FLAGS = [TrainerArguments, RunArguments, config_flags(PARBertConfig, RunArguments)]
 
@@ -27,6 +29,7 @@ def read(**flags):
         **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (0, -1)),
         **dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (-1,)),
         **dict.fromkeys(("num_train_epochs", "max_grad_norm", "weight_decay", "warmup_steps"), (-1,)),
+        "neftune_noise_alpha": (-0.5,),
     }.items(),
 )
 def test_numbers_that_train_nothing_are_one_sentence(name, values):
@@ -48,6 +51,49 @@ def test_numbers_are_finite():
             with pytest.raises(ValueError, match=f"^argument --{name}[^:]*: '{value}' is not a finite number$"):
                 read(**{name: value})
     assert read(learning_rate="1e-3", dropout=".5")[0].learning_rate == 1e-3
+
+
+def test_flags_that_take_json_take_nothing_else():
+    for name in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+        with pytest.raises(
+            ValueError, match=r"^--(lr_scheduler|activation_checkpointing)_kwargs=2 maps nothing; give "
+        ):
+            read(**{name: 2})
+    assert read(lr_scheduler_kwargs='{"power": 2}')[0].lr_scheduler_kwargs == {"power": 2}
+
+
+def test_labels_are_no_flag():
+    with pytest.raises(ValueError, match=r"^unknown option 'label_names'"):
+        read(label_names="labels")
+
+
+@pytest.mark.parametrize("argv", [["--model_type"], ["--objective", "clm", "--model_type", "--seed", "1"]])
+def test_a_flag_without_its_value_is_one_sentence(argv):
+    with pytest.raises(ValueError, match=r"^argument --model_type/--model-type: expected one argument$"):
+        deciding_flags(argv, model_type=["par_bert"], objective=["clm"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        # the last step would divide by the steps behind the warm-up
+        ({"lr_scheduler_type": "polynomial", "warmup_steps": 1}, "ZeroDivisionError: division by zero"),
+        ({"lr_scheduler_kwargs": '{"powder": 2}'}, "TypeError: .*'powder'"),
+        ({"lr_scheduler_type": "inverse_sqrt", "lr_scheduler_kwargs": '{"timescale": 0}'}, "ZeroDivisionError: .*"),
+    ],
+)
+def test_a_schedule_that_does_not_do_is_one_sentence(flags, sentence):
+    args, _, _ = read(max_steps=1, **flags)
+    trainer = ResumableTrainer(model=torch.nn.Linear(2, 2), args=args)
+    optimizer = trainer.create_optimizer()
+    remedy = "; give other values$"
+    with pytest.raises(ValueError, match=rf"^--lr_scheduler_type and .* cannot be followed \({sentence}\){remedy}"):
+        trainer.create_scheduler(1, optimizer)
+    args.metric_for_best_model = "f1"
+    with pytest.raises(
+        ValueError, match=r"^--metric_for_best_model cannot be followed .*'eval_f1', which is not found"
+    ):
+        trainer._determine_best_metric({"eval_loss": 1.0}, None)
 
 
 NAMES = [name for kind in FLAGS for name in kind.__dataclass_fields__ if not name.startswith(("_", "output_dir"))]

@@ -46,6 +46,15 @@ def test_is_the_mean_of_all_floating_point_weights_and_the_last_of_all_others(tm
     assert torch.equal(average["mask"], torch.tensor([True]))
 
 
+def test_weights_of_8_bits_have_a_mean(tmp_path):
+    bits = {"a.bias": torch.ones(5).to(torch.float8_e4m3fn)}
+    folders = [
+        saved(tmp_path / "bits", weights(0) | bits),
+        saved(tmp_path / "ones", weights(1, **{"a.bias": -bits["a.bias"].float()})),
+    ]
+    assert average_checkpoints(folders)["a.bias"].tolist() == [0] * 5
+
+
 def test_the_mean_of_one_is_that_one_and_large_numbers_do_not_overflow(tmp_path):
     huge = torch.full((2,), 3e38)
     folders = [saved(tmp_path / str(n), {"w": huge}) for n in range(4)]

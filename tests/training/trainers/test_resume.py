@@ -322,3 +322,42 @@ def test_a_checkpoint_of_another_model_is_refused(commands, tmp_path, capsys):
     PARBertForQuestionAnswering(wide).save_pretrained(tmp_path / "model")
     flags = [*commands["squad"], "--output_dir", str(tmp_path / "out"), "--resume_from_checkpoint"]
     assert "checkpoint-1 are not of this model; continue with the flags" in refusal(flags, capsys)
+
+
+# a scheduler of another kind, as well as what is none
+OTHERS = [{}, {"a": 1}, [1], None, torch.zeros(2)]
+PARTS = {
+    "optimizer.pt": [*OTHERS, {"state": {}, "param_groups": []}],
+    "scheduler.pt": OTHERS,
+    "rng_state.pth": [*OTHERS, {"python": 1, "numpy": 2, "cpu": 3}],
+}
+STATES = [
+    {"stateful_callbacks": [1]},
+    {"log_history": 5},
+    {"log_history": [1]},
+    {"global_step": "7"},
+    {"train_batch_size": "6"},
+    {"max_steps": None},
+]
+
+
+def test_a_checkpoint_that_holds_something_else_is_one_sentence(commands, tmp_path, capsys):
+    flags = [*commands["pretrain"], "--output_dir", str(tmp_path / "out")]
+    cli.main(flags)
+    part = tmp_path / "out" / "checkpoint-4"
+    resume = [*flags, "--resume_from_checkpoint", str(part)]
+    for name, others in PARTS.items():
+        whole = (part / name).read_bytes()
+        for other in others:
+            torch.save(other, part / name)
+            assert f"{part} does not hold what this run has saved (" in refusal(resume, capsys)
+        (part / name).write_bytes(whole)
+    whole = json.loads((part / "trainer_state.json").read_text())
+    for change in STATES:
+        (part / "trainer_state.json").write_text(json.dumps(whole | change))
+        assert find_fault(part).startswith(f"{part} is no complete checkpoint, for its trainer_state.json is damaged")
+    kept = {**whole["stateful_callbacks"], "losses": {"logged": "much", "not_logged": 0.0, "logged_step": 4}}
+    (part / "trainer_state.json").write_text(json.dumps(whole | {"stateful_callbacks": kept}))
+    assert "the checkpoint does not hold what this run has saved (" in refusal(resume, capsys)
+    (part / "trainer_state.json").write_text(json.dumps(whole))
+    cli.main(resume)
