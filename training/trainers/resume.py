@@ -33,7 +33,7 @@ class State(TypedDict, total=False):
     save_steps: float | int
     train_batch_size: int | None
     total_flos: float | int
-    log_history: list[dict[str, float | int]]
+    log_history: list[dict[str, Any]]
     best_metric: float | int | None
     best_global_step: int | None
     best_model_checkpoint: str | None
