@@ -104,9 +104,17 @@ def test_what_is_no_model_of_ours_is_refused(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         export(tmp_path, tmp_path / "exported")
     config = json.loads((trained / "config.json").read_text())
-    for named in (3, [3], [["x"]], {"x": 1}, None):
+    foreign, unfit = "trained holds .* of type 'par_bert', no model of this package", "^architectures=.* does not fit"
+    for named, said in (
+        (3, unfit),
+        ([3], unfit),
+        ([["x"]], unfit),
+        ({"x": 1}, unfit),
+        (["X"], foreign),
+        (None, foreign),
+    ):
         (trained / "config.json").write_text(json.dumps(config | {"architectures": named}))
-        with pytest.raises(ValueError, match=r"trained holds .* of type 'par_bert', no model of this package"):
+        with pytest.raises(ValueError, match=said):
             export(trained, tmp_path / "exported")
 
 
