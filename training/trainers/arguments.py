@@ -17,8 +17,8 @@ RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_s
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
 RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
-# what the Trainer takes as JSON, and any other text as it is
-MAPPINGS = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs")
+# what the Trainer takes as JSON, and any other text as it is; the last has got a new name
+MAPPINGS = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"}
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
@@ -75,7 +75,7 @@ class TrainerArguments(TrainingArguments):
         except (AttributeError, LookupError, TypeError) as error:
             # of flags that are given as JSON
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
-        for name in MAPPINGS:
+        for name in sorted(MAPPINGS & vars(self).keys()):
             if isinstance(value := getattr(self, name), str):
                 raise ValueError(f"--{name}={value} maps nothing; give JSON such as '{{\"power\": 2}}'")
 
