@@ -47,17 +47,18 @@ def relation_loss(student: torch.Tensor, teacher: torch.Tensor, mask: torch.Tens
         mask: where there are tokens, (batch, length).
         heads: a divisor of both hidden sizes.
     """
+    # a number, since the difference of two infinities is none
+    hidden = torch.zeros_like(mask, dtype=student.dtype).masked_fill(~mask, torch.finfo(student.dtype).min)
+    hidden = hidden.repeat_interleave(heads, 0)[:, None]
     losses = []
     for pair in zip(student.chunk(3, -1), teacher.chunk(3, -1), strict=True):
-        found, wanted = (_log_relations(states, mask, heads) for states in pair)
+        found, wanted = (_log_relations(states, hidden, heads) for states in pair)
         divergence = kl_div(found, wanted, reduction="none", log_target=True).sum(-1)
         losses.append(divergence.transpose(1, 2)[mask].mean())
     return torch.stack(losses).sum()
 
 
-def _log_relations(states: torch.Tensor, mask: torch.Tensor, heads: int) -> torch.Tensor:
-    # a number, since the difference of two infinities is none
-    hidden = torch.where(mask, 0.0, torch.finfo(states.dtype).min).to(states.dtype).repeat_interleave(heads, 0)
+def _log_relations(states: torch.Tensor, hidden: torch.Tensor, heads: int) -> torch.Tensor:
     states = states.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1)
-    products = torch.baddbmm(hidden[:, None], states, states.transpose(1, 2), alpha=states.shape[-1] ** -0.5)
+    products = torch.baddbmm(hidden, states, states.transpose(1, 2), alpha=states.shape[-1] ** -0.5)
     return products.log_softmax(-1).unflatten(0, (-1, heads))
