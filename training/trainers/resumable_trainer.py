@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import product
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -19,6 +19,8 @@ from sublayers.training.trainers.publish import PublishingTrainer
 
 # where the Trainer's state keeps the sums of the losses
 LOSSES = "losses"
+# what the Trainer hands on as it is, where values or files are not what it takes
+MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError)
 
 
 class LossCallback(TrainerCallback):
@@ -175,34 +177,22 @@ def _adopt_counts(args: TrainingArguments, checkpoint: str) -> None:
             setattr(args, name, getattr(state, name))
 
 
-@contextmanager
-def _reading_flags(names: str) -> Iterator[None]:
-    try:
-        yield
-    except (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError) as error:
-        # the Trainer hands on what these say as it is
-        said = " ".join(str(error).split())
-        raise ValueError(f"--{names} cannot be followed ({type(error).__name__}: {said}); give other values") from error
+def _reading_flags(names: str) -> AbstractContextManager[None]:
+    return _in_one_sentence(f"--{names} cannot be followed", "give other values", (*MISFITS, ImportError))
+
+
+def _reading_checkpoint(checkpoint: str | None) -> AbstractContextManager[None]:
+    fault = f"{checkpoint} does not hold what this run has saved"
+    return _in_one_sentence(fault, "continue from another checkpoint", (*MISFITS, UnpicklingError, ValueError))
 
 
 @contextmanager
-def _reading_checkpoint(checkpoint: str | None) -> Iterator[None]:
+def _in_one_sentence(fault: str, remedy: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
     try:
         yield
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        UnpicklingError,
-        ValueError,
-    ) as error:
+    except kinds as error:
         said = " ".join(str(error).split())
-        raise ValueError(
-            f"{checkpoint} does not hold what this run has saved ({type(error).__name__}: {said}); continue from "
-            "another checkpoint"
-        ) from error
+        raise ValueError(f"{fault} ({type(error).__name__}: {said}); {remedy}") from error
 
 
 @contextmanager
