@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sublayers.training.flags import positive
-from sublayers.training.folders import refuse_to_overwrite, whole_folder
+from sublayers.training.folders import refuse_to_overwrite, refuse_to_replace, whole_folder
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -57,8 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     refuse_ways_out(source)
     if destination.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
-    if arguments.report and arguments.report.exists():
-        raise FileExistsError(f"{arguments.report} exists; choose another file for the report")
+    refuse_to_replace(arguments.report)
     if arguments.verify and orders:
         raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
     if arguments.verify and not can_run(source):
