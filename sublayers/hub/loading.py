@@ -39,13 +39,11 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         ValueError: the source is damaged, needs code of its own, leads out of its folder, is an adapter, or has values
             that its class refuses.
     """
-    folder = Path(source)
     # the Hub would be asked for a folder, in vain and for long
-    if str(source).startswith((".", "/")) and not folder.exists():
+    if str(source).startswith((".", "/")) and not Path(source).exists():
         raise FileNotFoundError(f"there is no folder {source}; give another")
     try:
-        if not folder.exists():
-            folder = Path(snapshot_download(str(source), allow_patterns="*.json"))
+        folder = folder_of(source)
         refuse_ways_out(folder)
         if auto_class is not AutoTokenizer and (folder / "adapter_config.json").exists():
             raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
@@ -64,6 +62,11 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         raise damaged(source, error) from error
     _forget_code(loaded[0] if isinstance(loaded, tuple) else loaded)
     return loaded
+
+
+def folder_of(source: str | Path) -> Path:
+    """Give the folder itself, or one with the settings of a repository, which are downloaded."""
+    return Path(source) if Path(source).exists() else Path(snapshot_download(str(source), allow_patterns="*.json"))
 
 
 def refuse_ways_out(source: Path) -> None:
@@ -164,9 +167,8 @@ def _forget_code(loaded: Any) -> None:
         loaded.init_kwargs.pop("auto_map", None)
         return
     config = getattr(loaded, "config", loaded)
-    # what the package writes anew wherever it writes code
-    names = ["custom_pipelines"]
-    if not isinstance(config, SublayersConfig):
-        names.append("auto_map")
-    for name in names:
+    for name in ("auto_map", "custom_pipelines"):
         vars(config).pop(name, None)
+    if isinstance(config, SublayersConfig):
+        # a field of theirs
+        config.auto_map = {}

@@ -21,6 +21,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
 from sublayers.configuration.sublayer_order import expand
+from sublayers.hub.loading import MODULES
 
 CARD = "README.md"
 # what a training command leaves behind: its own command, data, seeds and scores
@@ -53,6 +54,11 @@ HEAD_TASKS = {
     "ForMultipleChoice": ("multiple-choice", "an encoder that chooses among several texts"),
     "ForConditionalGeneration": (None, "an encoder-decoder that writes a text from a text"),
     "Model": ("feature-extraction", "a body without a head, whose outputs are hidden states"),
+}
+# what opens a folder of sentence-transformers, by whether it holds a body
+SENTENCE_TASKS = {
+    True: ("SentenceTransformer", "sentence-similarity", "an encoder that turns a text into a vector"),
+    False: ("CrossEncoder", "text-ranking", "an encoder that scores pairs of texts"),
 }
 # by the first part of a model type
 PAPERS = {
@@ -189,10 +195,13 @@ def write_card(
         return
     task, purpose = next(known for ending, known in HEAD_TASKS.items() if architecture.endswith(ending))
     task = run.get("task", task)
+    opener = None
+    if (folder / MODULES).exists():
+        opener, task, purpose = SENTENCE_TASKS[architecture.endswith("Model")]
     drawn = stacks(config)
     data = ModelCardData(
         model_name=model_id,
-        library_name=None if graph else "transformers",
+        library_name=None if graph else "sentence-transformers" if opener else "transformers",
         license=run.get("license", "apache-2.0"),
         pipeline_tag=task,
         language=run.get("languages"),
@@ -229,6 +238,7 @@ def write_card(
         config=config,
         num_parameters=graph.num_parameters if graph else num_parameters(folder),
         usage=graph and graph.usage,
+        opener=opener,
         has_loss_curve=(folder / LOSS_CURVE).exists(),
         has_tokenizer=(folder / "tokenizer_config.json").exists(),
         stacks=drawn,

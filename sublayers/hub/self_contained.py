@@ -17,10 +17,14 @@ from huggingface_hub import CommitInfo
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from sublayers.auto_models import AUTO_CLASSES
-from sublayers.hub.loading import load
+from sublayers.hub.loading import MODULES, load, never_running_code
 from sublayers.hub.model_card import write_card
 
 OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
+# what sentence-transformers reads beside a model
+MODULES_AND_SETTINGS = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
+# where its older versions have the activation of a CrossEncoder
+SETTINGS_IN_CONFIG = ("sentence_transformers", "sbert_ce_default_activation_function")
 REST_OF_THE_FAMILY = """
 
 # whoever saves the model again gets the files that this one names: all of the family
@@ -51,15 +55,16 @@ def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
     for name, text in _flattened([*classes.values(), *(pipeline for pipeline, _ in tasks.values())]).items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name("LICENSE"), folder / "LICENSE")
-    file = folder / "config.json"
-    description = json.loads(file.read_text(encoding="utf-8")) | {
-        "auto_map": auto_map(config),
-        "custom_pipelines": {
-            task: {"impl": _reference(pipeline), "pt": [auto_class], "type": "text"}
-            for task, (pipeline, auto_class) in tasks.items()
+    _add(
+        folder / "config.json",
+        {
+            "auto_map": auto_map(config),
+            "custom_pipelines": {
+                task: {"impl": _reference(pipeline), "pt": [auto_class], "type": "text"}
+                for task, (pipeline, auto_class) in tasks.items()
+            },
         },
-    }
-    file.write_text(json.dumps(description, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    )
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
@@ -101,6 +106,33 @@ def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "", **opti
     tokenizer.save_pretrained(folder / subfolder)
 
 
+def copy_modules(source: Path, folder: Path) -> None:
+    """Copy what a SentenceTransformer or CrossEncoder does with a model's outputs, where the source says so.
+
+    Args:
+        source: a folder that `refuse_ways_out` has read.
+        folder: of a saved model that gives the same outputs.
+
+    Raises:
+        ValueError: `config.json` or `modules.json` is damaged.
+    """
+    found = [source / name for name in MODULES_AND_SETTINGS if (source / name).exists()]
+    config = folder / "config.json"
+    with never_running_code(source):
+        if source / MODULES in found:
+            modules = json.loads((source / MODULES).read_text(encoding="utf-8"))
+            found += [file for module in modules if module["path"] for file in (source / module["path"]).rglob("*")]
+        theirs = json.loads((source / config.name).read_text(encoding="utf-8"))
+        settings = {name: theirs[name] for name in SETTINGS_IN_CONFIG if name in theirs}
+    for file in found:
+        if file.suffix in (".json", ".safetensors") and file.is_file():
+            copy = folder / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+    if settings:
+        _add(config, settings)
+
+
 def _copy_if_there(source: str, folder: Path, subfolder: str = "") -> None:
     if Path(source).is_dir():
         if Path(source, subfolder, "tokenizer_config.json").exists():
@@ -126,6 +158,11 @@ def push(
         model.save_pretrained(folder, self_contained=True, max_shard_size=max_shard_size)
         write_card(folder, repo_id, [*(model.model_tags or []), *(tags or [])])
         return upload(folder, repo_id, **kwargs)
+
+
+def _add(config: Path, settings: dict[str, Any]) -> None:
+    description = json.loads(config.read_text(encoding="utf-8")) | settings
+    config.write_text(json.dumps(description, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _classes(config: PreTrainedConfig) -> dict[str, type]:

@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     # take seconds, which --help need not
     from sublayers.hub.loading import refuse_ways_out
-    from sublayers.hub.model_card import RUN
+    from sublayers.hub.model_card import RUN, write_card
+    from sublayers.hub.self_contained import copy_modules
     from sublayers.training.convert.sources import ORDERS, can_run, convert, take_tokenizer
     from sublayers.training.convert.verify import compare
     from sublayers.training.trainers.publish import without_tokens
@@ -67,12 +68,15 @@ def main(argv: list[str] | None = None) -> None:
         )
     model, report, original = convert(source, orders, arguments.num_attention_heads)
     with whole_folder(destination) as folder:
-        model.save_pretrained(folder)
         take_tokenizer(source, folder, model.config)
         # for the card: these weights are somebody's, and not random
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        model.save_pretrained(folder, self_contained=True)
+        if source.is_dir():
+            copy_modules(source, folder)
+            write_card(folder)
         if arguments.verify and original is not None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")

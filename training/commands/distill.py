@@ -1,12 +1,13 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
+from sublayers.hub.loading import folder_of
+from sublayers.hub.self_contained import copy_modules
 from sublayers.tasks.question_answering import longest_input
 from sublayers.training.commands.distill_arguments import FLAGS, USAGE, DistillArguments, DistillTrainingArguments
 from sublayers.training.commands.pretrain import STANDARD_LIBRARY
@@ -15,7 +16,7 @@ from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts, ch
 from sublayers.training.distill.moves import MovesCallback, moves
 from sublayers.training.distill.objectives import OBJECTIVES, Objective
 from sublayers.training.distill.student import make_student
-from sublayers.training.distill.teacher import hash_vocabulary, hash_weights, open_teacher
+from sublayers.training.distill.teacher import CLASSIFIER, hash_vocabulary, hash_weights, open_teacher
 from sublayers.training.distill.texts import encode_texts, hash_rows
 from sublayers.training.distill.trainer import DistillTrainer
 from sublayers.training.flags import expand_settings_file, parse_flags
@@ -58,8 +59,6 @@ def main(argv: list[str]) -> dict[str, float]:
         sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
         student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
         objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-        # where it is missing, that is said before anything is computed
-        encoders: Any = objective.pooling and import_module("sublayers.training.distill.sentence_encoder")
         orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
         texts = read_texts(objective, run, corpus_args, args)
         trainer = make_trainer(objective, orders, run, texts, args)
@@ -76,8 +75,13 @@ def main(argv: list[str]) -> dict[str, float]:
         objective.release()
         trainer.save_model()
         folder = Path(str(args.output_dir))
-        if encoders:
-            encoders.save_sentence_encoder(folder, teacher, objective.pooling, run.max_length)
+        if objective.pooling:
+            # takes seconds
+            from sublayers.training.distill.sentence_encoder import save_sentence_encoder
+
+            save_sentence_encoder(folder, teacher, objective.pooling, run.max_length)
+        elif teacher.head is CLASSIFIER:
+            copy_modules(folder_of(source), folder)
         if args.do_train:
             save_loss_curve(trainer.state.log_history, folder, "loss")
         data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
@@ -88,7 +92,7 @@ def main(argv: list[str]) -> dict[str, float]:
                 f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps."
             )
         about = {"command": ["distill", *argv], "data": data, "started_from": source, "remarks": remarks}
-        finish(trainer, metrics, SCORES, **about)
+        finish(trainer, metrics, SCORES, has_model=True, **about)
         return metrics
 
 

@@ -112,7 +112,7 @@ def main(argv: list[str]) -> dict[str, float]:
                 save_spans(model, Path(args.output_dir))
         data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
         about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
-        finish(trainer, metrics, LANGUAGE_MODEL_SCORES, **about)
+        finish(trainer, metrics, LANGUAGE_MODEL_SCORES, args.do_train, **about)
         return metrics
 
 

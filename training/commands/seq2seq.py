@@ -100,7 +100,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         task = None if run.task == "code" else run.task
         languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
         about = {"command": ["seq2seq", *argv], "data": data, "started_from": run.model_name_or_path}
-        finish(trainer, metrics, TEXT_SCORES, task=task, languages=languages or None, **about)
+        finish(trainer, metrics, TEXT_SCORES, args.do_train, task=task, languages=languages or None, **about)
         return metrics
 
 

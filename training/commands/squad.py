@@ -113,7 +113,8 @@ def main(argv: list[str]) -> dict[str, float]:
             trainer.save_metrics("eval", evaluated)
             metrics |= evaluated
         described = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
-        finish(trainer, metrics, SQUAD_SCORES, command=["squad", *argv], data=described, started_from=source)
+        about = {"command": ["squad", *argv], "data": described, "started_from": source}
+        finish(trainer, metrics, SQUAD_SCORES, args.do_train, **about)
         return metrics
 
 

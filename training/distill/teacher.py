@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import torch
-from huggingface_hub import snapshot_download
 from huggingface_hub.dataclasses import validate_typed_dict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
@@ -22,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sublayers.hub.loading import damaged, load, never_running_code
+from sublayers.hub.loading import damaged, folder_of, load, never_running_code
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.plan import select_positions
 from sublayers.training.convert.bert import from_bert
@@ -119,11 +118,8 @@ def read_sentence_encoder(source: str) -> dict[str, Any]:
     Raises:
         ValueError: it does what a student cannot learn here, or a file of it is damaged.
     """
-    folder = Path(source)
-    if not folder.exists():
-        folder = Path(snapshot_download(source, allow_patterns="*.json"))
     try:
-        return _read_modules(folder, source)
+        return _read_modules(folder_of(source), source)
     except (AttributeError, KeyError, StrictDataclassError, TypeError) as error:
         raise damaged(source, error) from error
 

@@ -8,12 +8,15 @@ from transformers import AutoConfig
 from sublayers import AUTO_CLASSES
 from sublayers.hub.loading import load
 from sublayers.hub.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
+from sublayers.hub.self_contained import copy_modules
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 
 
 def export(source: Path, destination: Path, model_id: str | None = None) -> None:
-    """Write a model's weights, configuration, tokenizer, code, licence and card into a new folder, and nothing else.
+    """Write a model into a new folder: weights, configuration, tokenizer, code, licence, card, and nothing else.
+
+    A sentence encoder keeps its pooling, prompts and other settings.
 
     Args:
         source: folder of a trained model.
@@ -31,6 +34,7 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
             if (source / name).exists():
                 shutil.copyfile(source / name, folder / name)
         model.save_pretrained(folder, self_contained=True)
+        copy_modules(source, folder)
         write_card(folder, model_id or destination.resolve().name)
 
 

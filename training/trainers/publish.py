@@ -13,6 +13,7 @@ from transformers import AutoConfig, Trainer, TrainingArguments
 
 from sublayers import AUTO_CLASSES
 from sublayers.hub.model_card import RUN, write_card
+from sublayers.hub.self_contained import write_code
 from sublayers.hub.upload import upload
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.trainers.export import export
@@ -24,7 +25,17 @@ PREFIXES = {"validation": "eval", "test": "test"}
 
 
 class PublishingTrainer(Trainer):
-    """A Trainer that leaves publishing to the end of the command, when there are scores and a card to publish."""
+    """A Trainer that leaves publishing to the end of the command, when there are scores and a card to publish.
+
+    What it saves in the end needs no installation; its checkpoints, which only a training reads, have no code.
+    """
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, and the code of its family unless it is part of a checkpoint."""
+        super().save_model(output_dir, _internal_call)
+        model: Any = self.model
+        if self.args.should_save and not _internal_call and isinstance(model, SublayersPreTrainedModel):
+            write_code(model.config, output_dir or str(self.args.output_dir))
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Do nothing for a model of this package: `publish` uploads it."""
@@ -121,20 +132,21 @@ def publish(
     return True
 
 
-def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], **about: Any) -> None:
-    """Publish the model of a run that trained one, and print what came of the run.
+def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], has_model: bool, **about: Any) -> None:
+    """Publish the model of a run that has saved one, and print what came of the run.
 
     Args:
-        trainer: that has saved its model.
+        trainer: of the run.
         metrics: of training and, with a prefix for each split, of evaluation.
         scores: names, without prefix, of the metrics that count.
+        has_model: whether the trainer has saved a model.
         about: `command`, `data`, `started_from` and what else `publish` takes.
     """
     if not trainer.is_world_process_zero():
         return
     args = trainer.args
     names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
-    if args.do_train:
+    if has_model:
         results = [result(about["data"], *names[name], metrics[name], args.seed) for name in names if name in metrics]
         publish(str(args.output_dir), args, results=results, seeds=[args.seed], **about)
     print(f"{summary(metrics, ['train_loss', *names])} in {args.output_dir}")

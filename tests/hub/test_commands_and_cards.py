@@ -1,0 +1,134 @@
+"""What each command leaves is a folder that opens, as its card says, for whoever has never heard of this package."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hub_metadata import metadata_errors
+from huggingface_hub import ModelCard
+from tiny_runs import RUN, make_commands
+from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
+from transformers import BertForMaskedLM
+
+from sublayers.training import cli
+from sublayers.training.trainers.export import export
+
+pytestmark = pytest.mark.slow
+
+HAS_SENTENCE_TRANSFORMERS = find_spec("sentence_transformers") is not None
+PAIRS = [*zip(TEXTS, TEXTS[::-1], strict=True)]
+# the texts in the card of a SentenceTransformer or CrossEncoder
+SENTENCES = ["Ada wrote the first program.", "Who wrote it?"]
+RANKED = [("Who wrote it?", "Ada wrote the first program."), ("Who wrote it?", "It is raining.")]
+# what a stranger has after reading each card
+EXPECTED = {
+    "pretrain": ["SandwichLMForCausalLM", "TextGenerationPipeline"],
+    "mlm": ["PARBertForMaskedLM", "FillMaskPipeline"],
+    "seq2seq": ["MacaronSeq2SeqForConditionalGeneration", "TranslationPipeline"],
+    "squad": ["PARBertForQuestionAnswering", "QuestionAnsweringPipeline"],
+    "glue/sst2": ["PARBertForSequenceClassification", "TextClassificationPipeline"],
+    "convert": ["PARBertForMaskedLM", "FillMaskPipeline"],
+    "words": ["PARBertForMaskedLM", "FillMaskPipeline"],
+    "logits": ["PARBertForSequenceClassification", "TextClassificationPipeline"],
+    "relations": ["PARBertModel", "FeatureExtractionPipeline"],
+}
+SENTENCE_ENCODERS = {
+    "mean": ["PARBertModel", "SentenceTransformer"],
+    "cls": ["PARBertModel", "SentenceTransformer"],
+    "untrained": ["PARBertModel", "SentenceTransformer"],
+    "states": ["PARBertModel", "SentenceTransformer"],
+    "reranker": ["PARBertForSequenceClassification", "CrossEncoder"],
+    "exported": ["PARBertModel", "SentenceTransformer"],
+    "converted": ["PARBertModel", "SentenceTransformer"],
+}
+EXPECTED |= SENTENCE_ENCODERS if HAS_SENTENCE_TRANSFORMERS else {}
+
+
+def distillations(folder):
+    """The words of `sublayers distill` for each kind of student, by the student's name."""
+    save_teacher(folder / "teachers" / "words", model_class=BertForMaskedLM)
+    save_teacher(folder / "teachers" / "logits", labels=2)
+    save_teacher(folder / "teachers" / "body")
+    students = {"words": ["words"], "logits": ["logits"], "body": ["relations", "--relation_heads=2"]}
+    commands = {flags[0]: (teacher, ["--objective", *flags]) for teacher, flags in students.items()}
+    if HAS_SENTENCE_TRANSFORMERS:
+        from sentence_transformers import CrossEncoder
+
+        for mode in ("mean", "cls"):
+            save_teacher(folder / "teachers" / mode)
+            make_sentence_encoder(folder / "teachers" / mode, mode)
+            commands[mode] = (mode, [])
+        commands["untrained"] = ("mean", ["--do_eval"])
+        commands["states"] = ("mean", ["--objective=states"])
+        save_teacher(folder / "one_label", labels=1)
+        reranker = CrossEncoder(str(folder / "one_label"), activation_fn=torch.nn.Tanh(), device="cpu")
+        reranker.save(str(folder / "teachers" / "reranker"))
+        commands["reranker"] = ("reranker", ["--objective=logits"])
+    texts = write_texts(folder / "texts.txt", map("\t".join, PAIRS))
+    flags = [f"--train_file={texts}", "--sublayer_order=sfsf", "--max_length=16", "--validation_split_percentage=20"]
+    return {
+        name: ["distill", str(folder / "teachers" / teacher), *own, *flags, *RUN]
+        for name, (teacher, own) in commands.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """The folder of all folders, and what tests/hub/reader_of_cards.py found in them with an empty cache."""
+    place, home, out = (tmp_path_factory.mktemp(name) for name in ("place", "home", "out"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place / "cache"))
+        commands = make_commands(place) | distillations(place)
+        mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
+        commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
+        for name, words in commands.items():
+            cli.run([*words, "--output_dir", str(out / name)])
+        cli.run(["convert", str(place / "teachers" / "words"), str(out / "convert")])
+        if HAS_SENTENCE_TRANSFORMERS:
+            export(out / "cls", out / "exported")
+            cli.run(["convert", str(place / "teachers" / "cls"), str(out / "converted")])
+    outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, str(Path(__file__).with_name("reader_of_cards.py")), *(out / name for name in EXPECTED)]
+    found = subprocess.run(command, cwd=home, env=os.environ | outside, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return place, out, dict(zip(EXPECTED, json.loads(found.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
+    _, out, found = opened
+    assert found[name] == EXPECTED[name]
+    text = (out / name / "README.md").read_text()
+    assert metadata_errors(text) == ([], [])
+    assert not [path for path in (out / name).glob("checkpoint-*/*.py")]
+
+
+@pytest.mark.skipif(not HAS_SENTENCE_TRANSFORMERS, reason="needs sentence-transformers")
+@pytest.mark.parametrize("name", SENTENCE_ENCODERS)
+def test_a_stranger_gets_the_numbers_that_we_get(opened, name):
+    import sentence_transformers
+
+    place, out, _ = opened
+    data = ModelCard.load(out / name / "README.md").data
+    assert data.library_name == "sentence-transformers"
+    if name == "reranker":
+        ours = sentence_transformers.CrossEncoder(str(out / name), device="cpu")
+        assert isinstance(ours.activation_fn, torch.nn.Tanh)
+        np.testing.assert_allclose(np.load(out / name / "scores.npy"), ours.predict(RANKED), atol=1e-6)
+        assert data.pipeline_tag == "text-ranking"
+        return
+    ours = sentence_transformers.SentenceTransformer(str(out / name), device="cpu")
+    embeddings = np.load(out / name / "embeddings.npy")
+    np.testing.assert_allclose(embeddings, ours.encode(SENTENCES), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
+    assert data.pipeline_tag == "sentence-similarity"
+    if name == "converted":
+        teacher = sentence_transformers.SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
+        np.testing.assert_allclose(embeddings, teacher.encode(SENTENCES), atol=1e-5)
