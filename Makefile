@@ -40,7 +40,7 @@ quick: $(VENV)/.installed  ## lint, check the types, run the tests that find mos
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
-	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test,ecosystem,docs]'
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,onnx,openvino,bench,test,ecosystem,docs]'
 	@touch $@
 
 .PHONY: test

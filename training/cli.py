@@ -4,6 +4,7 @@ import importlib
 import sys
 from typing import Any, NoReturn
 
+from sublayers.training.extras import require
 from sublayers.training.flags import nearest, parse_flags
 from sublayers.training.folders import is_of_a_file
 
@@ -36,13 +37,8 @@ COMMANDS = {
     "results": ("commands.results", "write the tables of documents again, from files of figures"),
     "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
-# what to install for a module that is in no extra of a user's
-PACKAGES = {
-    "onnx": "onnxruntime onnxscript",
-    "openvino": "openvino",
-    "nncf": "nncf",
-    "sentence_transformers": "sentence-transformers",
-}
+# these need no extra, but for the formats of `export`
+BARE = ("order", "list", "convert", "export", "push", "results")
 # what these can be asked for stands in a module of its own, which does not import the models
 SLOW = ("pretrain", "seq2seq", "distill", "glue", "squad", "study orders", "study frontier")
 
@@ -67,8 +63,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
-        missing = next((to for of, to in PACKAGES.items() if str(error.name).startswith(of)), "'sublayers[train]'")
-        _exit(f"sublayers {name} needs {error.name}; pip install {missing}")
+        # what imports something is told by its name, what `require` misses is told with its remedy
+        remedy = "; pip install 'sublayers[train]'" if error.name else ""
+        _exit(f"sublayers {name}: {error}{remedy}")
     except Exception as error:
         if not (isinstance(error, (ValueError, OSError)) or is_of_a_file(error)):
             raise
@@ -76,8 +73,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(argv: list[str]) -> Any:
-    """Run a sub-command for another one, and return what it returns. Raises what it raises."""
+    """Run a sub-command for another one, and return what it returns. Raises what it and `require` raise."""
     name, rest = find(argv)
+    if name not in BARE:
+        require("train")
     module = f"sublayers.training.{COMMANDS[name][0]}"
     if name in SLOW and {"-h", "--help"} & {*rest}:
         arguments = importlib.import_module(f"{module}_arguments")

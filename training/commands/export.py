@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from sublayers.training.extras import require
+
 
 def main(argv: list[str] | None = None) -> None:
     """Run `export` or `export_graph` for the command line."""
@@ -40,6 +42,8 @@ def main(argv: list[str] | None = None) -> None:
         export(source, destination)
         print(f"{destination} loads with trust_remote_code=True where this package is not installed")
         return
+    if arguments.format != "torch_export":
+        require(arguments.format)
     from sublayers.training.serve.export import export_graph
 
     report = export_graph(

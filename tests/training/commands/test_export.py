@@ -215,15 +215,6 @@ def test_flags_of_another_format_are_refused(tmp_path, capsys):
         assert re.search("add --(format onnx or --format openvino|int8)$", capsys.readouterr().err.strip())
 
 
-def test_without_onnx_runtime_it_says_what_to_install(trained, tmp_path, capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "sublayers.training.serve.onnx_runtime", raising=False)
-    for name in ("onnx", "onnxruntime"):
-        monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(SystemExit):
-            cli.main(["export", str(trained), str(tmp_path / "exported"), "--format", "onnx"])
-        assert capsys.readouterr().err.endswith("needs onnx; pip install onnxruntime onnxscript\n")
-
-
 def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):
     config = small(SandwichSeq2SeqConfig, encoder_vocab_size=50, share_encoder_decoder_embeddings=False)
     SandwichSeq2SeqForConditionalGeneration(config).save_pretrained(tmp_path / "trained")

@@ -1,0 +1,76 @@
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from sublayers.training.extras import require
+
+# in a process of its own, where some packages are not installed
+RUN = """
+import importlib.metadata, sys
+installed = importlib.metadata.distribution
+
+def distribution(name):
+    if name in {missing}:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return installed(name)
+
+importlib.metadata.distribution = distribution
+from sublayers.training.cli import main
+try:
+    main({argv})
+finally:
+    print({heavy} & sys.modules.keys())
+"""
+HEAVY = {"torch", "transformers", "datasets", "numpy"}
+
+
+def run(argv, missing):
+    code = RUN.format(missing=missing, argv=argv, heavy=HEAVY)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("argv", "missing", "sentence"),
+    [
+        (
+            ["distill", "teacher", "--sublayer_order", "sf"],
+            ["sentence-transformers"],
+            "sublayers distill: sentence-transformers is not installed; pip install 'sublayers[train]'",
+        ),
+        (
+            ["search", "report", "folder"],
+            ["accelerate", "datasets"],
+            "sublayers search report: accelerate, datasets are not installed; pip install 'sublayers[train]'",
+        ),
+        (
+            ["export", "a", "b", "--format", "onnx"],
+            ["onnxscript", "openvino"],
+            "sublayers export: onnxscript is not installed; pip install 'sublayers[onnx]'",
+        ),
+        (
+            ["export", "a", "b", "--format", "openvino"],
+            ["nncf"],
+            "sublayers export: nncf is not installed; pip install 'sublayers[openvino]'",
+        ),
+    ],
+)
+def test_missing_packages_are_told_before_anything_slow_is_imported(argv, missing, sentence):
+    done = run(argv, missing)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [sentence]
+    assert done.stdout == "set()\n"
+
+
+def test_commands_that_need_no_extra_run_without():
+    done = run(["order", "sf"], ["accelerate", "matplotlib"])
+    assert done.returncode == 0, done.stderr
+
+
+def test_code_that_is_not_installed_is_run_as_it_is(monkeypatch):
+    def unknown(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("sublayers.training.extras.requires", unknown)
+    require("train")
