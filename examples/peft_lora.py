@@ -1,4 +1,4 @@
-"""Train adapters with PEFT: `python examples/peft_lora.py`. It does not know our models, so name the maps."""
+"""Train adapters with PEFT: `python examples/peft_lora.py`. By default it adapts queries and values."""
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -8,7 +8,7 @@ from sublayers import PARBertConfig, PARBertForSequenceClassification
 config = PARBertConfig(
     sublayer_order="s2(sf)2f2", vocab_size=1000, hidden_size=64, intermediate_size=256, num_attention_heads=4
 )
-lora = LoraConfig(task_type="SEQ_CLS", target_modules=["q_proj", "v_proj", "fc1"], r=4)
+lora = LoraConfig(task_type="SEQ_CLS", r=4)
 model = get_peft_model(PARBertForSequenceClassification(config), lora)
 model.print_trainable_parameters()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

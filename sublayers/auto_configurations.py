@@ -1,5 +1,8 @@
-"""The configuration of every family; importing this module registers them with AutoConfig."""
+"""The configuration of every family; importing this module registers them with AutoConfig, and with PEFT if it is used."""
 
+from types import ModuleType
+
+import wrapt
 from transformers import AutoConfig
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
@@ -11,7 +14,7 @@ from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharL
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 
-for config_class in (
+CONFIGURATIONS = (
     SandwichLMConfig,
     PARBertConfig,
     MacaronBertConfig,
@@ -20,5 +23,16 @@ for config_class in (
     IOTSeq2SeqConfig,
     PARTransformerXLConfig,
     SandwichCharLMConfig,
-):
+)
+for config_class in CONFIGURATIONS:
     AutoConfig.register(config_class.model_type, config_class)
+
+
+def name_maps(constants: ModuleType) -> None:
+    """Tell PEFT which maps get adapters where nobody names them: our maps have the names of BART's."""
+    for name, maps in vars(constants).items():
+        if name.endswith("_MODULES_MAPPING") and "bart" in maps:
+            maps.update({config_class.model_type: maps["bart"] for config_class in CONFIGURATIONS})
+
+
+wrapt.register_post_import_hook(name_maps, "peft.utils.constants")

@@ -79,6 +79,18 @@ def test_adapts_every_sublayer_by_the_names_that_the_documentation_gives(family,
     assert set(adapted.targeted_module_names) == linear
 
 
+@every_family_and_todays_parts
+def test_adapts_queries_and_values_where_no_names_are_given(family, options):
+    model = build(family, **options)
+    expected = {name for name, _ in model.named_modules() if name.endswith(("q_proj", "v_proj"))}
+    assert set(peft.get_peft_model(model, peft.LoraConfig()).targeted_module_names) == expected
+
+
+def test_scales_what_it_scales_of_bart_where_no_names_are_given():
+    adapted = peft.get_peft_model(build("par_bert"), peft.IA3Config(task_type="TOKEN_CLS"))
+    assert {name.rpartition(".")[2] for name in adapted.targeted_module_names} == {"q_proj", "v_proj", "fc2"}
+
+
 @pytest.mark.parametrize("family", ["sandwich_lm", "par_bert", "macaron_bert"])
 def test_a_classifier_is_trained_and_saved_in_full_beside_the_adapters(family, tmp_path):
     model = build(family, AutoModelForSequenceClassification)
