@@ -1,4 +1,4 @@
-"""The configuration of every family; importing this module registers them with AutoConfig, and with PEFT if it is used."""
+"""The configurations of all families; importing this module registers them with AutoConfig, and with PEFT if used."""
 
 from types import ModuleType
 

@@ -107,7 +107,7 @@ def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
     assert found[name] == EXPECTED[name]
     text = (out / name / "README.md").read_text()
     assert metadata_errors(text) == ([], [])
-    assert not [path for path in (out / name).glob("checkpoint-*/*.py")]
+    assert not any((out / name).glob("checkpoint-*/*.py"))
 
 
 @pytest.mark.skipif(not HAS_SENTENCE_TRANSFORMERS, reason="needs sentence-transformers")

@@ -23,6 +23,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, PreTrai
 # the Auto classes know our models from here on, in every process
 import sublayers  # noqa: F401
 from sublayers.training.bench.bert import BERT, DISTILBERT, OURS, berts, default_orders, make_batch
+from sublayers.training.extras import require
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.metrics.timing import ratio, time_in_turn
 from sublayers.training.results import Row, provenance, write
@@ -49,7 +50,10 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
 
     Raises:
         FileExistsError: the folder holds files.
+        ModuleNotFoundError: a runtime is not installed.
     """
+    for form in _forms(args):
+        require(form)
     if args.output_dir:
         refuse_to_overwrite(args.output_dir)
     results = compare(args)
