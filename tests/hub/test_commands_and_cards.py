@@ -11,13 +11,16 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
 from tiny_runs import RUN, make_commands
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 from transformers import BertForMaskedLM
 
+from sublayers.hub.model_card import write_card
 from sublayers.training import cli
+from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers.export import export
 
 pytestmark = pytest.mark.slow
@@ -31,6 +34,7 @@ RANKED = [("Who wrote it?", "Ada wrote the first program."), ("Who wrote it?", "
 EXPECTED = {
     "pretrain": ["SandwichLMForCausalLM", "TextGenerationPipeline"],
     "mlm": ["PARBertForMaskedLM", "FillMaskPipeline"],
+    "nsp": ["PARBertForPreTraining", "FillMaskPipeline"],
     "seq2seq": ["MacaronSeq2SeqForConditionalGeneration", "TranslationPipeline"],
     "squad": ["PARBertForQuestionAnswering", "QuestionAnsweringPipeline"],
     "glue/sst2": ["PARBertForSequenceClassification", "TextClassificationPipeline"],
@@ -81,24 +85,30 @@ def distillations(folder):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """The folder of all folders, and what tests/hub/reader_of_cards.py found in them with an empty cache."""
+    """The folders of teachers and of what commands leave, and what a stranger found in the latter."""
     place, home, out = (tmp_path_factory.mktemp(name) for name in ("place", "home", "out"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place / "cache"))
         commands = make_commands(place) | distillations(place)
         mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
         commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
+        commands["nsp"] = [f"{word}+nsp" if word == "mlm" else word for word in commands["mlm"]]
         for name, words in commands.items():
             cli.run([*words, "--output_dir", str(out / name)])
         cli.run(["convert", str(place / "teachers" / "words"), str(out / "convert")])
         if HAS_SENTENCE_TRANSFORMERS:
             export(out / "cls", out / "exported")
             cli.run(["convert", str(place / "teachers" / "cls"), str(out / "converted")])
+    return place, out, dict(zip(EXPECTED, read_cards(home, [out / name for name in EXPECTED]), strict=True))
+
+
+def read_cards(home, folders):
+    """Have the cards of folders read by tests/hub/reader_of_cards.py, with an empty cache."""
     outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("reader_of_cards.py")), *(out / name for name in EXPECTED)]
+    command = [sys.executable, str(Path(__file__).with_name("reader_of_cards.py")), *folders]
     found = subprocess.run(command, cwd=home, env=os.environ | outside, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    return place, out, dict(zip(EXPECTED, json.loads(found.stdout.splitlines()[-1]), strict=True))
+    return json.loads(found.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -132,3 +142,18 @@ def test_a_stranger_gets_the_numbers_that_we_get(opened, name):
     if name == "converted":
         teacher = sentence_transformers.SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
         np.testing.assert_allclose(embeddings, teacher.encode(SENTENCES), atol=1e-5)
+
+
+def test_a_stranger_opens_every_head_as_its_card_says(tmp_path):
+    tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 60)
+    folders = []
+    for config_class, auto_class in HEADS:
+        model = auto_class.from_config(small(config_class))
+        folders.append(tmp_path / type(model).__name__)
+        model.save_pretrained(folders[-1], self_contained=True)
+        tokenizer.save_pretrained(folders[-1])
+        write_card(folders[-1])
+    (home := tmp_path / "home").mkdir()
+    found = read_cards(home, folders)
+    assert [names[0] for names in found] == [folder.name for folder in folders]
+    assert sum(len(names) > 1 for names in found) > len(found) / 2
