@@ -52,10 +52,10 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         FileExistsError: the folder holds files.
         ModuleNotFoundError: a runtime is not installed.
     """
-    for form in _forms(args):
-        require(form)
     if args.output_dir:
         refuse_to_overwrite(args.output_dir)
+    for form in _forms(args):
+        require(form)
     results = compare(args)
     Console().print(table(results))
     on = machine(args.device)
