@@ -30,8 +30,12 @@ class ReorderedBertConfig(SublayersConfig):
     # behind that
     pooler_norm: bool = False
     activation_dropout: float | int = 0.0
-    # None: dropout
+    # in front of classifiers of texts, choices and tokens; None: dropout
     classifier_dropout: float | int | None = None
+    # in front of the pooler's linear map; None: dropout
+    pooler_dropout: float | int | None = 0.0
+    # in front of the map that scores where answers start and end
+    qa_dropout: float | int = 0.0
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = True
     position_embedding_type: PositionEmbeddingType = "learned"

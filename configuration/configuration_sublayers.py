@@ -91,8 +91,15 @@ class SublayersConfig(PreTrainedConfig):
     attention_output_bias: bool = True
     # of the maps of feed-forward sublayers
     mlp_bias: bool = True
+    # of what sublayers add, and of embeddings
     dropout: float | int = 0.1
+    # of embeddings alone; None: dropout
+    embedding_dropout: float | int | None = None
+    # of what all sublayers but feed-forward ones add; None: dropout
+    attention_output_dropout: float | int | None = None
+    # of attention's weights
     attention_dropout: float | int = 0.1
+    # inside feed-forward sublayers
     activation_dropout: float | int = 0.1
     norm_position: Literal["pre", "post"] = "pre"
     # whether the first sublayer has one, where norms stand in front

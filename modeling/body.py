@@ -7,6 +7,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
 
+from sublayers.modeling.dropout import dropout
 from sublayers.modeling.embeddings import look_up, position_embeddings
 from sublayers.modeling.local_attention import local_mask
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -48,7 +49,7 @@ class Body(SublayersPreTrainedModel):
             self.embed_token_types = embed_token_types
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.embed_norm = embed_norm or nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = dropout(config, "embedding_dropout")
         self.layers = SublayerStack(config, orders, is_causal)
         self.norm = final_norm(config)
         self.gradient_checkpointing = False

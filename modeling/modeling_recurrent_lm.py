@@ -17,6 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.sublayer_order import cache_slots
+from sublayers.modeling.dropout import dropout
 from sublayers.modeling.embeddings import check_tokens, look_up
 from sublayers.modeling.heads import run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels
@@ -71,6 +72,7 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
         """Make what follows the embeddings."""
         config = self.config
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        self.embed_dropout = dropout(config, "embedding_dropout")
         self.dropout = nn.Dropout(config.dropout)
         self.layers = SublayerStack(config, [config.sublayer_order], is_causal=True)
         self.norm = final_norm(config)
@@ -150,7 +152,7 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
 
         inputs = self.attention_inputs(inputs_embeds, past_length, num_keys, attention_mask, position_ids)
         hidden_states = self.layers(
-            self.dropout(inputs_embeds * self.embed_scale),
+            self.embed_dropout(inputs_embeds * self.embed_scale),
             plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
             past_key_values=past_key_values,
             memory=exchanged,

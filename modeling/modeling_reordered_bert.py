@@ -25,6 +25,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.modeling.body import Body
+from sublayers.modeling.dropout import dropout
 from sublayers.modeling.embeddings import check_shape, check_tokens, look_up, number_positions
 from sublayers.modeling.heads import first_tokens, run_and_read, run_planned
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss, mean_cross_entropy
@@ -40,10 +41,7 @@ class ReorderedBertPreTrainedModel(SublayersPreTrainedModel):
 
 
 class Transform(nn.Module):
-    """What stands between states and their scores: (..., hidden) -> (..., hidden).
-
-    Of a text, it makes BERT's summary out of its first token's state.
-    """
+    """What stands between states and their scores: (..., hidden) -> (..., hidden)."""
 
     def __init__(self, config: ReorderedBertConfig, act: str, has_norm: bool):
         super().__init__()
@@ -54,6 +52,18 @@ class Transform(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map, activate, normalise."""
         return self.norm(self.act(self.dense(hidden_states)))
+
+
+class Pooler(Transform):
+    """BERT's summary of a text, made from its first token's state: (batch, hidden) -> (batch, hidden)."""
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config, config.pooler_act, config.pooler_norm)
+        self.dropout = dropout(config, "pooler_dropout")
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Drop, map, activate, normalise."""
+        return super().forward(self.dropout(hidden_states))
 
 
 class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
@@ -72,8 +82,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         self.pooler: nn.Module | None = None
         if add_pooling_layer:
             # what heads call the pooled state is the raw one where there is no pooler
-            is_berts = config.head_type == "bert"
-            self.pooler = Transform(config, config.pooler_act, config.pooler_norm) if is_berts else nn.Identity()
+            self.pooler = Pooler(config) if config.head_type == "bert" else nn.Identity()
         self.post_init()
 
     @merge_with_config_defaults
@@ -399,11 +408,6 @@ def divide_scores(
     return placed, None
 
 
-def classifier_dropout(config: ReorderedBertConfig) -> nn.Dropout:
-    """Make the dropout before a classifier."""
-    return nn.Dropout(config.dropout if config.classifier_dropout is None else config.classifier_dropout)
-
-
 class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
     """Labels of a text or a pair of texts: (batch, length) -> (batch, labels)."""
 
@@ -411,7 +415,7 @@ class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = ReorderedBertModel(config)
-        self.dropout = classifier_dropout(config)
+        self.dropout = dropout(config, "classifier_dropout")
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
@@ -451,7 +455,7 @@ class ReorderedBertForMultipleChoice(ReorderedBertPreTrainedModel):
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.model = ReorderedBertModel(config)
-        self.dropout = classifier_dropout(config)
+        self.dropout = dropout(config, "classifier_dropout")
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()
 
@@ -496,7 +500,7 @@ class ReorderedBertForTokenClassification(ReorderedBertPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = ReorderedBertModel(config, add_pooling_layer=False)
-        self.dropout = classifier_dropout(config)
+        self.dropout = dropout(config, "classifier_dropout")
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
@@ -538,6 +542,7 @@ class ReorderedBertForQuestionAnswering(ReorderedBertPreTrainedModel):
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.model = ReorderedBertModel(config, add_pooling_layer=False)
+        self.dropout = dropout(config, "qa_dropout")
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -567,7 +572,7 @@ class ReorderedBertForQuestionAnswering(ReorderedBertPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.qa_outputs(hidden_states)
+        logits = self.qa_outputs(self.dropout(hidden_states))
         if attention_mask is not None and attention_mask.ndim == 2:
             # or else padding would take part in the softmax of the loss
             logits = logits.masked_fill(attention_mask[..., None] == 0, torch.finfo(logits.dtype).min)

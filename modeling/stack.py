@@ -13,6 +13,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import expand, tail_start, windows_behind
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
+from sublayers.modeling.dropout import dropout
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.local_attention import LocalAttention, Window
 from sublayers.modeling.memory import RecurrentSublayer
@@ -132,6 +133,8 @@ class SublayerStack(nn.ModuleList):
             layer: Any = BUILDERS[letter](config, order, i, is_causal)
             # a mark, since maps are initialised one by one, and quantisers want them plain
             layer.mixer.output_map.num_sublayers = len(order)
+            if not ALPHABET[letter].is_position_wise:
+                layer.dropout = dropout(config, "attention_output_dropout")
             if not (i or config.first_norm):
                 layer.norm = nn.Identity()
             self.append(layer)

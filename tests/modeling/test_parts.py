@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common import randomize, tokens
-from families import FAMILIES, TODAY, build, inputs, small
+from families import FAMILIES, TODAY, build, every_family, inputs, small
 from torch import nn
 from transformers import AutoModel
 from transformers.activations import ACT2FN
@@ -21,6 +21,7 @@ from sublayers import (
 )
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import rotary_positions, rotate
+from sublayers.modeling.stack import SublayerStack
 
 LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 16}
 LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -104,6 +105,36 @@ def test_each_kind_of_map_has_a_bias_or_not(option, maps):
     assert {name.split(".")[-1] for name in missing} == {"bias"}
     # self-attention of both sides and cross-attention; two feed-forward sublayers
     assert len(missing) == (2 if option == "mlp_bias" else 3) * len(maps)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"embedding_dropout": 1.0},
+        {"attention_output_dropout": 1.0},
+        {"dropout": 1.0, "embedding_dropout": 0.0, "attention_output_dropout": 0.0},
+        # that of all
+        {"dropout": 1.0},
+    ],
+)
+@every_family
+def test_embeddings_and_attention_may_have_a_dropout_of_their_own(family, told):
+    model = build(family, **told).train()
+    dropped = {}
+
+    def record(place, states):
+        dropped[place] = not states.any()
+
+    for stack in (module for module in model.modules() if isinstance(module, SublayerStack)):
+        stack.register_forward_pre_hook(lambda stack, args: record("embedding_dropout", args[0]))
+        for letter, layer in zip(stack.order, stack, strict=True):
+            place = "dropout" if letter == "f" else "attention_output_dropout"
+            layer.dropout.register_forward_hook(lambda layer, args, out, place=place: record(place, out))
+    model(**inputs(model), labels=tokens(3, 7 if model.config.is_encoder_decoder else 9))
+    assert dropped == {
+        name: told.get(name, told.get("dropout", 0.0)) == 1
+        for name in ("dropout", "embedding_dropout", "attention_output_dropout")
+    }
 
 
 def rotary(config_class=SandwichLMConfig, **options):

@@ -107,7 +107,10 @@ ROBERTA = Encoder(
         "classifier.dense": "pooler.dense",
         "classifier.out_proj": "classifier",
     },
-    heads={"ForMultipleChoice": {"classifier_dropout": "hidden_dropout_prob"}},
+    heads={
+        "ForSequenceClassification": {"pooler_dropout": "classifier_dropout"},
+        "ForMultipleChoice": {"classifier_dropout": "hidden_dropout_prob"},
+    },
     only={"ForMaskedLM": {"hidden_act": "gelu"}},
     counts_behind_padding=True,
 )
@@ -128,10 +131,10 @@ DISTILBERT = Encoder(
         "vocab_projector": "cls.predictions.decoder",
         "pre_classifier": "pooler.dense",
     },
-    fields={"intermediate_size": "hidden_dim", "hidden_act": "activation"},
+    fields={"intermediate_size": "hidden_dim", "hidden_act": "activation", "qa_dropout": "qa_dropout"},
     # it has no segments: there is one, whose vector stays zero
     fixed={"type_vocab_size": 1, "untrained_first_segment": True}
-    | {"pooler_act": "relu", "layer_norm_eps": 1e-12, "classifier_dropout": None},
+    | {"pooler_act": "relu", "layer_norm_eps": 1e-12, "classifier_dropout": None, "attention_output_dropout": 0.0},
     heads={
         "ForSequenceClassification": {"classifier_dropout": "seq_classif_dropout"},
         "ForMultipleChoice": {"classifier_dropout": "seq_classif_dropout"},
@@ -148,10 +151,13 @@ ELECTRA = Encoder(
         "sequence_summary.summary": "pooler.dense",
     },
     fixed={"pooler_act": "gelu"},
-    heads={"ForMultipleChoice": {"classifier_dropout": "summary_last_dropout", "pooler_act": "summary_activation"}},
+    heads={
+        "ForSequenceClassification": {"pooler_dropout": "classifier_dropout"},
+        "ForMultipleChoice": {"classifier_dropout": "summary_last_dropout", "pooler_act": "summary_activation"},
+    },
     only={
         "ForMaskedLM": {"hidden_act": "gelu"},
-        "ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True},
+        "ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True, "summary_first_dropout": 0},
     },
 )
 # by their model_type
@@ -187,9 +193,9 @@ def read_fields(source: PreTrainedModel, encoder: Encoder, head: str) -> dict[st
             f"embedding_size={width} differs from hidden_size={old.hidden_size}; {theirs} with embeddings_project "
             "between them cannot be converted"
         )
-    names = {**encoder.fields, **encoder.heads.get(head, {})}
-    read = [name for name in FIELDS if name in names or name not in encoder.fixed]
-    fields = {**encoder.fixed, **{name: getattr(old, names.get(name, name)) for name in read}}
+    names = {name: name for name in FIELDS if name not in encoder.fixed}
+    names |= {**encoder.fields, **encoder.heads.get(head, {})}
+    fields = {**encoder.fixed, **{ours: getattr(old, theirs) for ours, theirs in names.items()}}
     if encoder.counts_behind_padding:
         if old.pad_token_id is None:
             raise ValueError(f"pad_token_id=None cannot be converted; {theirs} counts its positions from there")
@@ -204,7 +210,7 @@ def from_bert(
     """Convert one of transformers' `ENCODERS` with any of its heads to PAR BERT; in its own order outputs are equal.
 
     Another order takes over the sublayers that both have, in their order; the others keep their random weights.
-    Dropout stands where BERT has it, and padding is what the mask says, where RoBERTa goes by its token.
+    Padding is what the mask says, where RoBERTa goes by its token.
 
     Raises:
         ValueError: an encoder that decodes, has relative positions or embeddings of another width than its states, or

@@ -37,6 +37,7 @@ def from_gpt2(
         # the same function, computed in one kernel
         hidden_act="gelu_pytorch_tanh" if old.activation_function == "gelu_new" else old.activation_function,
         dropout=old.resid_pdrop,
+        embedding_dropout=old.embd_pdrop,
         attention_dropout=old.attn_pdrop,
         activation_dropout=0.0,
         final_norm=True,

@@ -47,7 +47,6 @@ SAME = [
 ]
 # fields without a counterpart here, and what they are where they change nothing
 NEUTRAL = {
-    "hidden_dropout": 0,
     "qk_layernorm": False,
     "use_bidirectional_attention": False,
     "use_parallel_residual": False,
@@ -102,6 +101,8 @@ def from_llama(
     order = sublayer_order or own_order(old)
     state = State(source.state_dict())
     layer_norm = "model.norm.bias" in state
+    # StableLM's, of what feed-forward sublayers add
+    dropout = getattr(old, "hidden_dropout", 0.0)
     config = SandwichLMConfig(
         **{name: getattr(old, name) for name in SAME},
         sublayer_order=order,
@@ -112,7 +113,8 @@ def from_llama(
         attention_output_bias="model.layers.0.self_attn.o_proj.bias" in state,
         mlp_bias="model.layers.0.mlp.up_proj.bias" in state,
         gated_feed_forward=True,
-        dropout=0.0,
+        dropout=dropout,
+        **dict.fromkeys(("embedding_dropout", "attention_output_dropout"), 0.0 if dropout else None),
         activation_dropout=0.0,
         norm_type="layer" if layer_norm else "rms",
         norm_unit_offset=old.model_type == "gemma",

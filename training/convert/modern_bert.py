@@ -80,7 +80,10 @@ def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
         gated_feed_forward=True,
         pooler_act=old.classifier_activation,
         pooler_norm=True,
-        dropout=old.embedding_dropout,
+        # what feed-forward sublayers add is never dropped
+        dropout=0.0,
+        embedding_dropout=old.embedding_dropout,
+        attention_output_dropout=old.attention_dropout,
         activation_dropout=old.mlp_dropout,
         norm_position="pre",
         first_norm=False,

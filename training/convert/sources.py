@@ -199,8 +199,8 @@ def from_fairseq(
 
 def from_file(
     path: Path, orders: dict[str, str], num_attention_heads: int | None
-) -> tuple[Weights, PreTrainedModel, Pieces]:
-    """Convert a checkpoint of Transformer-XL, adaptive span or fairseq, and return its weights, too.
+) -> tuple[Weights, Mapping[str, Any], PreTrainedModel, Pieces]:
+    """Convert a checkpoint of Transformer-XL, adaptive span or fairseq, and return its weights and settings, too.
 
     Raises:
         ValueError: what its loading or its conversion refuses.
@@ -211,11 +211,11 @@ def from_file(
         refuse_other_orders(orders, ORDERS[False])
     if xl:
         weights, settings = xl
-        return weights, *from_transformer_xl(weights, settings, **orders)
+        return weights, settings, *from_transformer_xl(weights, settings, **orders)
     if span:
-        return span, *from_adaptive_span(span, sublayer_order=orders.get("sublayer_order"))
+        return span, {}, *from_adaptive_span(span, sublayer_order=orders.get("sublayer_order"))
     weights, options = read_fairseq(checkpoint, path)
-    return weights, *from_fairseq(weights, options, num_attention_heads, orders)
+    return weights, options, *from_fairseq(weights, options, num_attention_heads, orders)
 
 
 def take_tokenizer(source: Path, destination: Path, config: PreTrainedConfig) -> None:
@@ -262,17 +262,17 @@ def _convert(
     source: Path, orders: dict[str, str], num_attention_heads: int | None
 ) -> tuple[PreTrainedModel, ConversionReport, PreTrainedModel | None]:
     if source.is_file():
-        weights, model, pieces = from_file(source, orders, num_attention_heads)
-        return model, report_on(weights, model, pieces), None
+        weights, settings, model, pieces = from_file(source, orders, num_attention_heads)
+        return model, report_on(weights, model, pieces, settings), None
     config = read_config(source)
     if config.get("model_type") == MODEL_TYPE:
         refuse_other_orders(orders, ORDERS[False])
         weights = load_folder(source)
         model, pieces = from_transformer_xl(weights, config, **orders)
-        return model, report_on(weights, model, pieces), None
+        return model, report_on(weights, model, pieces, config), None
     original, found = load_transformers(source, config)
     model, pieces = from_transformers(original, orders)
-    report = report_on(original.state_dict(), model, pieces, found["missing_keys"])
+    report = report_on(original.state_dict(), model, pieces, original.config.to_dict(), found["missing_keys"])
     unexpected = f"unknown to {type(original).__name__}"
     report.left_out.update(dict.fromkeys(sorted(found["unexpected_keys"]), unexpected))
     return model, report, original

@@ -14,6 +14,8 @@ from sublayers.training.convert.weights import BUFFERS, UNUSED, Pieces
 TOLERANCE = 1e-4
 # why a tensor was left out
 LACKED = "of sublayers that the order lacks"
+# dropouts that have no place here, and one that LightConv's attention shares with its kernels
+LOSABLE = ("encoder_layerdrop", "decoder_layerdrop", "input_dropout", "attention_dropout")
 
 
 class ConversionReport(NamedTuple):
@@ -23,11 +25,13 @@ class ConversionReport(NamedTuple):
         taken_over: by the source's name, the parameters that were made from it, and how.
         left_out: by the source's name, why.
         new: parameters with random weights.
+        not_followed: dropouts of the source that training here has not, by the source's names.
     """
 
     taken_over: dict[str, dict[str, str]]
     left_out: dict[str, str]
     new: list[str]
+    not_followed: dict[str, float]
 
     def summary(self) -> str:
         """Count what was taken over, and name all that was not."""
@@ -38,6 +42,8 @@ class ConversionReport(NamedTuple):
             lines.append(f"left out, {reason}: {', '.join(names)}")
         if self.new:
             lines.append(f"new, with random weights: {', '.join(self.new)}")
+        if self.not_followed:
+            lines.append(f"not followed in training: {', '.join(f'{k}={v}' for k, v in self.not_followed.items())}")
         return "\n".join(lines)
 
     def warning(self) -> str:
@@ -49,7 +55,11 @@ class ConversionReport(NamedTuple):
 
 
 def report_on(
-    weights: Mapping[str, torch.Tensor], model: PreTrainedModel, pieces: Pieces, missing: Collection[str] = ()
+    weights: Mapping[str, torch.Tensor],
+    model: PreTrainedModel,
+    pieces: Pieces,
+    settings: Mapping[str, Any] = {},
+    missing: Collection[str] = (),
 ) -> ConversionReport:
     """Report on a conversion.
 
@@ -57,6 +67,7 @@ def report_on(
         weights: The source's tensors.
         model: What came out.
         pieces: What its parameters were taken from.
+        settings: What the source's configuration says.
         missing: Names among `weights` that the source's files lack, and that are random therefore.
 
     Raises:
@@ -73,7 +84,10 @@ def report_on(
     left_out = {name: _why(name, weights, taken_over) for name in weights if name not in {*taken_over, *missing}}
     known = {parameter for parameters in taken_over.values() for parameter in parameters}
     known |= {parameter for parameter, piece in pieces.items() if not piece.names}
-    return ConversionReport(taken_over, left_out, [name for name in own if name not in known])
+    new, ours = [name for name in own if name not in known], model.config.to_dict()
+    dropouts = {name: value for name in LOSABLE if isinstance(value := settings.get(name), int | float)}
+    lost = {name: value for name, value in dropouts.items() if value not in (0, ours.get(name))}
+    return ConversionReport(taken_over, left_out, new, lost)
 
 
 def _distinct(start: str, names: Iterable[str]) -> list[str]:

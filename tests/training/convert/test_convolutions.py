@@ -1,3 +1,4 @@
+import argparse
 import json
 
 import pytest
@@ -109,6 +110,14 @@ def test_reads_options():
     config = from_fairseq_lightconv(state, 4, options=options | {"max_source_positions": 2000})[0].config
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.05)
     assert (config.max_position_embeddings, config.kernel_sizes) == (2000, [3])
+
+
+def test_dropouts_that_are_not_followed_are_told(tmp_path, capsys):
+    options = {"encoder_attention_heads": 4, "attention_dropout": 0.1, "weight_dropout": 0.2, "input_dropout": 0.3}
+    weights = fairseq_names(source("df", "dcf", kernel_sizes=[3]))
+    torch.save({"args": argparse.Namespace(**options), "model": weights}, tmp_path / "model.pt")
+    main([str(tmp_path / "model.pt"), str(tmp_path / "ours")])
+    assert "not followed in training: input_dropout=0.3, attention_dropout=0.1\n" in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_one_sentence():

@@ -243,6 +243,7 @@ MASKED, CHOICE = AutoModelForMaskedLM, AutoModelForMultipleChoice
         ("electra", MASKED, {"hidden_act": "relu"}, "hidden_act='relu' cannot be converted; only ElectraForMaskedLM"),
         ("electra", CHOICE, {"summary_type": "mean"}, "summary_type='mean' .* with summary_type='first' can"),
         ("electra", CHOICE, {"summary_use_proj": False}, "summary_use_proj=False .* with summary_use_proj=True can"),
+        ("electra", CHOICE, {"summary_first_dropout": 0.1}, "summary_first_dropout=0.1 .*_first_dropout=0 can"),
         ("electra", AutoModel, {"embedding_size": 8}, "embedding_size=8 differs from hidden_size=16; ElectraMo"),
         ("roberta", AutoModel, {"pad_token_id": None}, "pad_token_id=None cannot be converted; RobertaModel count"),
     ],

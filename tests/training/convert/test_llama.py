@@ -167,7 +167,6 @@ REFUSED = {
     ("qwen2", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("qwen3", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("gemma", "use_bidirectional_attention"): "=True cannot be converted; only gemma with .*attention=False can",
-    ("stablelm", "hidden_dropout"): "hidden_dropout=0.2 cannot be converted; only stablelm with hidden_dropout=0 can",
     ("stablelm", "qk_layernorm"): "qk_layernorm=True cannot be converted; only stablelm with qk_layernorm=False can",
     ("stablelm", "use_parallel_residual"): "residual=True cannot be converted; only stablelm with .*residual=False can",
 }
