@@ -166,7 +166,8 @@ class SelfAttention(Attention):
             return False
         is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
         # the bias of the keys would get no gradient, which those who train in several processes wait for
-        learns = torch.is_grad_enabled() and self.k_proj.weight.requires_grad and not is_exported
+        is_trained = any(parameter.requires_grad for parameter in self.k_proj.parameters())
+        learns = torch.is_grad_enabled() and is_trained and not is_exported
         return not (self.training or learns) and is_bare(self.k_proj, states) and is_bare(self.v_proj, states)
 
     def attend_to_states(

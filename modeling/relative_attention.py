@@ -10,6 +10,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.utils.import_utils import is_tracing
 
+from sublayers.modeling.linear import is_bare
 from sublayers.modeling.memory import RecurrentAttention
 from sublayers.modeling.plan import Packing, select_positions
 
@@ -117,12 +118,11 @@ class RelativeAttention(RecurrentAttention):
 
     def score_distances(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
         """Multiply queries (batch, heads, length, head_dim) with distances (number, hidden): (..., length, number)."""
-        weight = self.r_proj.weight
-        # what adapts, quantises, shards or offloads a linear map has to be called; a graph has all lengths
-        is_plain = type(self.r_proj) is nn.Linear and type(weight) is nn.Parameter and weight.device == query.device
-        if is_plain and not is_tracing(query) and query.shape[0] * query.shape[2] < self.head_dim:
+        is_short = query.shape[0] * query.shape[2] < self.head_dim
+        # a graph has all lengths
+        if not is_tracing(query) and is_short and is_bare(self.r_proj, query):
             # the few queries of generation are mapped more cheaply than all distances
-            mapped = torch.einsum("bhld,hdm->bhlm", query, weight.unflatten(0, (-1, self.head_dim)))
+            mapped = torch.einsum("bhld,hdm->bhlm", query, self.r_proj.weight.unflatten(0, (-1, self.head_dim)))
             return mapped @ distances.T
         rows = self.r_proj(distances).unflatten(-1, (-1, self.head_dim))
         return query @ rows.permute(1, 2, 0)

@@ -113,6 +113,21 @@ def test_a_classifier_is_trained_and_saved_in_full_beside_the_adapters(family, t
     torch.testing.assert_close(merged(**batch).logits, again(**batch).logits, **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+@pytest.mark.parametrize("family", ["sandwich_lm", "par_bert", "macaron_bert"])
+def test_adapters_have_the_same_gradients_in_evaluation(family, name):
+    settings = peft.LoraConfig(target_modules=[name], r=4, init_lora_weights=False)
+    adapted = peft.get_peft_model(build(family, AutoModelForSequenceClassification), settings)
+    found = []
+    for training in (True, False):
+        adapted.zero_grad()
+        # nothing is dropped
+        adapted.train(training)(**inputs(adapted)).logits.square().sum().backward()
+        found.append([parameter.grad for parameter in adapted.parameters() if parameter.requires_grad])
+    assert all(gradient.any() for gradient in found[0])
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+
+
 def test_adapters_of_a_self_contained_model_are_saved_alone(tmp_path):
     build("par_bert").save_pretrained(tmp_path / "base", self_contained=True)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")

@@ -1,7 +1,9 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from common import randomize, tokens
-from families import build
+from families import FAMILIES, build, inputs
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
@@ -86,6 +88,69 @@ def test_whoever_watches_or_replaces_a_map_sees_it_called(classifier):
     attention.v_proj = nn.Sequential(attention.v_proj, nn.Identity())
     attention.v_proj[1].register_forward_hook(lambda *given: 2 * given[-1])
     assert not torch.allclose(classifier(tokens(2, 7)).logits, wanted)
+
+
+class Doubled(nn.Module):
+    """What stands in a linear map's place, and has none of its attributes."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.inner = layer
+
+    def forward(self, states):
+        return 2 * self.inner(states)
+
+
+def double(model):
+    for name, module in [*model.named_modules()]:
+        if type(module) is nn.Linear:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, Doubled(module))
+    return model
+
+
+def watch(model):
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.register_forward_hook(lambda *given: 2 * given[-1])
+    return model
+
+
+def quantize(model):
+    return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
+
+CLASSIFIERS = ["par_bert", "macaron_bert", "sandwich_lm", "par_transformer_xl"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize("mode", [nullcontext, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(("replace", "expect", "tolerance"), [(double, watch, 1e-5), (quantize, nn.Module.eval, 0.2)])
+@pytest.mark.parametrize("family", [*FAMILIES, *(f"{family} classifier" for family in CLASSIFIERS)])
+def test_maps_may_be_replaced_by_anything(family, replace, expect, tolerance, mode):
+    name, _, is_classifier = family.partition(" ")
+    head = AutoModelForSequenceClassification if is_classifier else None
+    expected, replaced = expect(build(name, head)), replace(build(name, head))
+    padded = inputs(expected)
+    # so few tokens that distances are mapped in another way
+    short = {name: rows[:1, :3] for name, rows in padded.items()}
+    for batch in (padded, short):
+        with mode():
+            wanted, found = expected(**batch).logits, replaced(**batch).logits
+        assert (found - wanted).norm() / wanted.norm() < tolerance
+
+
+@pytest.mark.parametrize("trained", ["k_proj.weight", "k_proj.bias", "v_proj.weight", "q_proj.weight"])
+def test_what_alone_is_trained_has_its_gradient_in_evaluation(classifier, trained):
+    classifier.requires_grad_(False)
+    last_attention(classifier).get_parameter(trained).requires_grad_()
+    classifier(tokens(2, 7)).logits.sum().backward()
+    found = last_attention(classifier).get_parameter(trained).grad
+    classifier.zero_grad()
+    # nothing is dropped
+    classifier.train()(tokens(2, 7)).logits.sum().backward()
+    torch.testing.assert_close(found, last_attention(classifier).get_parameter(trained).grad, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
