@@ -22,6 +22,7 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     """
 
     model_type = "par_transformer_xl"
+    reach_field = "memory_length"
 
     sublayer_order: str = "(sfff)6f8"
     vocab_size: int = 267735
@@ -57,11 +58,6 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     def reached_cutoffs(self) -> list[int]:
         """The cutoffs within the vocabulary."""
         return [cutoff for cutoff in self.adaptive_cutoffs or [] if cutoff < self.vocab_size]
-
-    @property
-    def sliding_window(self) -> int:
-        """What transformers' caches call all that a new token sees, itself included."""
-        return self.memory_length + 1
 
     @property
     def is_projected(self) -> bool:

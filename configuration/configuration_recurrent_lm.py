@@ -1,6 +1,6 @@
 """What the configurations of the language models with memory share."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
 
@@ -25,12 +25,23 @@ class RecurrentLMConfig(SublayersConfig):
     """
 
     keys_to_ignore_at_inference = ["past_key_values", "memory"]
+    # the field that says how many tokens before its own a token sees
+    reach_field: ClassVar[str]
 
     position_embedding_type: Literal["relative", "key_table"] = "relative"  # type: ignore[assignment]
     max_position_embeddings: int | None = None  # type: ignore[assignment]
     norm_position: Literal["pre", "post"] = "post"
     attention_bias: bool = False
     attention_output_bias: bool = False
+
+    @property
+    def sliding_window(self) -> int:
+        """What transformers' caches call all that a new token sees, itself included; setting it sets its field."""
+        return getattr(self, self.reach_field) + 1
+
+    @sliding_window.setter
+    def sliding_window(self, value: int | None):
+        setattr(self, self.reach_field, value - 1 if isinstance(value, int) else value)
 
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:

@@ -18,6 +18,7 @@ class SandwichCharLMConfig(RecurrentLMConfig):
     """
 
     model_type = "sandwich_char_lm"
+    reach_field = "attention_span"
 
     sublayer_order: str = "s5(sf)19f5"
     vocab_size: int = 205
@@ -38,8 +39,3 @@ class SandwichCharLMConfig(RecurrentLMConfig):
     initial_span_share: float | int = 0.0
     # what each token of a head's mean span adds to the loss
     span_loss: float = 5e-7
-
-    @property
-    def sliding_window(self) -> int:
-        """What transformers' caches call all that a new token sees, itself included."""
-        return self.attention_span + 1

@@ -187,20 +187,40 @@ class SublayersConfig(PreTrainedConfig):
         """How many heads have keys and values."""
         return self.num_key_value_heads or self.num_attention_heads
 
-    @property
-    def sliding_window(self) -> Any:
-        """The window by the name under which transformers' caches look for it.
+    def check_derived(self, name: str, derived: Any, given: Any) -> None:
+        """Check what is given for something that follows from the last stack's order; None is nothing.
 
-        None for encoder-decoders: the caches of both stacks are made alike, and that of the source must stay whole.
+        Raises:
+            ValueError: it is something else.
         """
-        return None if self.is_encoder_decoder else self.attention_window
+        if given not in (None, derived):
+            field_name, order = [*self.orders.items()][-1]
+            raise ValueError(
+                f"{name}={given} contradicts the order {order!r}, which makes it {derived}; change {field_name} instead"
+            )
+
+    @property
+    def sliding_window(self) -> int:
+        """The window by the name under which transformers' caches look for it; setting it sets the window.
+
+        Raises:
+            AttributeError: there is no local attention, or an encoder-decoder has it, the caches of whose stacks are
+                made alike, and that of the source must stay whole.
+        """
+        if self.attention_window is None or self.is_encoder_decoder:
+            raise AttributeError("sliding_window")
+        return self.attention_window
+
+    @sliding_window.setter
+    def sliding_window(self, value: int | None):
+        self.attention_window = value
 
     @property
     def layer_types(self) -> list[str]:
         """What transformers' caches keep in each of their slots.
 
         Raises:
-            AttributeError: every slot keeps all tokens; configurations without local attention have no such field.
+            AttributeError: every slot keeps as many tokens, all or those of `sliding_window`.
         """
         if self.attention_window is None or self.is_encoder_decoder:
             raise AttributeError("layer_types")
@@ -208,6 +228,13 @@ class SublayersConfig(PreTrainedConfig):
         slots = [letter for letter in expand(order) if ALPHABET[letter].cache == "self"]
         kinds = ["sliding_attention" if letter == "w" else "full_attention" for letter in slots]
         return kinds + ["full_attention"] * (self.num_hidden_layers - len(kinds))
+
+    @layer_types.setter
+    def layer_types(self, value: list[str] | None):
+        # where there are none, caches take them from the window
+        kind = "sliding_attention" if hasattr(self, "sliding_window") else "full_attention"
+        kinds = getattr(self, "layer_types", [kind] * self.num_hidden_layers)
+        self.check_derived("layer_types", kinds, value)
 
     @property
     def folds_attention(self) -> bool:
@@ -245,11 +272,7 @@ class SublayersConfig(PreTrainedConfig):
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, value: int | None):
-        if value is not None and value != self.num_hidden_layers:
-            raise ValueError(
-                f"num_hidden_layers={value} contradicts the order {[*self.orders.values()][-1]!r}, which makes it "
-                f"{self.num_hidden_layers}; change {[*self.orders][-1]} instead"
-            )
+        self.check_derived("num_hidden_layers", self.num_hidden_layers, value)
 
     def tensor_parallel_plan(self, order: str) -> dict[str, str]:
         """Say how embeddings and a stack of that order are split, without rules for modules that are not there."""

@@ -4,13 +4,35 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Cache
+from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import SequenceClassifierOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.losses import classification_loss
 from sublayers.modeling.plan import Plan
+
+
+class CheckedGenerationMixin(GenerationMixin):
+    """Generation that says what is wrong with an empty prompt, the last token of which transformers looks at."""
+
+    config: Any
+
+    def generate(self, inputs: torch.Tensor | None = None, *args, **kwargs) -> Any:  # type: ignore[override]
+        """Generate as transformers does.
+
+        Raises:
+            ValueError: a prompt (batch, length) has no token.
+        """
+        name, prompt, first = "input_ids", kwargs.get("input_ids", inputs), "bos_token_id"
+        if self.config.is_encoder_decoder:
+            name, prompt, first = "decoder_input_ids", kwargs.get("decoder_input_ids"), "decoder_start_token_id"
+        if prompt is not None and 0 in prompt.shape:
+            raise ValueError(
+                f"{name} of shape {(*prompt.shape,)} hold no token to go on from; leave them out to begin with "
+                f"{first}, or give each row one token"
+            )
+        return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
 
 def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -> torch.Tensor | None:

@@ -4,10 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.plan import Packing
 from sublayers.modeling.sublayer import Sublayer
+
+
+def may_have_gaps(token_mask: torch.Tensor) -> bool:
+    """Say whether padding stands between tokens of a row of (batch, past and present length); a graph has any mask."""
+    if is_tracing(token_mask):
+        return True
+    number = token_mask.long().cumsum(1)
+    return bool(((token_mask == 0) & (number > 0) & (number < number[:, -1:])).any())
 
 
 class Memory:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Cache, GenerationMixin
+from transformers import Cache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
@@ -19,7 +19,7 @@ from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.sublayer_order import cache_slots
 from sublayers.modeling.dropout import dropout
 from sublayers.modeling.embeddings import check_tokens, look_up
-from sublayers.modeling.heads import run_and_read
+from sublayers.modeling.heads import CheckedGenerationMixin, run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.memory import Memory
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -170,7 +170,7 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
         return Cache(layers=[DynamicSlidingWindowLayer(self.config.sliding_window) for _ in range(self.num_attentions)])
 
 
-class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, GenerationMixin):
+class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, CheckedGenerationMixin):
     """The language model: (batch, length) -> (batch, length, vocabulary).
 
     A family makes the head, which turns states and, if there are any, the tokens that follow into logits and a loss.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_masks_for_generate
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -24,6 +24,7 @@ from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
+from sublayers.modeling.heads import CheckedGenerationMixin
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
 from sublayers.modeling.norm import hidden_norm
@@ -319,7 +320,7 @@ class LabelledSeq2SeqLMOutput(Seq2SeqLMOutput):
     labelled_logits: torch.Tensor | None = None
 
 
-class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
+class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, CheckedGenerationMixin):
     """The encoder-decoder with scores for each next token: (batch, source length) -> (batch, length, vocabulary)."""
 
     model_class: type[ReorderedSeq2SeqModel] = ReorderedSeq2SeqModel

@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.modeling.losses import IGNORED
+from sublayers.modeling.memory import may_have_gaps
 from sublayers.modeling.modeling_recurrent_lm import (
     RecurrentLMForCausalLM,
     RecurrentLMModel,
@@ -69,14 +70,14 @@ class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
         """Hand over the keys of distances, and say where there are tokens."""
         if self.training:
             self.clamp_spans()
-        length, tokens = states.shape[1], attention_mask
+        tokens, has_gaps = attention_mask, False
         if tokens is not None and tokens.ndim == 4:
             # what the last token sees
-            tokens = tokens[:, 0, -1, past_length : past_length + length]
+            tokens = tokens[:, 0, -1, : past_length + states.shape[1]]
             tokens = tokens if tokens.dtype == torch.bool else tokens >= 0
         elif tokens is not None:
-            tokens = tokens[:, -length:]
-        return {"key_table": self.positions.table, "token_mask": tokens}
+            has_gaps = may_have_gaps(tokens)
+        return {"key_table": self.positions.table, "token_mask": tokens, "has_gaps": has_gaps}
 
     @torch.no_grad()
     def clamp_spans(self) -> None:

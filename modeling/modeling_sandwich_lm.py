@@ -5,7 +5,7 @@ Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their 
 
 import torch
 from torch import nn
-from transformers import Cache, DynamicCache, GenerationMixin, initialization as init
+from transformers import Cache, DynamicCache, initialization as init
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
@@ -17,7 +17,7 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax, resize_bands
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_tokens, number_positions
-from sublayers.modeling.heads import LastTokenClassifier, run_and_read
+from sublayers.modeling.heads import CheckedGenerationMixin, LastTokenClassifier, run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
@@ -102,7 +102,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         )
 
 
-class SandwichLMForCausalLM(SandwichLMPreTrainedModel, GenerationMixin):
+class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):
     """The language model: (batch, length) -> (batch, length, vocabulary).
 
     With `adaptive_cutoffs` its logits are log-probabilities; in training with labels there are none, only the loss.

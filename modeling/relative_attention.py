@@ -78,6 +78,7 @@ class RelativeAttention(RecurrentAttention):
         hidden_states: torch.Tensor,
         hidden_keys: torch.Tensor,
         distances: torch.Tensor,
+        columns: torch.Tensor | None = None,
         content_bias: torch.Tensor | None = None,
         position_bias: torch.Tensor | None = None,
         remembered: torch.Tensor | None = None,
@@ -93,6 +94,7 @@ class RelativeAttention(RecurrentAttention):
             hidden_keys: 0 for keys that a query sees, or else `HIDDEN`, (batch or 1, 1, length, number of keys).
             distances: embedded, (1 + number of keys, hidden), the largest first, after one that is not read; if there
                 are fewer, the first stands for all larger ones.
+            columns: which of the distances each key has, (batch, 1, length, number of keys); None: they go down by one.
             content_bias: (heads, head_dim), of all sublayers, as the next; None: each has its own.
             position_bias: (heads, head_dim).
             remembered: (batch, remembered, hidden).
@@ -111,7 +113,10 @@ class RelativeAttention(RecurrentAttention):
         scores = self.score_distances((query + position[:, None]) * self.scaling, distances)
         if not is_tracing(scores) and (missing := 1 + key.shape[2] - scores.shape[-1]):
             scores = torch.cat([scores[..., :1].expand(*scores.shape[:-1], missing), scores], dim=-1)
-        scores = shift_rows(scores) + hidden_keys
+        scores = (
+            shift_rows(scores) if columns is None else scores.gather(-1, columns.expand(-1, scores.shape[1], -1, -1))
+        )
+        scores = scores + hidden_keys
         output, weights = self.attend_with(query + content[:, None], key, value, scores)
         output = output if packing is None else packing.pack(output)
         return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights

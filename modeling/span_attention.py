@@ -26,6 +26,11 @@ def skew(scores: torch.Tensor, empty: float) -> torch.Tensor:
     return rows[..., : length * (span + length)].unflatten(-1, (length, span + length))
 
 
+def move(states: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Put the places of each row into an order (batch, length): (batch, heads, length, width) -> the same."""
+    return select_positions(states.transpose(1, 2), order).transpose(1, 2)
+
+
 class DistanceKeys(nn.Module):
     """The keys of all distances, of all sublayers and heads."""
 
@@ -71,6 +76,7 @@ class SpanAttention(RecurrentAttention):
         hidden_states: torch.Tensor,
         key_table: torch.Tensor,
         token_mask: torch.Tensor | None = None,
+        has_gaps: bool = False,
         remembered: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         read_positions: torch.Tensor | None = None,
@@ -82,12 +88,16 @@ class SpanAttention(RecurrentAttention):
         Args:
             hidden_states: (batch, length, hidden), or packed tokens (1, tokens, hidden).
             key_table: keys of all distances, the farthest first, of all sublayers and heads: (span, head_dim).
-            token_mask: where there are tokens, (batch, length).
+            token_mask: where there are tokens, (batch, past and present length).
+            has_gaps: whether padding may stand between tokens.
             remembered: (batch, remembered, hidden).
             past_key_values: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
             kwargs: what other sublayers need.
+
+        Returns:
+            The output, and the weights, of each row's tokens without gaps, if the backend has them.
         """
         query = self.split_heads(self.q_proj(hidden_states), packing)
         length, past_length, span = query.shape[2], 0, self.read_length
@@ -97,11 +107,19 @@ class SpanAttention(RecurrentAttention):
         key, value = self.keys_and_values(hidden_states, remembered, packing)
         if token_mask is not None and packing is None:
             # what is no token is zero, as before a text
-            key, value = (states * token_mask[:, None, :, None] for states in (key, value))
+            key, value = (states * token_mask[:, None, -length:, None] for states in (key, value))
         if past_key_values is not None:
             _, offset = past_key_values.get_mask_sizes(length, self.layer_idx)
             past_length = past_key_values.get_seq_length(self.layer_idx) - offset
             key, value = past_key_values.update(key, value, self.layer_idx)
+        places = None
+        if token_mask is not None and has_gaps:
+            # padding moves to the front of a row, and what fills a static cache up stays behind its tokens
+            known = token_mask[:, -(past_length + length) :].long()
+            order = nn.functional.pad(known, (0, key.shape[2] - known.shape[1]), value=2).argsort(stable=True)
+            key, value = move(key, order), move(value, order)
+            places = known[:, -length:].argsort(stable=True)
+            query = move(query, places)
         key, value = (
             nn.functional.pad(states, (0, 0, span, 0))[:, :, past_length : past_length + span + length]
             for states in (key, value)
@@ -116,6 +134,10 @@ class SpanAttention(RecurrentAttention):
                 queries = query[:, :, start : start + QUERIES]
                 mixes.append(self.read(queries, key[:, :, seen], value[:, :, seen], key_table[-span:])[0])
             output = torch.cat(mixes, dim=1)
+        if places is not None:
+            back = places.argsort()
+            output = select_positions(output, back)
+            weights = None if weights is None else move(weights, back)
         output = output if packing is None else packing.pack(output)
         return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights
 

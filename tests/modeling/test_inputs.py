@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common import tokens
-from families import build, build_model, every_model, padded
+from families import build, build_model, every_family, every_model, padded
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -114,3 +114,25 @@ def test_texts_of_one_token_have_labels(auto_class):
     out = model(ids, labels=labels)
     torch.testing.assert_close(out.loss, expected)
     torch.testing.assert_close(out[1][[0, 2]], logits[[0, 2]])
+
+
+@every_family
+def test_generation_says_how_to_begin_without_a_prompt(family):
+    model = build(family)
+    if not model.can_generate():
+        pytest.skip("it does not generate")
+    options = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    name, inputs = "input_ids", {}
+    if model.config.is_encoder_decoder:
+        name, inputs = "decoder_input_ids", {"input_ids": tokens(2, 5)}
+    first = "decoder_start_token_id" if inputs else "bos_token_id"
+    message = rf"^{name} of shape \(\d, \d\) hold no token to go on from; leave them out to begin with {first}, or give"
+    for empty in (tokens(2, 0), tokens(0, 4)):
+        with pytest.raises(ValueError, match=message):
+            model.generate(**inputs, **{name: empty}, **options)
+        with pytest.raises(ValueError, match=r"hold no token|must have shape \(batch, length\), none of them 0"):
+            model.generate(empty, **options)
+    rows = len(inputs.get("input_ids", [0]))
+    begun = torch.full((rows, 1), getattr(model.config, first))
+    expected = model.generate(**{name: begun} | inputs, **options)
+    assert torch.equal(model.generate(**inputs, **options), expected)
