@@ -14,7 +14,6 @@ from sublayers.training.convert.decoders import assemble_decoder
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
 from sublayers.training.convert.weights import Pieces, State, assemble
 
-
 # what changes the function of GPT-2 in a way that no model here has, with the only value that is computed here
 ONLY = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
 

@@ -162,7 +162,7 @@ def refuse_incomplete(source: Path, named: str, model: PreTrainedModel, found: M
     if other_shapes := found["mismatched_keys"]:
         name, theirs, own = sorted(other_shapes)[0]
         raise ValueError(
-            f"{source} has {name} of shape {(*theirs,)}, where its config.json asks for {(*own,)}; are both of one model?"
+            f"{source} has {name} of shape {(*theirs,)}, but config.json asks for {(*own,)}; copy both from one model"
         )
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     gets_head = named != type(model).__name__
