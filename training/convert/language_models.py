@@ -90,7 +90,8 @@ def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
     """
     weights: Pieces = {}
     sizes: list[int] = []
-    while f"decoder.embed_tokens.embeddings.{(band := len(sizes))}.0.weight" in state:
+    # there are at least two
+    while (band := len(sizes)) < 2 or f"decoder.embed_tokens.embeddings.{band}.0.weight" in state:
         for number, name in enumerate(("table", "projection")):
             theirs = f"decoder.embed_tokens.embeddings.{band}.{number}.weight"
             weights[f"model.embed_tokens.{band}.{name}"] = state.take_piece(theirs)

@@ -251,7 +251,7 @@ def from_fairseq(
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
         return from_macaron_bert(weights, heads, options=options)
-    if PREDICTOR in weights:
+    if PREDICTOR in weights or "decoder_max_order" in options:
         refuse_other_orders(orders, [])
         return from_fairseq_iot(weights, heads, options=options)
     is_encoder_decoder = "encoder.embed_tokens.weight" in weights

@@ -1,12 +1,13 @@
 """What is wrong with a source is said in one sentence, whichever it is."""
 
+import argparse
 import json
 import re
 
 import pytest
 import torch
 import transformers
-from common import randomize, tokens
+from common import REFERENCE, randomize, tokens
 from common_transformer_xl import authors_names, authors_settings, transformer_xl
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -132,6 +133,21 @@ MISSING = {
 def test_weights_that_are_missing_are_named(name, source, refuse):
     source(name, weights=lambda found: found.pop(MISSING[name]))
     refuse(f"of the weights of {name}, such as", "--verify")
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("sandwich/lm_adaptive", "decoder.embed_tokens.embeddings.1.0.weight"),
+        ("iot/orders_postln", "encoder.embed_order"),
+    ],
+)
+def test_weights_that_a_file_lacks_are_named(name, missing, tmp_path, refuse):
+    weights = load_file(REFERENCE / f"{name}.weights.safetensors")
+    options = argparse.Namespace(**json.loads((REFERENCE / f"{name}.json").read_text())["args"])
+    del weights[missing]
+    torch.save({"model": weights, "args": options}, tmp_path / "source")
+    refuse(f"the checkpoint has no {missing}; is it of another kind or version?")
 
 
 def test_a_language_model_of_its_own_needs_its_head(source, refuse):
