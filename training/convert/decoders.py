@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import fields
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -18,9 +19,9 @@ from sublayers.training.convert.weights import Piece, Pieces, assemble
 
 # the encoders, by the ends of the names of their sources
 ENCODERS: dict[str, type[PreTrainedModel]] = {
+    "Model": PARBertModel,
     "ForTokenClassification": PARBertForTokenClassification,
     "ForQuestionAnswering": PARBertForQuestionAnswering,
-    "Model": PARBertModel,
 }
 # how PAR BERT is made as decoders are: without a pooler, a norm of embeddings, and segments but one, which stays zero
 DECODER_LIKE = {
@@ -39,7 +40,7 @@ def is_causal(config: PreTrainedConfig) -> bool:
 
 
 def assemble_decoder(
-    source: PreTrainedModel, config: SandwichLMConfig, sublayers: dict[str, list[Pieces]], others: Pieces
+    source: Any, config: SandwichLMConfig, sublayers: dict[str, list[Pieces]], others: Pieces
 ) -> tuple[PreTrainedModel, Pieces]:
     """Build what a decoder becomes: SandwichLM or, if it is not causal, PAR BERT.
 
@@ -50,7 +51,7 @@ def assemble_decoder(
         others: all other weights, by the names that SandwichLM has for them, or PAR BERT's heads.
 
     Raises:
-        ValueError: an order that does not fit, or a head that PAR BERT does not have.
+        ValueError: an order that does not fit, or weights of a head that PAR BERT does not have.
     """
     if is_causal(source.config):
         model_class = SandwichLMForSequenceClassification if "score.weight" in others else SandwichLMForCausalLM
@@ -59,9 +60,7 @@ def assemble_decoder(
             model.generation_config = copy.deepcopy(source.generation_config)
         return model, pieces
     name = type(source).__name__
-    head = next((end for end in ENCODERS if name.endswith(end) and "lm_head.weight" not in others), None)
-    if head is None:
-        raise ValueError(f"is_causal=False cannot be converted with {name}'s head; convert the body alone")
+    encoder_class = next((ours for end, ours in ENCODERS.items() if name.endswith(end)), PARBertModel)
     known = {field.name for field in fields(PARBertConfig)}
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name in known}
     shared |= DECODER_LIKE
@@ -69,9 +68,9 @@ def assemble_decoder(
     if config.attention_window is not None:
         # a decoder's looks back only, and an encoder's to both sides
         shared["attention_window"] = 2 * config.attention_window
-    if head == "ForTokenClassification":
+    if encoder_class is PARBertForTokenClassification:
         shared["classifier_dropout"] = source.dropout.p
         # Llama's may lack the bias
         bias = {"classifier.bias": Piece(torch.zeros(source.config.num_labels), ())}
         others = bias | {name.replace("score.", "classifier."): piece for name, piece in others.items()}
-    return assemble(ENCODERS[head](PARBertConfig(**shared)), sublayers, others, partly=True)
+    return assemble(encoder_class(PARBertConfig(**shared)), sublayers, others, partly=True)

@@ -29,7 +29,7 @@ def check_parts(source: ModernBertPreTrainedModel, head: str) -> None:
         ValueError: it has not.
     """
     old: Any = source.config
-    parts = []
+    parts: list[tuple[str, Any, Any]] = []
     if head == "ForSequenceClassification":
         parts.append(("classifier_pooling", old.classifier_pooling, "cls"))
     if head == "ForMaskedLM":

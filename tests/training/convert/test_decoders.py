@@ -160,9 +160,21 @@ def test_another_order_may_have_another_length(tmp_path, capsys):
 def test_heads_that_no_encoder_has_are_refused(head, tmp_path):
     config = next(config for prefix, config in SOURCES.values() if head.startswith(prefix))
     getattr(transformers, head)(config).save_pretrained(tmp_path / "source")
-    with pytest.raises(ValueError, match=f"holds '{head}' with is_causal=False, .*Model can be converted"):
+    with pytest.raises(ValueError, match=f"holds '{head}' with is_causal=False, .*Model, .* can be converted"):
         main([str(tmp_path / "source"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
+    # as the documentation says
+    AutoModel.from_pretrained(tmp_path / "source").save_pretrained(tmp_path / "body")
+    main([str(tmp_path / "body"), str(tmp_path / "ours"), "--verify"])
+
+
+def test_a_folder_that_names_no_class_holds_a_body(tmp_path):
+    build("llama").save_pretrained(tmp_path / "source")
+    settings = json.loads((tmp_path / "source" / "config.json").read_text())
+    del settings["architectures"]
+    (tmp_path / "source" / "config.json").write_text(json.dumps(settings))
+    main([str(tmp_path / "source"), str(tmp_path / "ours"), "--verify"])
+    assert type(AutoModel.from_pretrained(tmp_path / "ours")).__name__ == "PARBertModel"
 
 
 SEQ2SEQ = {"vocab_size": 61, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 32}
