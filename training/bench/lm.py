@@ -89,7 +89,7 @@ def language_models(args: argparse.Namespace) -> Models:
     copy, _ = from_gpt2(peer) if args.peer == "gpt2" else from_llama(peer)
     models: Models = {PEERS[args.peer]: (copy.config.sublayer_order, peer)}
     for order in args.orders:
-        config = deepcopy(copy.config)
+        config: Any = deepcopy(copy.config)
         config.sublayer_order = order
         config.attention_window = args.attention_window if "w" in order else None
         same = order == copy.config.sublayer_order

@@ -36,8 +36,10 @@ def main(argv: list[str] | None = None) -> None:
         parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed if a fairseq file does not name it"
     parser.add_argument("--num-attention-heads", "--num_attention_heads", type=positive, help=heads_help)
-    verify_help = "run the source in transformers and the new folder on random tokens, the latter with padding on the "
-    verify_help += "right, on the left and in between, and keep the folder only if the outputs agree"
+    verify_help = (
+        "run the source in transformers and the new folder on random tokens, with padding on the right, on the "
+    )
+    verify_help += "left and in between, and keep the folder only if the outputs agree"
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)

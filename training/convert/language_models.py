@@ -1,32 +1,33 @@
 """Conversions into SandwichLM: transformers' GPT-2 and fairseq's language models."""
 
-import copy
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
 import torch
-from transformers import GPT2ForSequenceClassification, GPT2LMHeadModel
+from transformers import GPT2PreTrainedModel, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
-from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
+from sublayers.training.convert.decoders import assemble_decoder
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
 from sublayers.training.convert.weights import Pieces, State, assemble
 
+# what changes the function of GPT-2 in a way that no model here has, with the only value that is computed here
+ONLY = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
 
-def from_gpt2(
-    source: GPT2LMHeadModel | GPT2ForSequenceClassification, sublayer_order: str | None = None
-) -> tuple[SandwichLMForCausalLM | SandwichLMForSequenceClassification, Pieces]:
-    """Convert transformers' GPT-2 or its classifier; in the interleaved order, the default, the outputs are equal.
+
+def from_gpt2(source: GPT2PreTrainedModel, sublayer_order: str | None = None) -> tuple[PreTrainedModel, Pieces]:
+    """Convert transformers' GPT-2 with its head; in the interleaved order, the default, the outputs are equal.
 
     Raises:
-        ValueError: an order with other numbers of sublayers than the checkpoint, or a variant of GPT-2 that scales its
-            attention differently.
+        ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.
     """
     old = source.config
-    if not old.scale_attn_weights or old.scale_attn_by_inverse_layer_idx or old.add_cross_attention:
-        raise ValueError("only GPT-2 with plain scaled self-attention can be converted")
+    for name, value in ONLY.items():
+        if (found := getattr(old, name)) != value:
+            raise ValueError(f"{name}={found!r} cannot be converted; only gpt2 with {name}={value!r} can")
     config = SandwichLMConfig(
         vocab_size=old.vocab_size,
         sublayer_order=sublayer_order or interleaved(old.n_layer),
@@ -76,11 +77,7 @@ def from_gpt2(
     others |= take("ln_f", "model.norm")
     # what is left is the head, and both are called as here
     others |= state
-    if isinstance(source, GPT2ForSequenceClassification):
-        return assemble(SandwichLMForSequenceClassification(config), sublayers, others)
-    model, pieces = assemble(SandwichLMForCausalLM(config), sublayers, others)
-    model.generation_config = copy.deepcopy(source.generation_config)
-    return model, pieces
+    return assemble_decoder(source, config, sublayers, others)
 
 
 def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
@@ -94,7 +91,8 @@ def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
     """
     weights: Pieces = {}
     sizes: list[int] = []
-    while f"decoder.embed_tokens.embeddings.{(band := len(sizes))}.0.weight" in state:
+    # there are at least two
+    while (band := len(sizes)) < 2 or f"decoder.embed_tokens.embeddings.{band}.0.weight" in state:
         for number, name in enumerate(("table", "projection")):
             theirs = f"decoder.embed_tokens.embeddings.{band}.{number}.weight"
             weights[f"model.embed_tokens.{band}.{name}"] = state.take_piece(theirs)

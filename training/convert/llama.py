@@ -1,13 +1,11 @@
-"""Conversion of Llama, and of the decoders that are made as it is, into SandwichLM."""
-
-import copy
+"""Conversion of Llama, and of the decoders that are made as it is."""
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import expand
-from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
-from sublayers.training.convert.weights import Pieces, State, assemble
+from sublayers.training.convert.decoders import assemble_decoder
+from sublayers.training.convert.weights import Pieces, State
 
 # by their model_type, what the names of their classes begin with
 DECODERS = {
@@ -54,7 +52,7 @@ NEUTRAL = {
 
 
 def check_parts(old: PreTrainedConfig) -> None:
-    """Check that SandwichLM has what a configuration asks for.
+    """Check that models here have what a configuration asks for.
 
     Raises:
         ValueError: it has not.
@@ -87,19 +85,19 @@ def own_order(old: PreTrainedConfig) -> str:
     return order
 
 
-def from_llama(
-    source: PreTrainedModel, sublayer_order: str | None = None
-) -> tuple[SandwichLMForCausalLM | SandwichLMForSequenceClassification, Pieces]:
-    """Convert a language model or classifier of `DECODERS`; in the interleaved order, the default, outputs are equal.
+def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tuple[PreTrainedModel, Pieces]:
+    """Convert one of `DECODERS` with its head; in the interleaved order, the default, outputs are equal.
 
     Raises:
-        ValueError: an order with other numbers of sublayers than the checkpoint, or a part that SandwichLM does not
-            have.
+        ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.
     """
     old = source.config
     check_parts(old)
-    order = sublayer_order or own_order(old)
-    state = State(source.state_dict())
+    order = expand(sublayer_order or own_order(old))
+    body = "" if source.base_model is source else f"{source.base_model_prefix}."
+    state = State(
+        source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
+    )
     layer_norm = "model.norm.bias" in state
     # StableLM's, of what feed-forward sublayers add
     dropout = getattr(old, "hidden_dropout", 0.0)
@@ -132,8 +130,4 @@ def from_llama(
             parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
             sublayers[letter].append({name: piece for part in parts for name, piece in part.items()})
     # what is left is called as here
-    if "score.weight" in state:
-        return assemble(SandwichLMForSequenceClassification(config), sublayers, state)
-    model, pieces = assemble(SandwichLMForCausalLM(config), sublayers, state)
-    model.generation_config = copy.deepcopy(source.generation_config)
-    return model, pieces
+    return assemble_decoder(source, config, sublayers, state)

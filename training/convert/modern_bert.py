@@ -7,6 +7,7 @@ from transformers import ModernBertPreTrainedModel
 
 from sublayers import AUTO_CLASSES
 from sublayers.configuration.configuration_par_bert import PARBertConfig
+from sublayers.configuration.sublayer_order import expand
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.convert.weights import Piece, Pieces, State, assemble
 
@@ -28,12 +29,15 @@ def check_parts(source: ModernBertPreTrainedModel, head: str) -> None:
         ValueError: it has not.
     """
     old: Any = source.config
-    local = old.rope_parameters["sliding_attention"]
-    for name, found, wanted in (
-        ("classifier_pooling", old.classifier_pooling if head == "ForSequenceClassification" else "cls", "cls"),
-        ("decoder_bias", old.decoder_bias, True),
-        ("rope_type of sliding_attention", local["rope_type"], "default"),
-    ):
+    parts: list[tuple[str, Any, Any]] = []
+    if head == "ForSequenceClassification":
+        parts.append(("classifier_pooling", old.classifier_pooling, "cls"))
+    if head == "ForMaskedLM":
+        parts.append(("decoder_bias", old.decoder_bias, True))
+    if "sliding_attention" in old.layer_types:
+        local = old.rope_parameters["sliding_attention"]
+        parts.append(("rope_type of sliding_attention", local["rope_type"], "default"))
+    for name, found, wanted in parts:
         if found != wanted:
             raise ValueError(f"{name}={found!r} cannot be converted; only ModernBERT with {wanted!r} can")
     if head == "ForMaskedLM" and old.classifier_activation != old.hidden_activation:
@@ -66,7 +70,7 @@ def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:
 
 def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
     """Make the configuration of PAR BERT that has ModernBERT's parts, in its order or another one."""
-    order = sublayer_order or "".join(f"{LETTERS[kind]}f" for kind in old.layer_types)
+    order = expand(sublayer_order or "".join(f"{LETTERS[kind]}f" for kind in old.layer_types))
     local: dict[str, Any] = {
         "attention_window": old.local_attention,
         "local_rope_theta": old.rope_parameters["sliding_attention"]["rope_theta"],
@@ -106,11 +110,17 @@ def from_modern_bert(
     first sublayer has no norm, as the first attention here.
 
     Raises:
-        ValueError: another head, or a part that PAR BERT does not have.
+        ValueError: another head, an order that begins with another letter, or a part that PAR BERT does not have.
     """
     old: Any = source.config
     head = type(source).__name__.removeprefix("ModernBert").removesuffix("Model")
     check_parts(source, head)
+    config = configure(old, sublayer_order)
+    if not expand(config.sublayer_order).startswith(first := LETTERS[old.layer_types[0]]):
+        raise ValueError(
+            f"the order {config.sublayer_order!r} cannot be converted; the first sublayer of this ModernBERT, {first}, "
+            "has no norm, and has to stay the first"
+        )
     name = f"PARBert{head or 'Model'}"
     model_class = next(each for each in AUTO_CLASSES[PARBertConfig].values() if each.__name__ == name)
     state = State(source.state_dict(), lambda name: name.removeprefix("model."))
@@ -124,4 +134,4 @@ def from_modern_bert(
         others |= state.take_below("head.dense", f"{part}.dense") | state.take_below("head.norm", f"{part}.norm")
         others |= state.take_below("decoder", "lm_head") | state.take_below("classifier", "classifier")
     state.refuse_rest("PAR BERT")
-    return assemble(model_class(configure(old, sublayer_order)), sublayers, others, partly=True)
+    return assemble(model_class(config), sublayers, others, partly=True)

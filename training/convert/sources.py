@@ -10,6 +10,7 @@ from transformers import (
     BartForConditionalGeneration,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
+    GPT2PreTrainedModel,
     MarianMTModel,
     MBartForConditionalGeneration,
     ModernBertForMaskedLM,
@@ -21,11 +22,13 @@ from transformers import (
     PreTrainedModel,
 )
 
+from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.loading import load, never_running_code
 from sublayers.hub.self_contained import copy_tokenizer
 from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.training.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.training.convert.convolutions import from_fairseq_lightconv
+from sublayers.training.convert.decoders import ENCODERS as HEADS
 from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
 from sublayers.training.convert.llama import DECODERS, UNCOVERED, from_llama
@@ -69,6 +72,13 @@ CLASSES: dict[str, dict[str, Any]] = {
         for model_type, name in DECODERS.items()
     },
 }
+# the same of decoders whose tokens see both sides, which are encoders then; not each has every head
+BIDIRECTIONAL: dict[str, dict[str, Any]] = {
+    model_type: {
+        f"{name}{head}": found for head in HEADS if (found := getattr(transformers, f"{name}{head}", None)) is not None
+    }
+    for model_type, name in {"gpt2": "GPT2", **DECODERS}.items()
+}
 # no head here tells which words were replaced, which is what the body was trained for
 BODIES = {"ElectraForPreTraining": "ElectraModel"}
 # by the model_type of folders that can be converted, that of what they become
@@ -78,6 +88,8 @@ FAMILIES = {
     **dict.fromkeys([*ENCODERS, "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
 }
+# by these families, the values of is_causal with which tokens see the same whatever the padding, and which are run here
+IS_CAUSAL = {"sandwich_lm": (True, False), "par_bert": (False,), "sandwich_seq2seq": ()}
 # the same of checkpoints that are files
 CHECKPOINTS = {
     "fairseq: language model": "sandwich_lm",
@@ -91,15 +103,20 @@ CHECKPOINTS = {
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
 
-def refuse_other_orders(orders: dict[str, str], known: list[str]) -> None:
-    """Check that only orders of stacks that the source has are given.
+def refuse_other_orders(orders: dict[str, str], known: list[str], window: int | None = None) -> None:
+    """Check that only orders of stacks that the source has are given, and local attention only with its window.
 
     Raises:
-        ValueError: another one is.
+        ValueError: another one is, or the source tells no window.
     """
     if foreign := sorted(f"--{name.replace('_', '-')}" for name in orders.keys() - set(known)):
         taken = " and ".join(f"--{name.replace('_', '-')}" for name in known) or "no order but its own"
         raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
+    if local := [order for order in orders.values() if window is None and "w" in expand(order)]:
+        raise ValueError(
+            f"the order {local[0]!r} has sublayers w, for which this source tells no window; leave w out, or convert a "
+            "source with a sliding_window, such as Mistral, Qwen and ModernBERT may have"
+        )
 
 
 def read_config(source: Path) -> dict[str, Any]:
@@ -121,12 +138,50 @@ def can_run(source: Path) -> bool:
     return source.is_dir() and read_config(source).get("model_type") != MODEL_TYPE
 
 
+def check_is_causal(config: dict[str, Any]) -> bool:
+    """Say whether a decoder with these settings is causal; unless they tell, it is.
+
+    Raises:
+        ValueError: a value of `is_causal` with which transformers computes what no model here does.
+    """
+    model_type, value = config["model_type"], config.get("is_causal", True)
+    # StableLM's sdpa is causal without padding, whatever it says
+    known = (True,) if model_type == "stablelm" else IS_CAUSAL[FAMILIES[model_type]]
+    if "is_causal" in config and not (isinstance(value, bool) and value in known):
+        others = " or ".join([*(f"with is_causal={other}" for other in known), "without it"])
+        raise ValueError(f"is_causal={value!r} cannot be converted; only {model_type} {others} can")
+    return value
+
+
+def refuse_incomplete(source: Path, named: str, model: PreTrainedModel, found: Mapping[str, Any]) -> None:
+    """Check that a folder has all weights; a body may lack its pooler, and the head that it gets here.
+
+    Raises:
+        ValueError: it lacks others, or has some of other shapes than its settings say.
+    """
+    if other_shapes := found["mismatched_keys"]:
+        name, theirs, own = sorted(other_shapes)[0]
+        raise ValueError(
+            f"{source} has {name} of shape {(*theirs,)}, but config.json asks for {(*own,)}; copy both from one model"
+        )
+    body = "" if model.base_model is model else f"{model.base_model_prefix}."
+    gets_head = named != type(model).__name__
+    names = {name for name, _ in model.named_parameters()}
+    new = {name for name in names if name.startswith("pooler.") or (gets_head and not name.startswith(body))}
+    missing = {*found["missing_keys"]}
+    if lacking := sorted(missing if new - missing else missing - new):
+        raise ValueError(
+            f"{source} lacks {len(lacking)} of the weights of {named}, such as {lacking[0]}; copy it again, or name "
+            "the class whose weights it has as architectures in its config.json"
+        )
+
+
 def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model from a folder with these settings, and say what was missing or unexpected there.
 
     Raises:
         ValueError: a model that transformers does not have or none here is like, a head that none here has, quantized
-            weights, an adapter, or a file that would run code.
+            weights, missing ones, an adapter, or a file that would run code.
     """
     model_type = config.get("model_type")
     if model_type in UNCOVERED:
@@ -136,6 +191,7 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
         raise ValueError(f"{source} holds {model_type!r}; of transformers' models, {known} can be converted")
     if config.get("quantization_config"):
         raise ValueError(f"{source} holds quantized weights; dequantize them and save that first")
+    is_causal = check_is_causal(config)
     model_class: Any
     if model_type in ENCODERS:
         base = ENCODERS[model_type].base
@@ -144,11 +200,20 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
         if not isinstance(model_class, type) or not issubclass(model_class, base):
             raise ValueError(f"{source} holds {name!r}, which is no {model_type} of transformers")
     else:
-        classes = CLASSES[model_type]
+        is_encoder = model_type in BIDIRECTIONAL and not is_causal
+        classes = (BIDIRECTIONAL if is_encoder else CLASSES)[model_type]
         (name, *_) = config.get("architectures") or [*classes]
         if (model_class := classes.get(name)) is None:
-            raise ValueError(f"{source} holds {name!r}, which none here is like; {', '.join(classes)} can be converted")
-    return load(model_class, source, dtype=torch.float32, output_loading_info=True)
+            named = f"{name!r} with is_causal=False" if is_encoder else repr(name)
+            raise ValueError(f"{source} holds {named}, which none here is like; {', '.join(classes)} can be converted")
+    # chunks change nothing, but they refuse lengths that they do not divide
+    options = {"chunk_size_feed_forward": 0, "ignore_mismatched_sizes": True}
+    model, found = load(model_class, source, dtype=torch.float32, output_loading_info=True, **options)
+    refuse_incomplete(source, name, model, found)
+    if (head := model.get_output_embeddings()) is not None:
+        # whatever the settings say, transformers does not tie two matrices that differ
+        model.config.tie_word_embeddings = head.weight is model.get_input_embeddings().weight
+    return model, found
 
 
 def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedModel, Pieces]:
@@ -157,10 +222,11 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
     Raises:
         ValueError: an order of a stack that it lacks, or what its conversion refuses.
     """
-    refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder])
+    window = getattr(source.config, "sliding_window", None)
+    refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder], window)
     if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
-    if isinstance(source, GPT2LMHeadModel | GPT2ForSequenceClassification):
+    if isinstance(source, GPT2PreTrainedModel):
         return from_gpt2(source, **orders)
     if source.config.model_type in DECODERS:
         return from_llama(source, **orders)
@@ -185,7 +251,7 @@ def from_fairseq(
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
         return from_macaron_bert(weights, heads, options=options)
-    if PREDICTOR in weights:
+    if PREDICTOR in weights or "decoder_max_order" in options:
         refuse_other_orders(orders, [])
         return from_fairseq_iot(weights, heads, options=options)
     is_encoder_decoder = "encoder.embed_tokens.weight" in weights

@@ -115,13 +115,44 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
 
 # in tokens
 LONGEST_WINDOW = 512
+# rows of what is run, by where their padding is; the first has none
+RIGHT, LEFT, BETWEEN = 1, 2, 3
+
+
+def draw(model: PreTrainedModel, source: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Draw random tokens with their masks, a row for each place of padding, as inputs of a model and its source."""
+    config: Any = source.config
+    # tokens see beyond a window, unless that would take long
+    window = min(getattr(model.config, "attention_window", None) or 0, LONGEST_WINDOW)
+    length = min(13 + window, model.config.max_position_embeddings)
+    mask = torch.ones(4, length, dtype=torch.long)
+    mask[RIGHT, length - length // 2 :] = mask[LEFT, : length // 2] = mask[BETWEEN, 1:-1:3] = 0
+    if type(source).__name__.endswith("MultipleChoice"):
+        mask = mask[:, None].repeat(1, 2, 1)
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(number: int) -> torch.Tensor:
+        ids = torch.randint(number, mask.shape, generator=generator)
+        if (padding := config.pad_token_id) is None:
+            return ids
+        # some sources take the token for padding wherever it stands, and find the end of a row by it
+        return torch.where(ids == padding, (ids + 1) % number, ids).masked_fill(mask == 0, padding)
+
+    inputs = {"input_ids": tokens(config.vocab_size), "attention_mask": mask}
+    if config.is_encoder_decoder:
+        targets = tokens(len(source.get_output_embeddings().weight))
+        return inputs | {"decoder_input_ids": targets, "decoder_attention_mask": mask}
+    if segments := config.to_dict().get("type_vocab_size"):
+        inputs["token_type_ids"] = torch.randint(segments, mask.shape, generator=generator)
+    return inputs
 
 
 @torch.no_grad()
 def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
-    """Run a model on random tokens with padding on the right, on the left and in between, its source without padding.
+    """Run a model and its source on random tokens with padding on the right, on the left and in between.
 
-    Some sources count padding as positions, or have to be told where it is: without it, all number tokens alike.
+    The source runs on each row without its padding, and with it as far as it says what that means: encoder-decoders
+    count padding on the left and in between as positions, others are told them; who pools reads the ends of a row.
 
     Returns:
         The largest difference of an output at a token that is not padding, relative to the largest number there.
@@ -129,40 +160,36 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     Raises:
         ValueError: it is over the tolerance.
     """
-    config: Any = source.config
-    # tokens see beyond a window, unless that would take long
-    window = getattr(model.config, "attention_window", None)
-    length = min(13 + min(window or 0, LONGEST_WINDOW), model.config.max_position_embeddings)
-    mask = torch.ones(4, length, dtype=torch.long)
-    mask[1, length - length // 2 :] = mask[2, : length // 2] = 0
-    # a window is measured in places, with what lies between them
-    mask[3, 1::3] = int(window is not None)
-    if type(source).__name__.endswith("MultipleChoice"):
-        mask = mask[:, None].repeat(1, 2, 1)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(config.vocab_size, mask.shape, generator=generator)
-    if config.pad_token_id is not None:
-        # some sources take the token for padding wherever it stands
-        ids = torch.where(ids == config.pad_token_id, (ids + 1) % config.vocab_size, ids)
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    targets = {}
-    if config.is_encoder_decoder:
-        number = len(source.get_output_embeddings().weight)
-        targets["decoder_input_ids"] = torch.randint(number, mask.shape, generator=generator)
-    elif segments := config.to_dict().get("type_vocab_size"):
-        inputs["token_type_ids"] = torch.randint(segments, mask.shape, generator=generator)
-    ours = model.eval()(**inputs, **targets)
+    inputs = draw(model, source)
+    ours = model.eval()(**inputs)
+    source.eval()
     differences, sizes = defaultdict(list), defaultdict(list)
-    for row in range(len(mask)):
-        real = mask[row].view(-1, length)[0].bool()
-        alone = {name: tensor[row : row + 1, ..., real] for name, tensor in inputs.items()}
-        theirs = source.eval()(**alone, **{name: tensor[row : row + 1] for name, tensor in targets.items()})
-        for name, expected in theirs.items():
-            if isinstance(expected, torch.Tensor):
-                found = ours[name][row : row + 1]
-                found = found if found.shape == expected.shape else found[:, real]
-                differences[name].append((found - expected).abs().max())
-                sizes[name].append(expected.abs().max())
+
+    def note(name: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+        differences[name].append((found - expected).abs().max())
+        sizes[name].append(expected.abs().max())
+
+    for row, mask in enumerate(inputs["attention_mask"]):
+        padded = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
+        real = mask.view(-1, mask.shape[-1])[0].bool()
+        without = source(**{name: tensor[..., real] for name, tensor in padded.items()})
+        if not source.config.is_encoder_decoder:
+            places = (padded["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+            # not every head for multiple choice takes them in three dimensions
+            padded["position_ids"] = places.flatten(0, -2) + model.config.position_offset
+        with_padding = source(**padded) if row == RIGHT or "position_ids" in padded else {}
+        for name, expected in without.items():
+            if not isinstance(expected, torch.Tensor):
+                continue
+            found = ours[name][row : row + 1]
+            of_tokens = found.shape != expected.shape
+            # a window is measured in places, with what lies between them
+            if row != BETWEEN or not getattr(model.config, "attention_window", None):
+                note(name, found[:, real] if of_tokens else found, expected)
+            if of_tokens and name in with_padding:
+                note(name, found[:, real], with_padding[name][:, real])
+            elif row == BETWEEN and name in with_padding:
+                note(name, found, with_padding[name])
     largest = 0.0
     for name, of_rows in differences.items():
         # unlike Python's, this largest number of some is NaN if one is

@@ -154,15 +154,17 @@ def test_warns_of_sublayers_that_are_random_or_dropped(tmp_path, capsys):
         assert warnings == ([f"warning: {ours} {expected}; train it before use, as --help says"] if expected else [])
 
 
-def test_weights_that_a_folder_lacks_are_new_and_those_it_has_too_many_are_left_out(tmp_path, run):
+def test_weights_that_a_folder_lacks_are_refused_and_those_it_has_too_many_are_left_out(tmp_path, run, refuse):
     source = save(tmp_path / "source", AutoModelForPreTraining)
-    weights = load_file(tmp_path / "source" / "model.safetensors")
-    del weights["cls.predictions.transform.dense.bias"]
-    save_file(weights, tmp_path / "source" / "model.safetensors", {"format": "pt"})
     source.config.architectures = ["BertForMaskedLM"]
     source.config.save_pretrained(tmp_path / "source")
+    weights = load_file(tmp_path / "source" / "model.safetensors")
+    lacking = {name: tensor for name, tensor in weights.items() if name != "cls.predictions.transform.dense.bias"}
+    save_file(lacking, tmp_path / "source" / "model.safetensors", {"format": "pt"})
+    refuse("source", "lacks 1 of the weights of BertForMaskedLM, such as cls.predictions.transform.dense.bias; copy")
+    save_file(weights, tmp_path / "source" / "model.safetensors", {"format": "pt"})
     _, report = run("source")
-    assert report["new"] == ["lm_transform.dense.bias"]
+    assert report["new"] == []
     heads = {f"{name}.{kind}" for name in ("bert.pooler.dense", "cls.seq_relationship") for kind in ("weight", "bias")}
     assert report["left_out"] == dict.fromkeys(heads, "unknown to BertForMaskedLM")
 

@@ -1,0 +1,76 @@
+"""What transformers' decoders become: language models or, where their tokens see both sides, encoders."""
+
+import copy
+from dataclasses import fields
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from sublayers.configuration.configuration_par_bert import PARBertConfig
+from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.modeling.modeling_par_bert import (
+    PARBertForQuestionAnswering,
+    PARBertForTokenClassification,
+    PARBertModel,
+)
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
+from sublayers.training.convert.weights import Piece, Pieces, assemble
+
+# the encoders, by the ends of the names of their sources
+ENCODERS: dict[str, type[PreTrainedModel]] = {
+    "Model": PARBertModel,
+    "ForTokenClassification": PARBertForTokenClassification,
+    "ForQuestionAnswering": PARBertForQuestionAnswering,
+}
+# how PAR BERT is made as decoders are: without a pooler, a norm of embeddings, and segments but one, which stays zero
+DECODER_LIKE = {
+    "head_type": "macaron",
+    "norm_position": "pre",
+    "embedding_norm": False,
+    "type_vocab_size": 1,
+    "untrained_first_segment": True,
+    "use_cache": False,
+}
+
+
+def is_causal(config: PreTrainedConfig) -> bool:
+    """Say whether the tokens of a decoder of transformers see only those before them, as its masks do."""
+    return getattr(config, "is_causal", True)
+
+
+def assemble_decoder(
+    source: Any, config: SandwichLMConfig, sublayers: dict[str, list[Pieces]], others: Pieces
+) -> tuple[PreTrainedModel, Pieces]:
+    """Build what a decoder becomes: SandwichLM or, if it is not causal, PAR BERT.
+
+    Args:
+        source: the decoder.
+        config: what is computed, up to what the tokens see.
+        sublayers: weights by kind.
+        others: all other weights, by the names that SandwichLM has for them, or PAR BERT's heads.
+
+    Raises:
+        ValueError: an order that does not fit, or weights of a head that PAR BERT does not have.
+    """
+    if is_causal(source.config):
+        model_class = SandwichLMForSequenceClassification if "score.weight" in others else SandwichLMForCausalLM
+        model, pieces = assemble(model_class(config), sublayers, others)
+        if model.can_generate():
+            model.generation_config = copy.deepcopy(source.generation_config)
+        return model, pieces
+    name = type(source).__name__
+    encoder_class = next((ours for end, ours in ENCODERS.items() if name.endswith(end)), PARBertModel)
+    known = {field.name for field in fields(PARBertConfig)}
+    shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name in known}
+    shared |= DECODER_LIKE
+    others = {"model.embed_token_types.weight": Piece(torch.zeros(1, config.hidden_size), ()), **others}
+    if config.attention_window is not None:
+        # a decoder's looks back only, and an encoder's to both sides
+        shared["attention_window"] = 2 * config.attention_window
+    if encoder_class is PARBertForTokenClassification:
+        shared["classifier_dropout"] = source.dropout.p
+        # Llama's may lack the bias
+        bias = {"classifier.bias": Piece(torch.zeros(source.config.num_labels), ())}
+        others = bias | {name.replace("score.", "classifier."): piece for name, piece in others.items()}
+    return assemble(encoder_class(PARBertConfig(**shared)), sublayers, others, partly=True)
