@@ -16,8 +16,8 @@ import psutil
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 # the Auto classes know our models from here on, in every process
@@ -93,7 +93,7 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
         for runtime in args.runtimes:
             memory = {
                 name: _memory(runtime, Path(place, name), _select(next(iter(batches.values())), taken))
-                for name, taken in track(names.items(), f"memory, {runtime}", console=Console(stderr=True))
+                for name, taken in tqdm(names.items(), f"memory, {runtime}", unit="model")
             }
             for threads in args.thread_counts:
                 torch.set_num_threads(threads)
@@ -135,7 +135,7 @@ def _models(args: argparse.Namespace) -> dict[str, PreTrainedModel]:
 def _write(args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     """Write every model for every runtime into folders, and return the names of its inputs."""
     forms, names = _forms(args), {}
-    for name, model in track([*_models(args).items()], "writing", console=Console(stderr=True)):
+    for name, model in tqdm([*_models(args).items()], "writing", unit="model"):
         model.save_pretrained(folder / name / TORCH)
         names[name] = [*draw_inputs(model, 1, 1)]
         program = trace(model) if forms else None

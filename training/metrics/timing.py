@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -12,10 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import nn
+from tqdm.auto import tqdm
 
 from sublayers.training.results import Row
 
@@ -53,11 +51,9 @@ class Comparison(NamedTuple):
 def time_in_turn(name: str, calls: dict[Any, Call], repeats: int, device: torch.device) -> dict[Any, list[float]]:
     """Time calls in turn, round after round behind one to warm up: all times of each, in ms."""
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    console = Console(stderr=True)
-    # on few cores a bar that is redrawn ten times a second would take part in what it measures
-    bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
     times: dict[Any, list[float]] = {key: [] for key in calls}
-    for _ in bar(range(repeats + 1), name):
+    # which is drawn between rounds, and takes no part in what they measure
+    for _ in tqdm(range(repeats + 1), name, leave=False, unit="round"):
         for key, call in calls.items():
             synchronize()
             start = time.perf_counter()
