@@ -103,7 +103,8 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
                 for shape, batch in batches.items():
                     inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
                     calls = {key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()}
-                    samples = _time(f"{runtime}, {shape}, {threads} threads", calls, args)
+                    name = f"{runtime}, {shape}, {threads} threads"
+                    samples = time_in_turn(name, calls, args.repeats, args.device, args.seconds, FEWEST)
                     rows += [
                         {
                             "runtime": runtime,
@@ -180,12 +181,6 @@ def _batch(shape: str, args: argparse.Namespace) -> Batch:
 
 def _select(batch: Batch, names: list[str]) -> Batch:
     return {name: batch[name] for name in names}
-
-
-def _time(name: str, calls: dict[Any, Any], args: argparse.Namespace) -> dict[Any, list[float]]:
-    """Time calls in turn, for as many rounds as there is time."""
-    a_round = sum(times[0] for times in time_in_turn(name, calls, 1, args.device).values()) / 1e3
-    return time_in_turn(name, calls, min(args.repeats, max(FEWEST, int(args.seconds / a_round))), args.device)
 
 
 def _memory(runtime: str, folder: Path, batch: Batch) -> float:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -18,6 +19,9 @@ from tqdm.auto import tqdm
 from sublayers.training.results import Row
 
 Call = Callable[[], Any]
+
+# a median of fewer rounds than these says little
+FEWEST = 3
 
 CAPTION = (
     "Times are medians; in brackets the medians of the ratios within a round, where less than 1 is faster. GFLOP/s "
@@ -48,12 +52,31 @@ class Comparison(NamedTuple):
     remark: str
 
 
-def time_in_turn(name: str, calls: dict[Any, Call], repeats: int, device: torch.device) -> dict[Any, list[float]]:
-    """Time calls in turn, round after round behind one to warm up: all times of each, in ms."""
+def time_in_turn(
+    name: str,
+    calls: dict[Any, Call],
+    repeats: int,
+    device: torch.device,
+    seconds: float = inf,
+    fewest: int = FEWEST,
+) -> dict[Any, list[float]]:
+    """Time calls in turn, round after round behind one to warm up: all times of each, in ms.
+
+    Args:
+        name: of what is timed.
+        calls: what is timed.
+        repeats: how many rounds count at most.
+        device: that the calls run on.
+        seconds: after which no new round begins.
+        fewest: how many rounds count in any case.
+    """
+    end = time.perf_counter() + seconds
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     times: dict[Any, list[float]] = {key: [] for key in calls}
     # which is drawn between rounds, and takes no part in what they measure
-    for _ in tqdm(range(repeats + 1), name, leave=False, unit="round"):
+    for number in tqdm(range(repeats + 1), name, leave=False, unit="round"):
+        if number > fewest and time.perf_counter() > end:
+            break
         for key, call in calls.items():
             synchronize()
             start = time.perf_counter()
