@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from sublayers.training.extras import require
 from sublayers.training.flags import nearest, parse_flags
 from sublayers.training.folders import is_of_a_file
+from sublayers.training.progress import write_lines
 
 # importing a command's module is slow (torch), so it waits until the command is chosen
 COMMANDS = {
@@ -74,6 +75,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str]) -> Any:
     """Run a sub-command for another one, and return what it returns. Raises what it and `require` raise."""
+    write_lines()
     name, rest = find(argv)
     if name not in BARE:
         require("train")

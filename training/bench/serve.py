@@ -16,8 +16,8 @@ import psutil
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 # the Auto classes know our models from here on, in every process
@@ -97,7 +97,7 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
         for runtime in args.runtimes:
             memory = {
                 name: _memory(runtime, Path(place, name), _select(next(iter(batches.values())), taken))
-                for name, taken in track(names.items(), f"memory, {runtime}", console=Console(stderr=True))
+                for name, taken in tqdm(names.items(), f"memory, {runtime}", unit="model")
             }
             for threads in args.thread_counts:
                 torch.set_num_threads(threads)
@@ -107,7 +107,8 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
                 for shape, batch in batches.items():
                     inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
                     calls = {key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()}
-                    samples = _time(f"{runtime}, {shape}, {threads} threads", calls, args)
+                    name = f"{runtime}, {shape}, {threads} threads"
+                    samples = time_in_turn(name, calls, args.repeats, args.device, args.seconds, FEWEST)
                     rows += [
                         {
                             "runtime": runtime,
@@ -139,7 +140,7 @@ def _models(args: argparse.Namespace) -> dict[str, PreTrainedModel]:
 def _write(args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     """Write every model for every runtime into folders, and return the names of its inputs."""
     forms, names = _forms(args), {}
-    for name, model in track([*_models(args).items()], "writing", console=Console(stderr=True)):
+    for name, model in tqdm([*_models(args).items()], "writing", unit="model"):
         model.save_pretrained(folder / name / TORCH)
         names[name] = [*draw_inputs(model, 1, 1)]
         program = trace(model) if forms else None
@@ -184,12 +185,6 @@ def _batch(shape: str, args: argparse.Namespace) -> Batch:
 
 def _select(batch: Batch, names: list[str]) -> Batch:
     return {name: batch[name] for name in names}
-
-
-def _time(name: str, calls: dict[Any, Any], args: argparse.Namespace) -> dict[Any, list[float]]:
-    """Time calls in turn, for as many rounds as there is time."""
-    a_round = sum(times[0] for times in time_in_turn(name, calls, 1, args.device).values()) / 1e3
-    return time_in_turn(name, calls, min(args.repeats, max(FEWEST, int(args.seconds / a_round))), args.device)
 
 
 def _memory(runtime: str, folder: Path, batch: Batch) -> float:

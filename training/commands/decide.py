@@ -2,14 +2,17 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import counts, expand, interleaved
+from sublayers.training.metrics.timing import FEWEST
 from sublayers.training.results import Row, provenance, write
 from sublayers.training.search.pictures import draw_times
 from sublayers.training.search.price import milliseconds
@@ -20,8 +23,9 @@ READS = {"one position": "one", "15 % of the positions": "masked", "every positi
 WORTH_IT = 0.95
 CAPTION = (
     "Milliseconds of the sublayers, without embeddings and head; in brackets the ratio to the first order, and the "
-    "plain Transformer with most layers that takes no longer. The next token is generated behind the others, with a "
-    "cache. Time is half of the answer: in most of our studies, fewer plain layers of equal time were as good."
+    "plain Transformer with most layers that takes no longer, where most times are interpolated. "
+    "The next token is generated behind the others, with a cache. Time is half of the answer: in most of our studies, "
+    "fewer plain layers of equal time were as good."
 )
 
 # milliseconds by length, what is read, and order
@@ -65,6 +69,8 @@ def rows(orders: list[str], times: dict[str, dict[str, float]]) -> list[Row]:
 def measure(orders: list[str], args: argparse.Namespace) -> Times:
     """Measure stacks of these orders, and plain ones with up to as many layers, for everything that may be read.
 
+    Of the plain ones, those with 1, 2, 4, 8 and so on layers and with as many are timed, the others interpolated.
+
     Raises:
         ValueError: an order of other letters than s, w and f.
     """
@@ -72,7 +78,9 @@ def measure(orders: list[str], args: argparse.Namespace) -> Times:
         if foreign := sorted({*expand(order)} - {*"swf"}):
             raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w and f")
     layers = max(1, *(-(-len(expand(order)) // 2) for order in orders))
-    both = [*dict.fromkeys([*orders, *(interleaved(layer) for layer in range(1, layers + 1))])]
+    # each layer adds its time, and 78 layers of the plain ones up to twelve would take minutes
+    few = sorted({*(2**i for i in range(layers.bit_length())), layers})
+    both = [*dict.fromkeys([*orders, *map(interleaved, few)])]
     sizes = {
         "hidden_size": args.hidden_size,
         "intermediate_size": args.intermediate_size or 4 * args.hidden_size,
@@ -89,13 +97,21 @@ def measure(orders: list[str], args: argparse.Namespace) -> Times:
     }
     order = "".join(map(expand, orders))
     encoder, decoder = (family(sublayer_order=order, **sizes) for family in (PARBertConfig, SandwichLMConfig))
+    seconds = args.seconds / (len(args.lengths) * len(READS))
+    print(
+        f"timing {len(both)} orders for about {args.seconds} s; slow ones, of which {FEWEST} rounds take longer, "
+        "for as long as these take",
+        file=sys.stderr,
+    )
     times: Times = {}
     for length in args.lengths:
-        measured = milliseconds(encoder, both, length, [*READS.values()][:-1], args.rows)
-        generated = milliseconds(decoder, both, length, ["next"], args.rows)
-        times[length] = {
-            name: {order: (measured[order] | generated[order])[read] for order in both} for name, read in READS.items()
-        }
+        measured = milliseconds(encoder, both, length, [*READS.values()][:-1], args.rows, seconds)
+        generated = milliseconds(decoder, both, length, ["next"], args.rows, seconds)
+        times[length] = {}
+        for name, read in READS.items():
+            found = {order: (measured[order] | generated[order])[read] for order in both}
+            between = np.interp(range(1, layers + 1), few, [found[interleaved(number)] for number in few]).tolist()
+            times[length][name] = dict(zip(map(interleaved, range(1, layers + 1)), between, strict=True)) | found
     return times
 
 

@@ -12,7 +12,7 @@ from sublayers.tasks.question_answering import longest_input
 from sublayers.training.commands.distill_arguments import FLAGS, USAGE, DistillArguments, DistillTrainingArguments
 from sublayers.training.commands.pretrain import STANDARD_LIBRARY
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts, check_answers, load_answers
+from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts
 from sublayers.training.distill.moves import MovesCallback, moves
 from sublayers.training.distill.objectives import OBJECTIVES, Objective
 from sublayers.training.distill.student import make_student
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> dict[str, float]:
         orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
         texts = read_texts(objective, run, corpus_args, args)
         trainer = make_trainer(objective, orders, run, texts, args)
-        answer_texts(texts, objective, run, args)
+        keep_answers(texts, objective, run, args)
         metrics: dict[str, float] = {}
         if args.do_train:
             trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
@@ -119,6 +119,8 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError(f"--temperature {run.temperature} is not positive; give a larger one")
     if args.world_size > 1 or args.n_gpu > 1:
         raise ValueError("a student is compared within one batch on one device; start one process with one GPU")
+    if args.dataloader_num_workers:
+        raise ValueError("the teacher answers in the process that trains; leave --dataloader_num_workers out")
     return source, run, corpus_args, args
 
 
@@ -140,7 +142,7 @@ def read_texts(
             by_sentence = objective.by_sentence and not run.whole_rows
             rows = encode_texts(corpus[split].take(number), tokenizer, run.max_length, by_sentence)
             rows = objective.prepare(rows)
-            texts[split] = AnsweredTexts(rows, objective.count(rows))
+            texts[split] = AnsweredTexts(rows, objective)
     return texts
 
 
@@ -173,14 +175,10 @@ def make_trainer(
     return trainer
 
 
-def answer_texts(
+def keep_answers(
     texts: dict[str, AnsweredTexts], objective: Objective, run: DistillArguments, args: DistillTrainingArguments
 ) -> None:
-    """Give texts the teacher's answers, kept ones or new ones.
-
-    Raises:
-        ValueError: answers that are kept of something else.
-    """
+    """Say where the teacher's answers are kept. Raises what `AnsweredTexts.keep` raises."""
     teacher = objective.teacher
     known = {
         "objective": run.objective,
@@ -189,11 +187,6 @@ def answer_texts(
         "teacher": hash_weights(teacher.model),
         "max_length": run.max_length,
     }
-    about = {split: known | {"text": hash_rows(each.rows)} for split, each in texts.items()}
     folder = Path(run.answers or Path(str(args.output_dir), "answers"))
-    # whatever is wrong with any of them is said before one is computed
-    for split in texts:
-        check_answers(folder, split, about[split])
     for split, each in texts.items():
-        size = args.per_device_eval_batch_size
-        each.answers = load_answers(folder, split, about[split], objective, each, size, args.device)
+        each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)

@@ -60,6 +60,7 @@ def main(argv: list[str]) -> None:
         help="measure how long each order takes on this machine, and which plain Transformer takes as long",
     )
     parser.add_argument("--rows", type=positive, default=1, help="rows of a batch, with --decide (default: 1)")
+    parser.add_argument("--seconds", type=positive, default=40, help="for which --decide measures, about (default: 40)")
     parser.add_argument("--csv", type=Path, help="a new file for what --decide measures, a row for each order")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument(

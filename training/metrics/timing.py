@@ -4,22 +4,24 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import nn
+from tqdm.auto import tqdm
 
 from sublayers.training.results import Row
 
 Call = Callable[[], Any]
+
+# a median of fewer rounds than these says little
+FEWEST = 3
 
 CAPTION = (
     "Times are medians; in brackets the medians of the ratios within a round, where less than 1 is faster. GFLOP/s "
@@ -50,14 +52,31 @@ class Comparison(NamedTuple):
     remark: str
 
 
-def time_in_turn(name: str, calls: dict[Any, Call], repeats: int, device: torch.device) -> dict[Any, list[float]]:
-    """Time calls in turn, round after round behind one to warm up: all times of each, in ms."""
+def time_in_turn(
+    name: str,
+    calls: dict[Any, Call],
+    repeats: int,
+    device: torch.device,
+    seconds: float = inf,
+    fewest: int = FEWEST,
+) -> dict[Any, list[float]]:
+    """Time calls in turn, round after round behind one to warm up: all times of each, in ms.
+
+    Args:
+        name: of what is timed.
+        calls: what is timed.
+        repeats: how many rounds count at most.
+        device: that the calls run on.
+        seconds: after which no new round begins.
+        fewest: how many rounds count in any case.
+    """
+    end = time.perf_counter() + seconds
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    console = Console(stderr=True)
-    # on few cores a bar that is redrawn ten times a second would take part in what it measures
-    bar = partial(track, console=console, transient=True, refresh_per_second=1, disable=not console.is_terminal)
     times: dict[Any, list[float]] = {key: [] for key in calls}
-    for _ in bar(range(repeats + 1), name):
+    # which is drawn between rounds, and takes no part in what they measure
+    for number in tqdm(range(repeats + 1), name, leave=False, unit="round"):
+        if number > fewest and time.perf_counter() > end:
+            break
         for key, call in calls.items():
             synchronize()
             start = time.perf_counter()

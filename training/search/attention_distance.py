@@ -69,8 +69,7 @@ def attention_distances(models: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     sublayers, windows, _, tokens, keys = models[0].shape
     pairs = combinations(range(len(models)), 2)
     distances = {metric: np.zeros((len(models), len(models))) for metric in METRICS}
-    # None: no bar where nobody sees it
-    steps = tqdm([*product(pairs, range(sublayers), range(windows), range(tokens))], unit="token", disable=None)
+    steps = tqdm([*product(pairs, range(sublayers), range(windows), range(tokens))], unit="token")
     for (i, j), sublayer, window, token in steps:
         seen = keys if looks_ahead[i] or looks_ahead[j] else token + 1
         heads, others = (models[model][sublayer, window, :, token, :seen] for model in (i, j))

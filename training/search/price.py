@@ -2,6 +2,7 @@
 
 from copy import copy
 from functools import partial
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -114,7 +115,7 @@ def _measured(config: SublayersConfig, letters: str, length: int, read: str) -> 
 
 @torch.inference_mode()
 def milliseconds(
-    config: SublayersConfig, orders: list[str], length: int, reads: list[str], rows: int = 1
+    config: SublayersConfig, orders: list[str], length: int, reads: list[str], rows: int = 1, seconds: float = inf
 ) -> dict[str, dict[str, float]]:
     """Measure how long stacks of these orders take for some sequences, in turn, as the median of some rounds.
 
@@ -124,6 +125,7 @@ def milliseconds(
         length: tokens of a sequence and, for cross-attention, of its source.
         reads: which positions are read, see `price`; "next" is a token that is generated behind them, by a decoder.
         rows: how many sequences.
+        seconds: for each of the reads, after which no new round begins.
 
     Raises:
         ValueError: the family has memory, whose stacks need more than a sequence.
@@ -172,7 +174,7 @@ def milliseconds(
                 cache = DynamicCache(config=config)
                 stack(text, plan, order=number, **inputs(text, cache))
                 calls[order] = partial(decode, number, cache)
-        times = time_in_turn(f"milliseconds, {read}", calls, REPEATS, text.device)
+        times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
             found[order][read] = median(times[order])
     return found

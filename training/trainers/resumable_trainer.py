@@ -111,7 +111,7 @@ class ResumableTrainer(PublishingTrainer):
             if not parameter.isfinite().all():
                 self._refuse(f"{name} is not finite")
         # of a checkpoint it is a part
-        with nullcontext() if _internal_call else _writing(output_dir or str(self.args.output_dir)):
+        with nullcontext() if _internal_call else writing(output_dir or str(self.args.output_dir)):
             super().save_model(output_dir, _internal_call)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -158,7 +158,7 @@ class ResumableTrainer(PublishingTrainer):
             # of another run that went further; half of the one and half of the other would look whole
             shutil.rmtree(folder)
         self.accelerator.wait_for_everyone()
-        with _writing(folder):
+        with writing(folder):
             super()._save_checkpoint(model, trial)
 
     def _refuse(self, fault: str) -> NoReturn:
@@ -196,7 +196,12 @@ def _in_one_sentence(fault: str, remedy: str, kinds: tuple[type[Exception], ...]
 
 
 @contextmanager
-def _writing(folder: str | Path) -> Iterator[None]:
+def writing(folder: str | Path) -> Iterator[None]:
+    """Say in one sentence that what a run needs to keep cannot be written.
+
+    Raises:
+        OSError: it cannot.
+    """
     try:
         yield
     except Exception as error:

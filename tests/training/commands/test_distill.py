@@ -144,7 +144,7 @@ def test_texts_are_sentences_or_whole_rows(flags, number, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "teacher")
     tokens = len(tokenizer("A short text. Another longer one the first words", add_special_tokens=False).input_ids)
     # the states of all tokens, a full stop and two special ones of each text among them
-    assert len(np.load(out / "answers" / "validation.npy")) == tokens + 1 + 2 * number
+    assert len(np.load(out / "answers" / "validation" / "answers.npy")) == tokens + 1 + 2 * number
 
 
 def test_without_training_the_student_is_kept_as_it_starts(files, tmp_path):
@@ -185,6 +185,7 @@ def test_a_reranker_learns_from_pairs(tmp_path):
         (["--sublayer_order=sf", "--streaming"], "leave --streaming out"),
         (["--sublayer_order=sf", "--moves_every=-1"], "--moves_every -1 is no number of steps"),
         (["--sublayer_order=sf", "--temperature=0"], "--temperature 0.0 is not positive"),
+        (["--sublayer_order=sf", "--dataloader_num_workers=2"], "leave --dataloader_num_workers out"),
         (["--sublayer_order=s3f3", "--moves_every=7"], "3 moves, one every 7 steps, take more than 21 steps"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 
 from sublayers import SandwichLMConfig, SandwichLMModel
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
+from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.training.commands.decide import sentences
 from sublayers.training.commands.order import main
 from sublayers.training.results import read
@@ -74,7 +75,7 @@ def test_decisions_are_measured(capsys, tmp_path):
     measured = json.loads(capsys.readouterr().out)["6"]
     assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
     for times in measured.values():
-        assert [*times] == ["(sf)2", "sfwf", "sf"]
+        assert {*times} == {"(sf)2", "sfwf", "sf"}
         assert all(time > 0 for time in times.values())
     table, picture = tmp_path / "decided.csv", tmp_path / "decided.svg"
     main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--csv", str(table), "--picture", str(picture)])
@@ -86,6 +87,27 @@ def test_decisions_are_measured(capsys, tmp_path):
     assert "every position of 6" in picture.read_text()
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
         main(["(sf)2", "--decide", "--csv", str(table)])
+
+
+def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_interpolated(monkeypatch, capsys):
+    timed = []
+
+    def milliseconds(config, orders, length, reads, rows, seconds):
+        timed.append((orders, length, reads, rows, seconds))
+        # five ms, and three for each letter more than two
+        return {order: dict.fromkeys(reads, 3.0 * len(expand(order)) - 1) for order in orders}
+
+    monkeypatch.setattr("sublayers.training.commands.decide.milliseconds", milliseconds)
+    main(["(sf)12", "s5f19", "--lengths", "8", "16", "--seconds", "32", "--rows", "3", "--decide", "--json"])
+    out, err = capsys.readouterr()
+    assert err.startswith("timing 6 orders for about 32 s")
+    orders = ["(sf)12", "s5f19", "sf", "(sf)2", "(sf)4", "(sf)8"]
+    reads = (["one", "masked", "all"], ["next"])
+    # four seconds for each of four reads of two lengths
+    assert timed == [(orders, length, read, 3, 4) for length in (8, 16) for read in reads]
+    for measured in json.loads(out).values():
+        for times in measured.values():
+            assert times == {"s5f19": 71} | {interleaved(n): 6 * n - 1 for n in range(1, 13)}
 
 
 def test_what_cannot_be_measured_is_refused():

@@ -12,7 +12,8 @@ from sublayers.training.commands import recipe, recipe_card as cards
 from sublayers.training.commands.pretrain import parse as parse_pretrain
 from sublayers.training.commands.recipe_card import recipe_card
 from sublayers.training.commands.seq2seq import parse as parse_seq2seq
-from sublayers.training.flags import recipes
+from sublayers.training.flags import expand_settings_file, recipes
+from sublayers.training.trainers.arguments import FromScratchArguments
 
 ROOT = Path(__file__).resolve().parents[3]
 # that of a study trains several models, which the card of their family describes
@@ -29,6 +30,16 @@ def rows(name, section):
     text = card(name).split(f"\n## {section}\n")[1].split("\n## ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
     return {first: rest for first, *rest in cells}
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *recipes("distill")])
+def test_a_run_of_a_recipe_that_is_killed_loses_a_fifth_at_most(name):
+    (command,) = [command for command in ("pretrain", "seq2seq", "distill") if name in recipes(command)]
+    flags = expand_settings_file([name], command)
+    settings = dict(flag.removeprefix("--").split("=", 1) for flag in flags if "=" in flag)
+    assert settings.get("save_strategy", "steps") == "steps"
+    steps = float(settings.get("save_steps", FromScratchArguments.save_steps))
+    assert (steps if steps < 1 else steps / int(settings["max_steps"])) <= 0.2
 
 
 def test_each_family_has_a_card():

@@ -1,15 +1,15 @@
-import json
-from types import SimpleNamespace
+import errno
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from tiny_teachers import TEXTS, save_teacher
+from transformers import Trainer, TrainingArguments
 
 from sublayers.training.data.corpus import Text
 from sublayers.training.distill import answers
-from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts, load_answers
+from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts
 from sublayers.training.distill.objectives import Embeddings
 from sublayers.training.distill.teacher import open_teacher
 from sublayers.training.distill.texts import encode_texts, hash_rows
@@ -26,6 +26,8 @@ def teacher(tmp_path):
 class States(Embeddings):
     """Two answers to a text: the states of its first two tokens."""
 
+    dtype = np.float16
+
     def count(self, texts):
         return np.full(len(texts), 2)
 
@@ -33,10 +35,15 @@ class States(Embeddings):
         return self.teacher.model(**batch).last_hidden_state[:, :2].flatten(0, 1)
 
 
-def load(folder, teacher, rows, split="train", about=ABOUT, kind=Embeddings):
-    objective = kind(teacher, None)
-    texts = AnsweredTexts(rows, objective.count(rows))
-    return load_answers(folder, split, about, objective, texts, 7, "cpu")
+def keep(folder, teacher, rows, about=ABOUT, kind=Embeddings):
+    texts = AnsweredTexts(rows, kind(teacher, None))
+    texts.keep(folder / "train", about, "cpu")
+    return texts
+
+
+def read(texts, *batches):
+    """The answers to texts, (texts, answers, width), which are read in such batches."""
+    return np.stack([row["answers"] for indices in batches for row in texts.__getitems__(indices)])
 
 
 def rows_of(texts, tokenizer, **options):
@@ -44,97 +51,129 @@ def rows_of(texts, tokenizer, **options):
     return encode_texts(Text(rows, **options), tokenizer, 12, by_sentence=True)
 
 
-def expected_answers(teacher, texts):
-    """One text at a time."""
+def expected_answers(teacher, texts, kind):
+    """One text at a time: (texts, answers, width)."""
     found = []
     for text in texts:
         ids = teacher.tokenizer(text, truncation=True, max_length=12, return_tensors="pt")
         with torch.no_grad():
-            found.append(teacher.model(**ids).last_hidden_state[0].mean(0))
+            states = teacher.model(**ids).last_hidden_state[0]
+        found.append(states[:2] if kind is States else states.mean(0, keepdim=True))
     return torch.stack(found).numpy()
 
 
-def test_every_text_has_its_own_answer_and_the_teacher_is_asked_once(teacher, tmp_path, monkeypatch):
+@pytest.fixture
+def asked(monkeypatch):
+    """How many texts the teacher was asked for at a time."""
+    sizes = []
+    for kind in (Embeddings, States):
+
+        def count(objective, batch, ask=kind.ask_teacher):
+            sizes.append(len(batch["input_ids"]))
+            return ask(objective, batch)
+
+        monkeypatch.setattr(kind, "ask_teacher", count)
+    return sizes
+
+
+@pytest.mark.parametrize(("kind", "atol"), [(Embeddings, 1e-5), (States, 2e-3)])
+def test_the_teacher_is_asked_for_what_is_read_and_once(kind, atol, teacher, tmp_path, asked):
     rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
-    found = load(folder, teacher, rows)
-    np.testing.assert_allclose(found, expected_answers(teacher, TEXTS), rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(Embeddings, "ask_teacher", None)
-    again = load(folder, teacher, rows)
-    assert isinstance(again, np.memmap)
-    np.testing.assert_array_equal(again, found)
-    with pytest.raises(ValueError, match="holds answers for train with another teacher and text; choose another"):
-        load(folder, teacher, rows, about={"teacher": "c", "text": "d"})
-    with pytest.raises(TypeError):
-        load(folder, teacher, rows, "validation")
+    expected = expected_answers(teacher, TEXTS, kind)
+    texts = keep(folder, teacher, rows, kind=kind)
+    # one tells how wide answers are
+    assert asked == [1]
+    first = read(texts, [5, 0, 7], [7, 1, 1])
+    np.testing.assert_allclose(first, expected[[5, 0, 7, 7, 1, 1]], rtol=1e-4, atol=atol)
+    assert asked == [1, 3, 1]
+    # another student, while the first one goes on
+    other = keep(folder, teacher, rows, kind=kind)
+    np.testing.assert_array_equal(read(other, [7, 0]), first[[2, 1]])
+    np.testing.assert_allclose(read(other, [2, 5, 3]), expected[[2, 5, 3]], rtol=1e-4, atol=atol)
+    assert asked == [1, 3, 1, 2]
+    np.testing.assert_array_equal(read(texts, [3, 5, 2]), read(other, [3, 5, 2]))
+    everything = read(texts, [*range(len(rows))])
+    np.testing.assert_allclose(everything, expected, rtol=1e-4, atol=atol)
+    assert asked == [1, 3, 1, 2, len(rows) - 6]
+    # texts without their answers are nobody's question
+    assert [*texts[4]] == [*rows[4]]
 
 
-@pytest.mark.parametrize("kind", [Embeddings, States])
-@pytest.mark.parametrize("last", range(1, 8))
-def test_answers_that_were_interrupted_go_on_where_they_stopped(kind, last, teacher, tmp_path, monkeypatch):
-    """Wherever the teacher stops to answer: chunks of 20, 20 and 8 texts take 3, 3 and 2 batches."""
-    rows, folder, asked = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers", []
-    monkeypatch.setattr(answers, "CHUNK", 20)
-    whole = load(tmp_path / "whole", teacher, rows, kind=kind)
+def test_a_trainers_batches_ask_for_no_more_than_its_steps_read(teacher, tmp_path, asked):
+    texts = keep(tmp_path / "answers", teacher, rows_of(TEXTS, teacher.tokenizer))
+    model = torch.nn.Linear(16, 1)
 
-    def interrupt(objective, batch, ask=kind.ask_teacher):
-        if len(asked) == last:
-            raise InterruptedError
-        asked.append(batch)
-        return ask(objective, batch)
+    class Reader(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            return model(inputs["answers"]).sum()
 
-    monkeypatch.setattr(kind, "ask_teacher", interrupt)
-    with pytest.raises(InterruptedError):
-        load(folder, teacher, rows, kind=kind)
-    done = last // 3 * 20
-    record = folder / "train.json"
-    assert (json.loads(record.read_text()) if done else record.exists()) == (ABOUT | {"answered": done} if done else 0)
-    with pytest.raises(InterruptedError):
-        load(folder, teacher, rows, kind=kind)
-    asked.clear()
-    last = 8 - last // 3 * 3
-    found = load(folder, teacher, rows, kind=kind)
-    # no batch more than those of the chunks that were not recorded
-    assert len(asked) == last
-    np.testing.assert_array_equal(found, whole)
-    assert {path.name for path in folder.iterdir()} == {"train.npy", "train.json"}
-    assert json.loads(record.read_text()) == ABOUT
+    flags = {"max_steps": 3, "per_device_train_batch_size": 4, "use_cpu": True, "report_to": "none"}
+    args = TrainingArguments(str(tmp_path / "out"), **flags, remove_unused_columns=False, disable_tqdm=True)
+    Reader(model, args, AnswerCollator(teacher.tokenizer), texts).train()
+    # batches are read one ahead
+    assert texts.answered.sum() in (12, 16)
+    assert asked[1:] == [4] * (texts.answered.sum() // 4)
 
 
-@pytest.mark.parametrize("name", ["flush", "_write"])
-def test_a_chunk_that_is_not_recorded_is_not_believed(name, teacher, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["ask_teacher", "fsync"])
+def test_answers_of_a_run_that_was_killed_are_not_believed_unless_they_are_on_disk(
+    name, teacher, tmp_path, monkeypatch
+):
     rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
-    monkeypatch.setattr(answers, "CHUNK", 20)
-    whole = load(tmp_path / "whole", teacher, rows)
-    times = []
+    whole = read(keep(tmp_path / "whole", teacher, rows), [0, 1, 2], [3, 4, 5])
+    texts = keep(folder, teacher, rows)
+    read(texts, [0, 1, 2])
 
-    def interrupt(*args, call=np.memmap.flush if name == "flush" else answers._write):
-        times.append(args)
-        if len(times) == 2:
-            raise InterruptedError
-        return call(*args)
+    def kill(*args):
+        raise InterruptedError
 
     with monkeypatch.context() as patched:
-        patched.setattr(*((np.memmap, name) if name == "flush" else (answers, name)), interrupt)
-        with pytest.raises(InterruptedError):
-            load(folder, teacher, rows)
-    assert json.loads((folder / "train.json").read_text()) == ABOUT | {"answered": 20}
-    # what is not counted may be anything
-    np.load(folder / "train.npy", mmap_mode="r+")[20:] = np.nan
-    np.testing.assert_array_equal(load(folder, teacher, rows), whole)
+        patched.setattr(*((Embeddings, name) if name == "ask_teacher" else (answers.os, name)), kill)
+        with pytest.raises((InterruptedError, OSError)):
+            read(texts, [3, 4, 5])
+    file = folder / "train" / "answers.npy"
+    # what is not marked may be anything
+    np.load(file, mmap_mode="r+")[3:] = np.nan
+    texts = keep(folder, teacher, rows)
+    assert texts.answered.tolist() == [True] * 3 + [False] * (len(rows) - 3)
+    np.testing.assert_array_equal(read(texts, [0, 1, 2], [3, 4, 5]), whole)
 
 
-def test_parts_of_other_answers_are_not_gone_on_with(teacher, tmp_path, monkeypatch):
-    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
-    folder.mkdir()
-    (folder / "train.json").write_text(json.dumps(ABOUT | {"text": "c", "answered": 20}))
-    with pytest.raises(ValueError, match="holds answers for train with another text; choose another folder"):
-        load(folder, teacher, rows)
+@pytest.mark.parametrize("name", ["open_memmap", "save"])
+def test_a_folder_is_made_as_a_whole(name, teacher, tmp_path, monkeypatch):
+    rows = rows_of(TEXTS, teacher.tokenizer)
+
+    def kill(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np.lib.format if name == "open_memmap" else np, name, kill)
+        with pytest.raises(KeyboardInterrupt):
+            keep(tmp_path / "answers", teacher, rows)
+    assert not (tmp_path / "answers").exists()
+    read(keep(tmp_path / "answers", teacher, rows), [0])
 
 
-def test_a_disk_without_room_is_told_before_it_is_full(teacher, tmp_path, monkeypatch):
-    monkeypatch.setattr(answers.shutil, "disk_usage", lambda folder: SimpleNamespace(free=48 * 16 * 4 - 1))
-    with pytest.raises(OSError, match=r"the answers take 0.0 GB, and .* has room for 0.0 GB; give another folder"):
-        load(tmp_path / "answers", teacher, rows_of(TEXTS, teacher.tokenizer))
+def test_answers_of_something_else_are_refused(teacher, tmp_path):
+    rows = rows_of(TEXTS, teacher.tokenizer)
+    keep(tmp_path / "answers", teacher, rows)
+    with pytest.raises(ValueError, match="answers holds answers for train with another teacher and text; choose anoth"):
+        keep(tmp_path / "answers", teacher, rows, about={"teacher": "c", "text": "d"})
+
+
+def test_room_is_taken_by_what_is_answered_and_a_full_disk_is_told(teacher, tmp_path, monkeypatch):
+    rows = rows_of(TEXTS * 100, teacher.tokenizer)
+    texts = keep(tmp_path / "answers", teacher, rows)
+    read(texts, [0, 1, 2, 3])
+    file = (tmp_path / "answers" / "train" / "answers.npy").stat()
+    assert file.st_size > 4800 * 16 * 4 > 8 * 512 * file.st_blocks
+
+    def fill(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(answers.os, "fsync", fill)
+    with pytest.raises(OSError, match=r"answers.npy cannot be written, perhaps for lack of room .* make room"):
+        read(texts, [4])
 
 
 def test_texts_are_sentences_cut_to_a_length(teacher):
@@ -171,9 +210,9 @@ def test_the_hash_of_rows_is_that_of_their_tokens(teacher):
 
 def test_batches_have_texts_and_their_answers(teacher):
     rows = rows_of(TEXTS, teacher.tokenizer)
-    texts = AnsweredTexts(rows, np.arange(len(rows)), np.arange(2000, dtype=np.float16)[:, None])
-    batch = AnswerCollator(teacher.tokenizer)([texts[3], texts[1]])
-    assert batch["answers"].tolist() == [[3], [4], [5], [0]]
+    answered = [{**rows[3], "answers": np.ones((3, 2), np.float16)}, {**rows[1], "answers": np.zeros((1, 2))}]
+    batch = AnswerCollator(teacher.tokenizer)(answered)
+    assert batch["answers"].tolist() == [[1, 1]] * 3 + [[0, 0]]
     assert batch["answers"].dtype == torch.float32
     assert batch["counts"].tolist() == [3, 1]
     assert batch["input_ids"][1][: len(rows[1]["input_ids"])].tolist() == rows[1]["input_ids"]

@@ -15,7 +15,7 @@ from transformers import (
 
 from sublayers.modeling.modeling_par_bert import PARBertForMaskedLM
 from sublayers.training.data.corpus import Text
-from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts
+from sublayers.training.distill.answers import AnswerCollator
 from sublayers.training.distill.objectives import Relations, States, Words
 from sublayers.training.distill.student import make_student
 from sublayers.training.distill.teacher import WORDS, open_teacher
@@ -42,8 +42,7 @@ def batch_of(objective, rows, indices):
         found.append(objective.ask_teacher({**ids, "attention_mask": torch.ones_like(ids["input_ids"])}))
     counts = objective.count(rows)
     assert [len(each) for each in found] == counts.tolist()
-    texts = AnsweredTexts(rows, counts, torch.cat(found).numpy())
-    batch = collator([texts[i] for i in indices])
+    batch = collator([{**rows[i], "answers": found[i].numpy()} for i in indices])
     return batch, batch.pop("answers"), batch.pop("counts")
 
 

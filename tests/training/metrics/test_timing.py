@@ -1,0 +1,30 @@
+import pytest
+import torch
+
+from sublayers.training.metrics import timing
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fewest", "rounds"),
+    [(1000, 20, 200), (20, 20, 66), (10, 20, 33), (1, 20, 20), (1, 3, 3), (0.95, 3, 3), (float("inf"), 3, 200)],
+)
+def test_rounds_end_with_the_time_that_is_given(seconds, fewest, rounds, monkeypatch):
+    monkeypatch.setattr(timing.time, "perf_counter", clock := Clock())
+    calls = []
+
+    def call(name, seconds):
+        calls.append(name)
+        clock.now += seconds
+
+    both = {"a": lambda: call("a", 0.1), "b": lambda: call("b", 0.2)}
+    times = timing.time_in_turn("both", both, 200, torch.device("cpu"), seconds, fewest)
+    assert times == {"a": pytest.approx([100] * rounds), "b": pytest.approx([200] * rounds)}
+    # behind a round that does not count
+    assert calls == ["a", "b"] * (rounds + 1)
