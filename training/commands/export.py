@@ -3,6 +3,9 @@
 import argparse
 from pathlib import Path
 
+from sublayers.hub.sources import check_model
+from sublayers.training.folders import refuse_to_overwrite
+
 
 def main(argv: list[str] | None = None) -> None:
     """Run `export` or `export_graph` for the command line."""
@@ -33,7 +36,9 @@ def main(argv: list[str] | None = None) -> None:
         if (file := getattr(arguments, flag)) and not arguments.int8:
             parser.error(f"--{flag} {file} is for {purpose} int8; add --int8")
     source, destination = arguments.source, arguments.destination
-    # takes seconds, which --help need not
+    check_model(source)
+    refuse_to_overwrite(destination)
+    # takes seconds, which --help and simple mistakes need not
     if arguments.format == "package":
         from sublayers.training.trainers.export import export
 
