@@ -9,7 +9,7 @@ from sublayers.training import cli
 
 MISTAKES = {
     "distill --sublayer_order sf": "there is no teacher; name its folder first, as in sublayers distill TEACHER",
-    "study frontier --students sf": "there is no teacher; name its folder first, as in sublayers study frontier TE",
+    "study frontier --students sf": "there is no teacher; name its folder first, as in sublayers study",
     "distill ./gone --sublayer_order sf": "there is no folder ./gone; give another",
     "study frontier a/b/c --students sf": "there is no folder a/b/c; give another",
     "distill teacher --sublayer-order=saf": "'a' is not a sublayer; use the letters s (self-attention), w (local",

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 
 import pandas as pd
 import pytest
@@ -58,7 +59,9 @@ def search(*words):
     return cli.run(["search", *words])
 
 
-def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys):
+def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
+    # where a bar moves
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     first = search("random", "pretrain", "lm.json", "--number", "2", "--output_dir", "found", "--length", "24")
     assert first["order"].tolist() == [random_balanced(3, seed) for seed in (0, 1)]
     flags = ["--number=3", "--seeds", "0", "1", "--jobs", "2", "--output_dir", "found", "--length", "24"]
