@@ -106,7 +106,9 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
             if len({*orders}) < len(orders):
                 raise ValueError(f"{name}={getattr(self, name)} holds an order twice; leave one of them out")
             if len({"".join(sorted(order)) for order in orders}) > 1:
-                raise ValueError(f"{name}={getattr(self, name)} must all run the same sublayers, each in another order")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} must have the same letters in other orders; correct them"
+                )
             # which a cache wants of all rows at once
             remembering = {"".join(letter for letter in order if ALPHABET[letter].cache == "self") for order in orders}
             if len(remembering) > 1:
@@ -122,7 +124,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
                 )
         for name in ("gumbel_temperature", "gumbel_temperature_min"):
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive")
+                raise ValueError(f"{name}={getattr(self, name)} must be positive; give a larger number")
         if self.pre_attention_act is not None:
-            raise ValueError("what follows a feed-forward sublayer depends on the order; leave pre_attention_act out")
+            raise ValueError(f"{self.model_type} has several orders and no pre_attention_act; leave it out")
         super().validate_architecture()

@@ -68,6 +68,6 @@ class PARTransformerXLConfig(RecurrentLMConfig):
         """Check also the cutoffs, the widths of their bands, and that sinusoids fit."""
         super().validate_architecture()
         if self.hidden_size % 2:
-            raise ValueError(f"hidden_size={self.hidden_size} has no halves for sines and cosines; give an even one")
+            raise ValueError(f"hidden_size={self.hidden_size} is odd, but half of it is for sines; give an even one")
         width = self.embedding_size or self.hidden_size
         check_cutoffs(self.adaptive_cutoffs, "embedding_size", width, self.adaptive_factor)

@@ -54,4 +54,4 @@ class RecurrentLMConfig(SublayersConfig):
         super().validate_architecture()
         for name, only in ATTENTION.items():
             if (value := getattr(self, name)) != only:
-                raise ValueError(f"{name}={value} is nothing for attention to distances; leave it {only}")
+                raise ValueError(f"{self.model_type} cannot have {name}={value}; leave it {only}")

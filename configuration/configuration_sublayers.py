@@ -319,8 +319,8 @@ class SublayersConfig(PreTrainedConfig):
         if self.position_embedding_type != "rotary":
             if given is not None:
                 raise ValueError(
-                    f"rope_parameters={given} are of rotary positions; give position_embedding_type='rotary', or leave "
-                    "them out"
+                    f"rope_parameters={given} are used only by rotary positions; give "
+                    "position_embedding_type='rotary', or leave them out"
                 )
             return
         self.rope_parameters = {"rope_theta": self.default_theta} | (given or {})
@@ -328,16 +328,18 @@ class SublayersConfig(PreTrainedConfig):
         try:
             super().validate_rope()
         except KeyError as error:
-            raise ValueError(f"rope_parameters={given} are not whole; {error.args[0]}") from error
+            raise ValueError(f"rope_parameters={given} lack a value, so add it: {error.args[0]}") from error
 
     def validate_architecture(self):
         """Check the orders' letters and the heads; runs after construction, before saving and when a model is built."""
         for name, order in self.orders.items():
             letters = [letter for letter, row in ALPHABET.items() if self.order_fields[name] in row.stacks]
-            if foreign := set(expand(order)) - set(letters):
+            if foreign := sorted(set(expand(order)) - set(letters)):
+                theirs, ours = (
+                    ", ".join(f"{each} ({ALPHABET[each].name})" for each in some) for some in (foreign, letters)
+                )
                 raise ValueError(
-                    f"{name}={order!r} holds {sorted(foreign)}, but there {self.model_type} runs only the sublayers "
-                    f"{letters}"
+                    f"{self.model_type} has no sublayers {theirs} in its {name}, here {order!r}; use {ours}"
                 )
         has_local = any("w" in order for order in self.orders.values())
         if has_local != (self.attention_window is not None):
@@ -345,18 +347,19 @@ class SublayersConfig(PreTrainedConfig):
             raise ValueError(f"attention_window={self.attention_window}, but the order has {problem}; {remedy}")
         if self.local_rope_theta is not None and (self.position_embedding_type != "rotary" or not has_local):
             raise ValueError(
-                f"local_rope_theta={self.local_rope_theta} is of rotary positions of sublayers w; leave it out"
+                f"local_rope_theta={self.local_rope_theta} is used only by w with rotary positions; leave it out"
             )
         # those of convolutions have the whole width
         divided = self.head_dim is None or any({"d", "l"} & set(order) for order in self.orders.values())
         if divided and self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}; "
+                "give another number of heads"
             )
         if self.num_attention_heads % self.key_value_heads:
             raise ValueError(
                 f"num_attention_heads={self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads={self.num_key_value_heads}; as many queries must share each key"
+                f"num_key_value_heads={self.num_key_value_heads}, but equally many must share each; give another number"
             )
         if self.position_embedding_type == "rotary":
             rope = self.rope_parameters or {}
@@ -365,12 +368,12 @@ class SublayersConfig(PreTrainedConfig):
             least = 4 if rope.get("rope_type") == "dynamic" else 2
             if width % 2 or width < least:
                 raise ValueError(
-                    f"rotary positions turn pairs of channels, at least {least // 2}, but of {self.head_width} they "
-                    f"would turn {width}; give another head_dim or partial_rotary_factor"
+                    f"rotary positions turn {width} of the {self.head_width} channels of a head, but need an even "
+                    f"number, {least} or more; give another head_dim or partial_rotary_factor"
                 )
         if not self.first_norm and self.norm_position != "pre":
-            raise ValueError("first_norm=False is of norms in front of sublayers; give norm_position='pre'")
+            raise ValueError("first_norm=False needs norms in front of sublayers; give norm_position='pre'")
         if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
             raise ValueError(
-                "norm_unit_offset=True is of the gain of RMS norms; give norm_type='rms' and norm_affine=True"
+                "norm_unit_offset=True needs RMS norms with a gain; give norm_type='rms' and norm_affine=True"
             )

@@ -73,7 +73,7 @@ def _check_rope(parameters: dict[str, Any] | None) -> None:
         raise ValueError(f"rope_type={kind!r} is unknown here; choose from {', '.join(ROPE_TYPES)}")
     for name, value in (parameters or {}).items():
         if name not in RopeParameters.__annotations__:
-            raise ValueError(f"rope_parameters={parameters} hold {name!r}, which rotary positions do not have")
+            raise ValueError(f"rope_parameters={parameters} have the unknown name {name!r}; leave it out")
         low, high = ROPE_RANGES.get(name, (0, math.inf))
         is_number = isinstance(value, int | float) and low <= value <= high and value != math.inf
         if not (is_number or name == "rope_type" or (value is None and name != "factor")):

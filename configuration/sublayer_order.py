@@ -65,7 +65,7 @@ def expand(order: str) -> str:
             continue
         if unit == ")":
             if not open_groups:
-                raise _error("this parenthesis closes nothing; remove it or open it with '('", order, position)
+                raise _error("this ')' has no '(' in front of it; remove it, or add a '('", order, position)
             unit = expanded
             before, start = open_groups.pop()
             if not unit:
@@ -107,7 +107,10 @@ def _error(problem: str, order: str, position: int) -> ValueError:
 
 def _explain(character: str) -> str:
     if character in "0123456789^x×*{}":  # noqa: RUF001
-        return "this repeats nothing; write a repeat right after a letter or a group, such as s6, (sf)x10 or s^{6}"
+        return (
+            f"{character!r} is part of a repeat, which needs a letter or a group in front of it and a number; write "
+            "repeats such as s6, (sf)x10 or s^{6}"
+        )
     letters = ", ".join(f"{letter} ({row.name})" for letter, row in ALPHABET.items())
     return f"{character!r} is not a sublayer; use the letters {letters}"
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from sublayers.training.extras import require
 from sublayers.training.flags import nearest, parse_flags
 from sublayers.training.folders import is_of_a_file
+from sublayers.training.inputs import check_words
 from sublayers.training.progress import write_lines
 
 # importing a command's module is slow (torch), so it waits until the command is chosen
@@ -83,6 +84,7 @@ def run(argv: list[str]) -> Any:
     if name in SLOW and {"-h", "--help"} & {*rest}:
         arguments = importlib.import_module(f"{module}_arguments")
         parse_flags(["--help"], arguments.FLAGS, arguments.USAGE)
+    check_words(name, rest)
     return importlib.import_module(module).main(rest)
 
 

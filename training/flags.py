@@ -96,7 +96,7 @@ def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, 
         path, own = known[name], {"output_dir": f"runs/{name}"}
     else:
         others = {recipe.stem: recipe.parent.name for recipe in RECIPES.rglob("*.yaml")}
-        of = f" is one of sublayers {others[name]}" if name in others else " is unknown"
+        of = f" belongs to sublayers {others[name]}" if name in others else " is unknown"
         raise ValueError(f"recipe {name!r}{of}; choose from {', '.join(known)} or give a .yaml file")
     try:
         # yaml reads json, too

@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import (
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    StrictDataclassError,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.hub.sources import check_source
 
 # what a tokenizer is made from; the files that it names are looked up where the command runs, too
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
@@ -40,8 +46,7 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
             that its class refuses.
     """
     # the Hub would be asked for a folder, in vain and for long
-    if str(source).startswith((".", "/")) and not Path(source).exists():
-        raise FileNotFoundError(f"there is no folder {source}; give another")
+    check_source(source)
     try:
         folder = folder_of(source)
         refuse_ways_out(folder)
@@ -50,6 +55,11 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         loaded = auto_class.from_pretrained(source, trust_remote_code=False, **options)
         if isinstance(loaded, PreTrainedTokenizerBase):
             _check_types(loaded)
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError) as error:
+        raise FileNotFoundError(
+            f"there is no folder {source}, and a repository of that name is not on the Hub, or cannot be reached or "
+            "read; give another, or log in with `hf auth login`"
+        ) from error
     except (json.JSONDecodeError, UnicodeError) as error:
         raise damaged(source, error) from error
     except (ImportError, OSError, StrictDataclassError, ValueError) as error:

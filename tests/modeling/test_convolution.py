@@ -1,5 +1,3 @@
-import re
-
 import common_seq2seq
 import common_seq2seq_generation
 import common_seq2seq_training
@@ -337,7 +335,7 @@ def test_finds_tokens_behind_a_past_in_the_mask_of_any_backend():
 @pytest.mark.parametrize("config_class", [SandwichLMConfig, MacaronBertConfig])
 @pytest.mark.parametrize("letter", "dl")
 def test_families_of_one_stack_have_no_convolutions(config_class, letter):
-    with pytest.raises(ValueError, match=re.escape(f"holds ['{letter}'], but there")):
+    with pytest.raises(ValueError, match=f"has no sublayers {letter} "):
         config_class(sublayer_order=f"s{letter}f")
 
 

@@ -169,7 +169,7 @@ def test_defaults_are_the_base_model_of_the_paper(order, parameters):
 def test_refuses_bands_and_sinusoids_that_cannot_be_divided():
     with pytest.raises(ValueError, match=r"embedding_size=100 cannot be divided by adaptive_factor=4"):
         PARTransformerXLConfig(embedding_size=100, adaptive_factor=4)
-    with pytest.raises(ValueError, match=r"hidden_size=15 has no halves for sines and cosines"):
+    with pytest.raises(ValueError, match=r"hidden_size=15 is odd, but half of it is for sines"):
         PARTransformerXLConfig(hidden_size=15, num_attention_heads=3)
     with pytest.raises(ValueError, match=r"adaptive_cutoffs=\[20, 10\] must increase"):
         PARTransformerXLConfig(adaptive_cutoffs=[20, 10])

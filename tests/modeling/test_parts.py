@@ -38,7 +38,7 @@ def norms(model: nn.Module) -> list[nn.Module]:
 def test_norms_are_of_the_kind_that_is_asked_for(kind, affine, bias, offset):
     options = {"norm_type": kind, "norm_affine": affine, "norm_bias": bias, "norm_unit_offset": offset}
     if offset and not affine:
-        with pytest.raises(ValueError, match="norm_unit_offset=True is of the gain of RMS norms"):
+        with pytest.raises(ValueError, match="norm_unit_offset=True needs RMS norms with a gain"):
             small(PARBertConfig, **options)
         return
     fresh = PARBertModel(small(PARBertConfig, norm_position="pre", final_norm=True, **options))
@@ -65,7 +65,7 @@ def test_norms_are_of_the_kind_that_is_asked_for(kind, affine, bias, offset):
 
 
 def test_only_rms_norms_have_an_offset():
-    with pytest.raises(ValueError, match="norm_unit_offset=True is of the gain of RMS norms"):
+    with pytest.raises(ValueError, match="norm_unit_offset=True needs RMS norms with a gain"):
         SandwichLMModel(small(SandwichLMConfig, norm_unit_offset=True))
 
 
@@ -225,7 +225,7 @@ ONLY_PLAIN |= {"qk_norm": True, "attn_logit_softcapping": 3.0}
 @pytest.mark.parametrize(("option", "value"), ONLY_PLAIN.items())
 @pytest.mark.parametrize("config_class", [PARTransformerXLConfig, SandwichCharLMConfig])
 def test_attention_to_distances_refuses_what_it_does_not_have(config_class, option, value):
-    with pytest.raises(ValueError, match=f"{option}={value} is nothing for attention to distances; leave it "):
+    with pytest.raises(ValueError, match=f"cannot have {option}={value}; leave it "):
         small(config_class, **{option: value})
 
 
@@ -233,7 +233,7 @@ def test_attention_to_distances_refuses_what_it_does_not_have(config_class, opti
 def test_attention_to_distances_has_its_own_positions(config_class):
     with pytest.raises(ValueError, match="position_embedding_type='rotary' does not fit"):
         rotary(config_class)
-    with pytest.raises(ValueError, match="are of rotary positions"):
+    with pytest.raises(ValueError, match="are used only by rotary positions"):
         small(config_class, rope_parameters={"rope_theta": 1e4})
 
 
@@ -243,14 +243,14 @@ def test_attention_to_distances_has_its_own_positions(config_class):
         ({"num_key_value_heads": 3}, "num_attention_heads=4 is not a multiple of num_key_value_heads=3"),
         ({"num_key_value_heads": 0}, "num_key_value_heads=0 is out of range"),
         ({"head_dim": 0}, "head_dim=0 is out of range"),
-        ({"head_dim": 5}, "at least 1, but of 5 they would turn 5; give another head_dim"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.1}}, "but of 8 they would turn 0"),
+        ({"head_dim": 5}, "turn 5 of the 5 channels of a head, but need an even number, 2 or more; give"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.1}}, "turn 0 of the 8 channels"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 0.25}},
-            "at least 2, but",
+            "turn 2 of the 8 channels of a head, but need an even number, 4 or more",
         ),
         ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type='spiral' is unknown here; choose from default"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "are not whole; Missing required keys .*'factor'"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "lack a value, so add it: Missing required keys .*'factor'"),
         (
             {"rope_parameters": {"rope_type": "linear", "factor": 0.5}},
             "factor=0.5; give a finite number from 1 to 1000000000",
@@ -271,9 +271,9 @@ def test_attention_to_distances_has_its_own_positions(config_class):
             ({"rope_parameters": LLAMA3 | {name: 0}}, f"{name}=0; give a finite number from 0.01 to inf")
             for name in ("low_freq_factor", "high_freq_factor")
         ),
-        ({"rope_parameters": {"theta": 5.0}}, "hold 'theta', which rotary positions do not have"),
+        ({"rope_parameters": {"theta": 5.0}}, "have the unknown name 'theta'; leave it out"),
         ({"rope_parameters": 5}, "rope_parameters=5 does not fit"),
-        ({"position_embedding_type": "none", "rope_parameters": {}}, "are of rotary positions"),
+        ({"position_embedding_type": "none", "rope_parameters": {}}, "are used only by rotary positions"),
         ({"attn_logit_softcapping": 0.0}, "attn_logit_softcapping=0.0 is out of range"),
         ({"norm_type": "group"}, "norm_type='group' does not fit"),
     ],

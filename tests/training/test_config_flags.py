@@ -65,7 +65,10 @@ def test_rope_parameters_are_read_as_json(tmp_path):
             "argument --feed_forward_scale/--feed-forward-scale: 'nan' is not a finite number",
         ),
         ("--hidden_act=nope", "hidden_act='nope' is unknown; choose from "),
-        ("--sublayer_order=sc", r"sublayer_order='sc' holds \['c'\], but there"),
+        (
+            "--sublayer_order=sc",
+            r"sandwich_lm has no sublayers c \(cross-attention\) in its sublayer_order, here 'sc'; use s \(",
+        ),
         ("--sublayer_order=par(24)", r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)"),
     ],
 )

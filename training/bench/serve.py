@@ -106,7 +106,9 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
                 loaded[TORCH, BERT] = _load(TORCH, Path(place, BERT), threads)
                 for shape, batch in batches.items():
                     inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
-                    calls = {key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()}
+                    calls: dict[Any, Any] = {
+                        key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()
+                    }
                     name = f"{runtime}, {shape}, {threads} threads"
                     samples = time_in_turn(name, calls, args.repeats, args.device, args.seconds, FEWEST)
                     rows += [

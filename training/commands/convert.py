@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from sublayers.configuration.sublayer_order import expand
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, refuse_to_replace, whole_folder
 
@@ -43,26 +44,27 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
-    # take seconds, which --help need not
+    source, destination = arguments.source, arguments.destination
+    orders = {name: order for name, order in vars(arguments).items() if name.endswith("sublayer_order") and order}
+    refuse_to_overwrite(destination)
+    refuse_to_replace(arguments.report)
+    if not source.exists():
+        raise FileNotFoundError(f"{source} is neither a folder nor a file; download it first")
+    if arguments.verify and orders:
+        raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
+    for order in orders.values():
+        expand(order)
+    # take seconds, which --help and simple mistakes need not
     from sublayers.hub.loading import refuse_ways_out
     from sublayers.hub.model_card import RUN, write_card
     from sublayers.hub.self_contained import copy_modules
-    from sublayers.training.convert.sources import ORDERS, can_run, convert, take_tokenizer
+    from sublayers.training.convert.sources import can_run, convert, take_tokenizer
     from sublayers.training.convert.verify import compare
     from sublayers.training.trainers.publish import without_tokens
 
-    source, destination = arguments.source, arguments.destination
-    names = ORDERS[False] + ORDERS[True]
-    orders = {name: order for name, order in vars(arguments).items() if name in names and order}
-    refuse_to_overwrite(destination)
-    if not source.exists():
-        raise FileNotFoundError(f"{source} is neither a folder nor a file; download it first")
     refuse_ways_out(source)
     if destination.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
-    refuse_to_replace(arguments.report)
-    if arguments.verify and orders:
-        raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
     if arguments.verify and not can_run(source):
         raise ValueError(
             f"--verify cannot run {source}: nothing that works with this Python runs its original; leave it out, every "

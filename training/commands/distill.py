@@ -100,14 +100,10 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     """Read the teacher's name and the command's flags, after an optional settings file.
 
     Raises:
-        ValueError: no teacher, unknown flags, or such as do not go together.
+        ValueError: unknown flags, or such as do not go together.
     """
-    source, flags = ("", argv) if not argv or argv[0].startswith("-") else (argv[0], argv[1:])
+    source, *flags = argv
     run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
-    if not source:
-        raise ValueError(
-            "there is no teacher; name its folder first, as in sublayers distill TEACHER --objective logits"
-        )
     expand(run.sublayer_order)
     if corpus_args.streaming:
         raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")

@@ -3,7 +3,9 @@
 import argparse
 from pathlib import Path
 
+from sublayers.hub.sources import check_model
 from sublayers.training.extras import require
+from sublayers.training.folders import refuse_to_overwrite
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,15 +37,17 @@ def main(argv: list[str] | None = None) -> None:
         if (file := getattr(arguments, flag)) and not arguments.int8:
             parser.error(f"--{flag} {file} is for {purpose} int8; add --int8")
     source, destination = arguments.source, arguments.destination
-    # takes seconds, which --help need not
+    if arguments.format in ("onnx", "openvino"):
+        require(arguments.format)
+    check_model(source)
+    refuse_to_overwrite(destination)
+    # takes seconds, which --help and simple mistakes need not
     if arguments.format == "package":
         from sublayers.training.trainers.export import export
 
         export(source, destination)
         print(f"{destination} loads with trust_remote_code=True where this package is not installed")
         return
-    if arguments.format != "torch_export":
-        require(arguments.format)
     from sublayers.training.serve.export import export_graph
 
     report = export_graph(

@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 
+from sublayers.hub.sources import check_model
+
 
 def main(argv: list[str] | None = None) -> None:
     """Export a folder, upload the result in one commit, and print where it is.
@@ -29,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--commit-message", "--commit_message", metavar="TEXT", default="Upload model")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
     arguments = parser.parse_args(argv)
+    check_model(arguments.folder)
     # take seconds, which --help need not
     from sublayers.hub.upload import files_of, held_files, is_held, upload
     from sublayers.training.trainers.export import export

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset, load_dataset
-from datasets.exceptions import DatasetsError
+from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from pyarrow import ArrowException
 
 Rows: TypeAlias = Dataset | IterableDataset
@@ -42,14 +42,18 @@ def check_file(path: str | Path, endings: Collection[str]) -> str:
 
 
 @contextmanager
-def reading(source: str) -> Iterator[None]:
-    """Say in one sentence that a source cannot be read, and why.
+def reading(source: str, remedy: str = "name a folder or files") -> Iterator[None]:
+    """Say in one sentence that a source cannot be read, why and, if it is not on the Hub, what to do.
 
     Raises:
-        ValueError: it cannot.
+        FileNotFoundError: it is neither here nor on the Hub, which may be out of reach.
+        ValueError: it cannot be read.
     """
     try:
         yield
+    except (ConnectionError, DatasetNotFoundError) as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        raise FileNotFoundError(f"{source} cannot be read from the Hub ({said}); {remedy}") from error
     except DAMAGED as error:
         # such as a file that is missing, which has a sentence of its own
         if isinstance(error, OSError) and type(error) not in (BadGzipFile, OSError):

@@ -1,8 +1,7 @@
-"""Documented functions of the running Python's standard library, and a sentence-pair task made from them."""
+"""Documented functions of the running Python's standard library."""
 
 import ast
 import hashlib
-import random
 from collections.abc import Iterator
 from inspect import cleandoc
 
@@ -10,6 +9,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from sublayers.training.data.corpus import standard_library
+from sublayers.training.data.statements import is_accepted
 
 # longer ones are beyond a small model
 LONGEST_FUNCTION = 400
@@ -34,28 +34,6 @@ def documented_functions(source: str) -> Iterator[tuple[str, str]]:
             yield cleandoc(documentation).splitlines()[0], cleandoc("\n".join(["", *code]))
 
 
-def documentation_pairs(seed: int = 0) -> dict[str, Dataset]:
-    """Ask whether a documentation string belongs to a function, in the format of a GLUE task such as MRPC.
-
-    Of each function there are two rows: with its own documentation (label 1) and with that of a function in another
-    file (label 0). Every tenth function is in the split `validation`, the others are in `train`.
-    """
-    draw = random.Random(seed)
-    files = [[*documented_functions(text)] for text in standard_library()["train"]["text"]]
-    files = [functions for functions in files if functions]
-    rows: dict[str, list[tuple[str, str, int]]] = {"train": [], "validation": []}
-    for i, functions in enumerate(files):
-        for documentation, code in functions:
-            elsewhere = draw.choice(files[(i + draw.randrange(1, len(files))) % len(files)])[0]
-            split = "train" if draw.randrange(10) else "validation"
-            rows[split] += [(documentation, code, 1), (elsewhere, code, 0)]
-    names = ("sentence1", "sentence2", "label")
-    return {
-        split: Dataset.from_dict({name: [row[k] for row in found] for k, name in enumerate(names)})
-        for split, found in rows.items()
-    }
-
-
 def docstring_to_code() -> dict[str, Dataset]:
     """Pair the first line of a documentation string (`source`) with its function's code without it (`target`).
 
@@ -71,7 +49,8 @@ def docstring_to_code() -> dict[str, Dataset]:
     for split, found in files.items():
         progress = tqdm(found, f"finding functions, {split}", delay=2)
         functions = (pair for text in progress for pair in documented_functions(text))
-        short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and _parses(pair[1]))
+        # a text that spans lines may hold the indentation that is cut
+        short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and is_accepted(pair[1]))
         # in order and once each
         pairs[split] = [pair for pair in dict.fromkeys(short) if pair not in seen]
         seen.update(pairs[split])
@@ -79,12 +58,3 @@ def docstring_to_code() -> dict[str, Dataset]:
         split: Dataset.from_dict({"source": [pair[0] for pair in found], "target": [pair[1] for pair in found]})
         for split, found in pairs.items()
     }
-
-
-def _parses(code: str) -> bool:
-    # a text that spans lines may hold the indentation that is cut
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return False
-    return True

@@ -128,7 +128,7 @@ def load_task(name: str, args: GlueDataArguments, train: bool = True) -> Splits:
         FileNotFoundError: there is no such file, folder or data set, or no split to train or to evaluate on.
         ValueError: data that cannot be read, lack a column, or hold a label or text that is none.
     """
-    with reading(f"the data of {name}"):
+    with reading(f"the data of {name}", "give --data_dir, or --train_file and --validation_file"):
         splits = _read(name, args)
     if not train:
         splits.pop("train", None)

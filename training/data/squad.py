@@ -66,7 +66,7 @@ def load_questions(split: str, args: SquadDataArguments) -> Dataset:
         raise ValueError(f"there are no {split} data; give --{split}_file, or {other} only")
     else:
         source = str(files[split])
-    with reading(source):
+    with reading(source, "give --train_file and --validation_file"):
         rows = _read_file(source) if files[split] else load_dataset(source, split=split)
         if missing := [name for name in COLUMNS if name not in rows.column_names]:
             raise ValueError(f"{source} has no column {missing[0]!r}, only {', '.join(rows.column_names)}")

@@ -1,8 +1,6 @@
-"""The demo's second part: pre-train small BERTs, and let them judge whether documentation belongs to a function."""
+"""The demo's second part: pre-train small BERTs, and let them judge which statements Python accepts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +8,8 @@ from transformers import AutoModelForSequenceClassification
 
 from sublayers.configuration.sublayer_order import macaron, sandwich
 from sublayers.training import cli
-from sublayers.training.data.functions import documentation_pairs
+from sublayers.training.data.statements import acceptable_statements
+from sublayers.training.demo.stranger import run
 from sublayers.training.results import Row, table
 
 # few steps need larger weights to begin with, and norms before the sublayers, which Macaron BERT has anyway
@@ -25,32 +24,33 @@ PRETRAINING = """
     --per_device_train_batch_size 32 --per_device_eval_batch_size 32 --max_eval_samples 10 --learning_rate 3e-3
     --eval_strategy no --save_strategy no --logging_steps 0.2
 """
-FINE_TUNING = "--task_name mrpc --learning_rate 2e-3 --max_length 80 --logging_steps 0.2"
+FINE_TUNING = "--task_name cola --learning_rate 2e-3 --max_length 48 --logging_steps 0.2"
+# of pre-training, to steps of fine-tuning
+LONGER = 6
 ASKED = 6
+COLUMN = "Matthews correlation"
 # what a user types who has just been given the folder
 JUDGE = """
 import json
 import sys
 import sublayers
 from transformers import pipeline
-folder, pairs = sys.argv[1:]
+folder, asked = sys.argv[1:]
 judge = pipeline("text-classification", model=folder)
-for documentation, code, label in json.loads(pairs):
-    answer = judge({"text": documentation, "text_pair": code}, truncation=True, max_length=80)
-    print(f"{documentation!r} of {code.splitlines()[0]!r}:", answer["label"], f"{answer['score']:.2f}, is", label)
+for statement, label in json.loads(asked):
+    (answer,) = judge(statement)
+    print(f"{answer['label']:>12} {answer['score']:.2f}, is {judge.model.config.id2label[label]:>12}: {statement}")
 """
 
 
 def show_berts(names: list[str], folder: Path, steps: int, console: Console) -> list[Row]:
     """Pre-train and fine-tune models in an empty folder, print what they reach, and ask par_bert."""
     folder.mkdir(parents=True)
-    pairs = documentation_pairs()
-    for split, rows in pairs.items():
+    statements = acceptable_statements()
+    for split, rows in statements.items():
         rows.to_json(folder / f"{split}.jsonl")
-    files = [f"--{split}_file={folder / split}.jsonl" for split in pairs]
+    files = [f"--{split}_file={folder / split}.jsonl" for split in statements]
     rows = []
-    labels = pairs["validation"]["label"]
-    majority = max(labels.count(0), labels.count(1)) / len(labels)
     same_tokenizer: list[str] = []
     for name in names:
         console.rule(f"pre-training: {name}")
@@ -58,19 +58,18 @@ def show_berts(names: list[str], folder: Path, steps: int, console: Console) -> 
         own = [f"--model_type={name}", f"--max_steps={steps}", f"--output_dir={pretrained}", *same_tokenizer]
         words = cli.run(["pretrain", *PRETRAINING.split(), *MODELS[name].split(), *own])["eval_masked_accuracy"]
         same_tokenizer = [f"--tokenizer_name_or_path={pretrained}"]
-        console.rule(f"does this documentation belong to this function? {name}")
-        own = [f"--model_name_or_path={pretrained}", f"--max_steps={2 * steps}", f"--output_dir={tuned}"]
-        found = cli.run(["glue", *FINE_TUNING.split(), *files, *own])["mrpc"]
-        accuracy = found["best"]["runs"][0]["validation"]["accuracy"]
-        model = AutoModelForSequenceClassification.from_pretrained(tuned / "mrpc")
+        console.rule(f"does Python accept this statement? {name}")
+        own = [f"--model_name_or_path={pretrained}", f"--max_steps={LONGER * steps}", f"--output_dir={tuned}"]
+        found = cli.run(["glue", *FINE_TUNING.split(), *files, *own])["cola"]
+        correlation = found["best"]["median"]
+        model = AutoModelForSequenceClassification.from_pretrained(tuned / "cola")
         row = {"model": name, "order": model.config.sublayer_order, "parameters": f"{model.num_parameters()}"}
-        row |= {"masked words right (%)": f"{100 * words:.1f}", "pairs right (%)": f"{100 * accuracy:.1f}"}
+        row |= {"masked words right (%)": f"{100 * words:.1f}", COLUMN: f"{correlation:.2f}"}
         rows.append(row)
-    rows.append({"model": "always the majority", "pairs right (%)": f"{100 * majority:.1f}"})
-    console.rule("held-out functions of the standard library")
+    rows.append({"model": "always the same answer", COLUMN: "0.00"})
+    console.rule("held-out files of the standard library")
     console.print(table(rows), soft_wrap=True, markup=False, highlight=False)
     console.rule("a new process judges some of them with the saved par_bert")
-    asked = [(row["sentence1"], row["sentence2"], row["label"]) for row in pairs["validation"].take(ASKED)]
-    folders = [str(folder / "par_bert" / "mrpc"), json.dumps(asked)]
-    subprocess.run([sys.executable, "-c", JUDGE, *folders], check=True)
+    asked = [(row["sentence"], row["label"]) for row in statements["validation"].take(ASKED)]
+    run(JUDGE, str(folder / "par_bert" / "cola"), json.dumps(asked))
     return rows

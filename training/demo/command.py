@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     """
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
     parser.add_argument("--all", action="store_true", help="also a second BERT, and two encoder-decoders")
-    steps_help = "steps of each language model; BERTs have half, then as many, the others as many (default: 250)"
+    steps_help = "steps of each language model; BERTs have half, then three times as many, the others as many"
     parser.add_argument("--max-steps", "--max_steps", type=positive, default=250, help=steps_help)
     parser.add_argument("--output-dir", "--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)

@@ -1,8 +1,6 @@
 """The demo's first part: two small language models, read byte by byte."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from sublayers.configuration.sublayer_order import interleaved, sandwich
 from sublayers.training import cli
 from sublayers.training.data.corpus import Text, standard_library
 from sublayers.training.data.language_modeling import token_stream
+from sublayers.training.demo.stranger import run
 from sublayers.training.results import Row, table
 
 LAYERS = 3
@@ -87,5 +86,5 @@ def show_language_models(folder: Path, steps: int, console: Console) -> list[Row
     console.rule("held-out files of the standard library, byte by byte")
     console.print(table(rows), soft_wrap=True, markup=False, highlight=False)
     console.rule("a new process completes a text with the saved sandwich")
-    subprocess.run([sys.executable, "-c", COMPLETE, str(folder / "sandwich"), PROMPT], check=True)
+    run(COMPLETE, str(folder / "sandwich"), PROMPT)
     return rows

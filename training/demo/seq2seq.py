@@ -1,8 +1,6 @@
 """The demo's third part: two small encoder-decoders learn to write functions from their documentation."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +8,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.training import cli
+from sublayers.training.demo.stranger import run
 from sublayers.training.results import Row, table
 
 MODELS = {
@@ -60,5 +59,5 @@ def show_encoder_decoders(folder: Path, steps: int, console: Console) -> list[Ro
     console.rule("functions of the standard library in files that were held out")
     console.print(table(rows), soft_wrap=True, markup=False, highlight=False)
     console.rule("a new process writes functions with the saved macaron_seq2seq")
-    subprocess.run([sys.executable, "-c", WRITE, str(folder / "macaron_seq2seq"), json.dumps(ASKED)], check=True)
+    run(WRITE, str(folder / "macaron_seq2seq"), json.dumps(ASKED))
     return rows

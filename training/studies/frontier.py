@@ -67,10 +67,6 @@ def main(argv: list[str]) -> pd.DataFrame:
         FileNotFoundError: there is no such file.
         ValueError: bad flags or data, a student twice, or what the other commands raise.
     """
-    if not argv or argv[0].startswith("-"):
-        raise ValueError(
-            "there is no teacher; name its folder first, as in sublayers study frontier TEACHER --students s6f6"
-        )
     source, *flags = argv
     args, corpus = parse_flags(expand_settings_file(flags, "study"), FLAGS, USAGE)
     students = [read_student(text) for text in args.students]

@@ -77,7 +77,7 @@ class TrainerArguments(TrainingArguments):
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
         for name in sorted(MAPPINGS & vars(self).keys()):
             if isinstance(value := getattr(self, name), str):
-                raise ValueError(f"--{name}={value} maps nothing; give JSON such as '{{\"power\": 2}}'")
+                raise ValueError(f"--{name}={value} is no mapping; give JSON such as '{{\"power\": 2}}'")
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:

@@ -9,6 +9,7 @@ from sublayers import AUTO_CLASSES
 from sublayers.hub.loading import load
 from sublayers.hub.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
 from sublayers.hub.self_contained import copy_modules
+from sublayers.hub.sources import check_model
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 
@@ -49,8 +50,7 @@ def read_model(source: Path) -> SublayersPreTrainedModel:
         ValueError: the source is no model of this package, lacks some of its weights, is refused by `load`, or has a
             card or a record that cannot be read.
     """
-    if not (source / "config.json").exists():
-        raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
+    check_model(source)
     config = load(AutoConfig, source)
     # so that it is this folder's that cannot be read, not its copy
     read_run(source)

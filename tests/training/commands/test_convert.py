@@ -300,7 +300,7 @@ def test_bad_orders_and_heads_are_one_sentence(tmp_path, refuse):
     save(tmp_path / "source")
     save_file(fairseq("lm"), tmp_path / "lm.safetensors")
     for order, sentence in {
-        "sc": r"sublayer_order='sc' holds \['c'\], but there par_bert runs only the sublayers",
+        "sc": r"par_bert has no sublayers c \(cross-attention\) in its sublayer_order, here 'sc'; use s",
         "par(24)": r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)",
         "s(f": "this parenthesis is never closed",
         " " * 10_000: "an order of 10000 characters is too long",

@@ -197,11 +197,6 @@ def test_bad_input_is_refused(flags, message, files, tmp_path, monkeypatch):
         distill([source, texts, *FAST, *TRAINED, *flags, "--output_dir", str(tmp_path / "out")])
 
 
-def test_a_teacher_is_named_first():
-    with pytest.raises(ValueError, match="there is no teacher; name its folder first"):
-        distill(["--sublayer_order=sf"])
-
-
 def test_words_are_learned_by_a_masked_language_model(tmp_path, capsys):
     bert, _ = save_teacher(tmp_path / "teacher", model_class=BertForMaskedLM)
     out = tmp_path / "out"

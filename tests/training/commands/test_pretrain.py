@@ -345,5 +345,5 @@ def test_a_recipe_has_the_settings_of_its_paper(name, tmp_path, monkeypatch):
 def test_an_unknown_recipe_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="recipe 'nvlamb' is unknown; choose from macaron_bert, modern, nvlamb_phase1"):
         pretrain(["nvlamb"])
-    with pytest.raises(ValueError, match="recipe 'iot_n2' is one of sublayers seq2seq; choose from macaron_bert"):
+    with pytest.raises(ValueError, match="recipe 'iot_n2' belongs to sublayers seq2seq; choose from macaron_bert"):
         pretrain(["iot_n2"])

@@ -208,7 +208,9 @@ def test_code_in_a_folder_is_not_run_and_nobody_is_asked(bert, tmp_path, refuse,
     edit(bert / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]})
     main(["convert", str(bert), str(tmp_path / "ours"), "--verify"])
     assert not (tmp_path / "sprung").exists()
-    assert not [*(tmp_path / "ours").rglob("*.py")]
+    # there is code, which is ours
+    assert (tmp_path / "ours" / "modeling_par_bert.py").exists()
+    assert not [*(tmp_path / "ours").rglob("evil.py"), *(tmp_path / "ours").rglob("generate.py")]
     assert "evil" not in "".join(path.read_text() for path in (tmp_path / "ours").glob("*.json"))
     edit(bert / "tokenizer_config.json", tokenizer_class="Evil")
     main(["convert", str(bert), str(tmp_path / "again")])

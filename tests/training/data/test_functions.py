@@ -43,23 +43,6 @@ def test_finds_documentation_and_code_without_it(before):
     assert not [*documentation.documented_functions("def broken(:\n")]
 
 
-def test_half_of_the_pairs_come_from_another_file(monkeypatch):
-    files = [
-        "".join(f'def f{file}_{i}():\n    """Doc {file}."""\n    return {i}\n' for i in range(40)) for file in range(5)
-    ]
-    monkeypatch.setattr(documentation, "standard_library", lambda: {"train": Dataset.from_dict({"text": files})})
-    pairs = documentation.documentation_pairs()
-    assert len(pairs["train"]) + len(pairs["validation"]) == 2 * 200
-    assert 10 < len(pairs["validation"]) < 80
-    for rows in pairs.values():
-        assert rows["label"] == [1, 0] * (len(rows) // 2)
-        for row in rows:
-            assert row["label"] == (row["sentence1"][4] == row["sentence2"][5])
-    assert not set(pairs["train"]["sentence2"]) & set(pairs["validation"]["sentence2"])
-    assert documentation.documentation_pairs()["train"][:] == pairs["train"][:]
-    assert documentation.documentation_pairs(seed=1)["train"][:] != pairs["train"][:]
-
-
 def function(name, documentation="Do it.", body="return 1"):
     return f'def {name}():\n    """{documentation}\n\n    More.\n    """\n    {body}\n'
 

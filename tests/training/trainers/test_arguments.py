@@ -55,7 +55,7 @@ def test_numbers_are_finite():
 
 def test_flags_that_take_json_take_nothing_else():
     for name in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
-        with pytest.raises(ValueError, match=r"^--(lr_scheduler|[a-z]+_checkpointing)_kwargs=2 maps nothing; give "):
+        with pytest.raises(ValueError, match=r"^--(lr_scheduler|[a-z]+_checkpointing)_kwargs=2 is no mapping; give "):
             read(**{name: 2})
     assert read(lr_scheduler_kwargs='{"power": 2}')[0].lr_scheduler_kwargs == {"power": 2}
 

@@ -1,0 +1,79 @@
+import subprocess
+import sys
+
+import pytest
+
+from sublayers.hub.loading import load
+from sublayers.hub.sources import check_source
+from sublayers.training import cli
+
+MISTAKES = {
+    "distill --sublayer_order sf": "there is no teacher; name its folder first, as in sublayers distill TEACHER",
+    "study frontier --students sf": "there is no teacher; name its folder first, as in sublayers study",
+    "distill ./gone --sublayer_order sf": "there is no folder ./gone; give another",
+    "study frontier a/b/c --students sf": "there is no folder a/b/c; give another",
+    "distill teacher --sublayer-order=saf": "'a' is not a sublayer; use the letters s (self-attention), w (local",
+    "distill teacher shrot_texts": "recipe 'shrot_texts' is unknown; choose from short_texts or give a .yaml file",
+    "distill teacher --train_file gone.txt": "there is no file gone.txt; give another --train_file",
+    "pretrain modern --sublayer_order 2s": "'2' is part of a repeat, which needs a letter or a group in front",
+    "pretrain gone.yaml": "No such file or directory: 'gone.yaml'",
+    "seq2seq --decoder_sublayer_order s(cf": "this parenthesis is never closed",
+    "seq2seq --test_file a.jsonl b.jsonl": "there is no file a.jsonl; give another --test_file",
+    "glue --model_name_or_path /gone --task_name cola": "there is no folder /gone; give another",
+    "glue --data_dir gone": "there is no folder gone; give another --data_dir",
+    "squad --validation-file gone.json": "there is no file gone.json; give another --validation_file",
+    "study orders --model_name_or_path ./one ./two": "there is no folder ./one; give another",
+    "study seq2seq multi30k --train_file gone.jsonl": "there is no file gone.jsonl",
+    "convert gone new": "gone is neither a folder nor a file; download it first",
+    "convert . new --sublayer-order sq": "'q' is not a sublayer",
+    "export gone new": "there is no folder gone; give that of a trained model",
+    "export . new": ". has no config.json; give the folder of a trained model",
+    "push gone me/model": "there is no folder gone; give that of a trained model",
+}
+# simple mistakes, and whether a heavy module was needed to tell them
+TELL = """
+import sys
+from sublayers.training import cli
+for line in sys.stdin:
+    try:
+        cli.main(line.split())
+    except SystemExit:
+        pass
+print(*{"torch", "transformers", "datasets", "sklearn"} & {*sys.modules})
+"""
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES.items())
+def test_a_mistake_is_told_in_one_sentence(line, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(line.split())
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_simple_mistakes_are_told_before_anything_heavy_is_imported(tmp_path):
+    lines = "\n".join(MISTAKES)
+    done = subprocess.run([sys.executable, "-c", TELL], input=lines, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "", done.stderr
+    assert len(done.stderr.strip().splitlines()) >= len(MISTAKES)
+
+
+def test_a_name_that_may_be_on_the_hub_is_no_missing_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bert-base-uncased", "google-bert/bert-base_uncased.v1", "runs/bert"):
+        check_source(name)
+    for name in ("./bert", "/bert", "../bert", "runs/glue/mrpc", "~/bert", "runs/bert/"):
+        with pytest.raises(FileNotFoundError, match=r"there is no folder .*bert|mrpc; give another"):
+            check_source(name)
+        (tmp_path / "runs").mkdir(exist_ok=True)
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    check_source("a/b/c")
+
+
+def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_told_as_both():
+    from transformers import AutoConfig
+
+    # the tests are offline
+    with pytest.raises(FileNotFoundError, match="there is no folder runs/bert, and a repository of that name"):
+        load(AutoConfig, "runs/bert")

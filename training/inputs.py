@@ -1,0 +1,48 @@
+"""What can be wrong with a command line, as far as that is known before torch and transformers, which take seconds."""
+
+import argparse
+from pathlib import Path
+
+from sublayers.configuration.sublayer_order import expand
+from sublayers.hub.sources import check_source
+from sublayers.training.flags import expand_settings_file
+
+# commands that have a teacher, and those with settings files, by whose name their recipes go
+TEACHERS = {"distill": "sublayers distill TEACHER --sublayer_order s6f6"}
+TEACHERS |= {"study frontier": "sublayers study frontier TEACHER --students s6f6"}
+SETTINGS = {name: name for name in ("pretrain", "seq2seq", "distill", "glue", "squad")} | {"study seq2seq": "seq2seq"}
+SETTINGS |= dict.fromkeys(("study bert", "study orders", "study frontier"), "study")
+# flags by what they name
+FILES = ("train_file", "validation_file", "test_file", "sts_file", "squad_file", "vocabulary_file")
+FOLDERS = ("data_dir", "glue_dir")
+MODELS = ("model_name_or_path", "tokenizer_name_or_path", "target_tokenizer_name_or_path")
+ORDERS = ("sublayer_order", "encoder_sublayer_order", "decoder_sublayer_order")
+
+
+def check_words(command: str, words: list[str]) -> None:
+    """Check the files, folders, models and orders that a command with settings files is given; others check their own.
+
+    Raises:
+        FileNotFoundError: one of them is not there.
+        ValueError: an order that cannot be read, an unknown recipe, or no teacher.
+    """
+    if command not in SETTINGS or {"-h", "--help", "--help-all", "--help_all"} & {*words}:
+        return
+    if command in TEACHERS:
+        if not words or words[0].startswith("-"):
+            raise ValueError(f"there is no teacher; name its folder first, as in {TEACHERS[command]}")
+        check_source(words[0])
+        words = words[1:]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in (*FILES, *FOLDERS, *MODELS, *ORDERS):
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="*", default=[])
+    given = vars(parser.parse_known_args(expand_settings_file(words, SETTINGS[command]))[0])
+    for order in (order for name in ORDERS for order in given[name]):
+        expand(order)
+    for source in (source for name in MODELS for source in given[name]):
+        check_source(source)
+    for name in (*FILES, *FOLDERS):
+        for path in given[name]:
+            if not Path(path).exists():
+                kind = "folder" if name in FOLDERS else "file"
+                raise FileNotFoundError(f"there is no {kind} {path}; give another --{name}")
