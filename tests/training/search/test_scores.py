@@ -69,7 +69,8 @@ def test_the_axes_are_where_the_points_are_and_deviations_are_seen(folder, monke
 def test_names_cover_neither_each_other_nor_points():
     figure = Figure(layout="constrained")
     axes = figure.subplots()
-    places = [(0.1, 1.0), (0.1, 1.01), (0.11, 1.0), (0.105, 1.005), (0.9, 0.0)]
+    # the second stands where the name of the first would
+    places = [(0.1, 0.5), (0.2, 0.53), (0.1, 0.51), (0.11, 0.5), (0.0, 0.0), (1.0, 1.0)]
     for place in places:
         axes.plot(*place, "o")
     write_names([(axes, [(f"a long name {i}", *place) for i, place in enumerate(places)], [])])
