@@ -100,7 +100,7 @@ def test_tests_times_and_draws_every_student_once(flags, tmp_path, monkeypatch, 
         assert row["seeds"] == ("0" if name == "teacher" else "0, 1")
         assert row["retrieval hits at 10"] == f"{runs['retrieval'].mean():.1f}"
         assert row["passage 3 at once (ms) ratio to teacher"] == f"{runs['retrieval_time_3'].mean():.2f}"
-    assert "Pareto front" in (tmp_path / "out" / "frontier.svg").read_text()
+    assert "passage 3 at once, teacher: 1" in (tmp_path / "out" / "frontier.svg").read_text()
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| s3f3 --moves_every 1 | `s3f3` | re-ordered |" in card
     assert "sublayers study frontier" in card

@@ -1,4 +1,4 @@
-"""`sublayers results`: write the tables of documents again, from the files of figures that they name."""
+"""`sublayers results`: write the tables and pictures of documents again, from the files of figures that they name."""
 
 import argparse
 import re
@@ -6,14 +6,17 @@ from fnmatch import filter as filter_names
 from pathlib import Path
 
 from sublayers.training.results import measured, read, source, table
+from sublayers.training.search.scores import Panel, draw_scores
 
 FORM = "<!-- results/FILE.csv: COLUMN, COLUMN as HEAD, SEVERAL *, ... --> and <!-- end of results/FILE.csv -->"
 START = r"<!-- (\S+\.csv): "
+PICTURE = "<!-- results/FILE.csv drawn: SCORE as NAME against COST as NAME, ... --> above ![...](FILE.svg)"
+DRAWN = re.compile(r"<!-- (\S+\.csv) drawn: ([^>]*?)\s-->\n!\[[^\]]*\]\(([^)]+)\)")
 MARKED = re.compile(rf"({START}([^>]*?)\s-->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
 
 
 def main(argv: list[str]) -> None:
-    """Replace what stands between the marks of tables in documents.
+    """Replace what stands between the marks of tables in documents, and the pictures that have a mark.
 
     Below the last table of a file stands how its figures were made.
 
@@ -22,12 +25,31 @@ def main(argv: list[str]) -> None:
         ValueError: a column that there is not, or a table without an end.
     """
     parser = argparse.ArgumentParser(prog="sublayers results", description=__doc__, allow_abbrev=False)
-    parser.add_argument("documents", type=Path, nargs="+", help=f"in Markdown, with tables between {FORM}")
+    parser.add_argument(
+        "documents", type=Path, nargs="+", help=f"in Markdown, with tables between {FORM}, and {PICTURE}"
+    )
     for document in parser.parse_args(argv).documents:
         text = document.read_text(encoding="utf-8")
         if (new := render(text, Path())) != text:
             document.write_text(new, encoding="utf-8")
             print(f"{document} has new tables")
+        for match in DRAWN.finditer(text):
+            file = document.parent / match[3]
+            draw_scores(read(Path(match[1])), panels(match), file)
+            print(f"{file} is drawn")
+
+
+def panels(match: re.Match[str]) -> list[Panel]:
+    """Read what a picture shows. Raises what `main` raises."""
+    known = read(Path(match[1]))[0]
+    found = []
+    for panel in " ".join(match[2].split()).split(", "):
+        axes = [axis.partition(" as ") for axis in panel.split(" against ")]
+        if len(axes) != 2 or any(name not in known for name, _, _ in axes):
+            raise ValueError(f"{panel!r} draws no columns of {match[1]}; write SCORE against COST")
+        (score, _, score_name), (cost, _, cost_name) = axes
+        found.append(Panel(score, cost, score_name or score, cost_name or cost))
+    return found
 
 
 def render(text: str, folder: Path) -> str:

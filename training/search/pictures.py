@@ -1,9 +1,14 @@
 """Pictures of orders, and of what came of a search."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import textalloc
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -12,11 +17,32 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import expand
 
 IDENTITY = "#dddddd"
+# a name and a place, and two places
+Point = tuple[str, float, float]
+Line = tuple[tuple[float, float], tuple[float, float]]
 
 
 def save(figure: Figure, file: Path) -> None:
     """Write a picture that is the same whenever it is drawn."""
-    figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+    with matplotlib.rc_context({"svg.hashsalt": file.stem}):
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def write_names(named: Sequence[tuple[Axes, Sequence[Point], Sequence[Line]]]) -> None:
+    """Write each point's name beside it, where it covers no other name, no point and none of the lines.
+
+    Names without room are left out. Nothing else in the figure moves any more.
+    """
+    figure: Any = named[0][0].figure
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes, points, lines in filter(itemgetter(1), named):
+        names, xs, ys = zip(*points, strict=True)
+        hidden = {"x_lines": [xs for xs, _ in lines], "y_lines": [ys for _, ys in lines]} if lines else {}
+        style: dict[str, Any] = {"textsize": 9, "linecolor": "gray", "linewidth": 0.5}
+        textalloc.allocate(
+            axes, xs, ys, names, x_scatter=xs, y_scatter=ys, max_distance=0.07, draw_all=False, **hidden, **style
+        )
 
 
 def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
@@ -66,13 +92,17 @@ def draw_costs(points: list[tuple[str, float, float]], unit: str, file: Path) ->
     """Draw the loss of each order, with its name, against its cost, and the Pareto front."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    for name, cost, loss in points:
+    for _, cost, loss in points:
         axes.plot(cost, loss, "o", color="tab:blue", alpha=0.7)
-        axes.annotate(name, (cost, loss), textcoords="offset points", xytext=(4, 4), size=7)
     front = pareto_front([(cost, loss) for _, cost, loss in points])
-    axes.step(*zip(*front, strict=True), where="post", color="tab:orange", label="Pareto front")
+    axes.step(*zip(*front, strict=True), where="post", marker="o", color="tab:orange", label="Pareto front")
     axes.set(xlabel=unit, ylabel="loss (nats per token)")
-    axes.legend()
+    axes.margins(0.1)
+    figure.legend(loc="outside upper right", frameon=False)
+    # each step goes to the right, and then down
+    right = [((cost, dearer), (loss, loss)) for (cost, loss), (dearer, _) in pairwise(front)]
+    down = [((dearer, dearer), (loss, lower)) for (_, loss), (dearer, lower) in pairwise(front)]
+    write_names([(axes, points, [*right, *down])])
     save(figure, file)
 
 

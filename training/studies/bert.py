@@ -3,22 +3,23 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, ClassVar, NamedTuple
 
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import flops, parameters
-from sublayers.configuration.sublayer_order import interleaved
+from sublayers.configuration.sublayer_order import counts, interleaved
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.results import Row, provenance, report, score
+from sublayers.training.search.scores import Panel, draw_scores
 from sublayers.training.studies.run_once import run_once
 
 # what a classifier reads in the cost that is drawn
 LENGTH = 128
+COST = "cost of classifying"
 # head, scale and digits of what is told of pre-training
 PRETRAINING = {
     "eval_loss": ("pre-training loss (nats)", 1, 2),
@@ -37,6 +38,13 @@ class Studied(NamedTuple):
     model_type: str
     order: str
     width: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the model is beside BERT."""
+        if self.width not in (None, 1):
+            return "narrower"
+        return "plain" if self.order == interleaved(counts(self.order)["s"]) else "re-ordered"
 
     def sizes(self, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
         """Find the widths of states and of feed-forward sublayers, among models of that width."""
@@ -129,8 +137,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     data = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
     tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
     about = provenance(["study", "bert", *argv], [*(part["name"] for part in data), *tasks])
-    report(rows_of(found), folder, about)
-    draw(found, folder / "quality_against_cost.svg")
+    rows = rows_of(found)
+    report(rows, folder, about)
+    panel = Panel("mean", COST, "mean score over the tasks", f"FLOPs of classifying {LENGTH} tokens, relative to BERT")
+    draw_scores(rows, [panel], folder / "quality_against_cost.svg")
     Console().print(f"the figures and a picture of quality against cost are in {folder}")
     return found
 
@@ -200,8 +210,9 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
     for name, by_seed in found.items():
         runs = [*by_seed.values()]
         first = runs[0]
-        row = {"model": name, "order": first["order"], "parameters": f"{first['parameters']}"}
-        row |= {"width": f"{first['hidden_size']}", "cost of classifying": f"{first['cost']:.2f}"}
+        row = {"model": name, "order": first["order"], "kind": MODELS[name].kind}
+        row |= {"parameters": f"{first['parameters']}"}
+        row |= {"width": f"{first['hidden_size']}", COST: f"{first['cost']:.2f}"}
         for metric, (head, scale, digits) in PRETRAINING.items():
             if all(metric in run["pretraining"] for run in runs):
                 row |= score(head, [scale * run["pretraining"][metric] for run in runs], digits)
@@ -214,17 +225,3 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
 def means(runs: list[dict[str, Any]]) -> list[float]:
     """Take the mean score of all tasks, times 100, in each run."""
     return [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]
-
-
-def draw(found: dict[str, Any], file: Path) -> None:
-    """Draw the mean score of each model against its cost."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, by_seed in found.items():
-        runs = [*by_seed.values()]
-        cost, scores = runs[0]["cost"], means(runs)
-        axes.errorbar(cost, mean(scores), yerr=stdev(scores) if len(scores) > 1 else None, fmt="o", capsize=3)
-        axes.annotate(name, (cost, mean(scores)), textcoords="offset points", xytext=(6, 6))
-    axes.set(xlabel=f"FLOPs of classifying {LENGTH} tokens, relative to BERT", ylabel="mean score over the tasks")
-    axes.margins(0.3)
-    figure.savefig(file)

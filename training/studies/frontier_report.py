@@ -4,20 +4,17 @@ import math
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 from rich.console import Console
 from scipy.stats import ttest_rel
 
 from sublayers.training.results import Row, read, score, source, table, write
-from sublayers.training.search.pictures import pareto_front, save
+from sublayers.training.search.pictures import pareto_front
+from sublayers.training.search.scores import TEACHER, Panel, draw_scores
 
-TEACHER = "teacher"
 LABELS = {"sts": "STS correlation", "retrieval": "retrieval hits at 10"}
 # points that a student of equal quality may be apart from another
 MARGIN = 1.0
 DROPPED = "layers dropped"
-LEAST_SHARE = 0.7
 CAPTION = (
     "Scores from 0 to 100 with their standard deviation over the seeds, in brackets as shares of the teacher's; "
     "times with ratios to the teacher's. Best of its time: nothing is as good and faster with {} texts at once."
@@ -39,8 +36,13 @@ def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, about: Row) 
     """
     tests = [test for test in LABELS if test in results]
     batch_sizes = [int(name.rpartition("_")[2]) for name in results if name.startswith(f"{tests[0]}_time_")]
-    draw(results, tests, batch_sizes, folder / "frontier.svg")
     rows = rows_of(results, tests, batch_sizes)
+    panels = [
+        Panel(LABELS[test], f"{head} ratio to {TEACHER}", LABELS[test], f"{head.removesuffix(' (ms)')}, {TEACHER}: 1")
+        for test in tests
+        for head in (time_name(test, size) for size in batch_sizes)
+    ]
+    draw_scores(rows, panels, folder / "frontier.svg")
     parts = [f"{table(rows)}\n{CAPTION.format(batch_sizes[-1])}"]
     if len(glue):
         tuned = compare(glue, results, f"{tests[0]}_time_{batch_sizes[-1]}")
@@ -54,6 +56,11 @@ def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, about: Row) 
     (folder / "README.md").write_text(card + "\n", encoding="utf-8")
     Console().print("\n\n".join(parts), soft_wrap=True, markup=False, highlight=False)
     Console().print(f"the card, a picture and the figures are in {folder}", soft_wrap=True)
+
+
+def time_name(test: str, size: int) -> str:
+    """Name the column of times of so many texts of a test at once."""
+    return f"{'sentence' if test == 'sts' else 'passage'} {size} at once (ms)"
 
 
 def front(points: pd.DataFrame, test: str, time: str) -> set[str]:
@@ -75,7 +82,7 @@ def rows_of(results: pd.DataFrame, tests: list[str], batch_sizes: list[int]) -> 
             row |= score(LABELS[test], [*runs[test]])
             row[f"{LABELS[test]} ratio (%)"] = f"{100 * means.loc[name, test] / means.loc[TEACHER, test]:.1f}"
         for (test, size), time in times.items():
-            head = f"{'sentence' if test == 'sts' else 'passage'} {size} at once (ms)"
+            head = time_name(test, size)
             row[head] = f"{means.loc[name, f'{test}_ms_{size}']:.2f}"
             row[f"{head} ratio to {TEACHER}"] = f"{means.loc[name, time]:.2f}"
         row["best of its time"] = ", ".join(LABELS[test] for test in tests if name in fronts[test])
@@ -119,42 +126,3 @@ def difference(scores: pd.Series, others: pd.Series) -> str:
     if -MARGIN <= low <= high <= MARGIN:
         verdict = "as good"
     return f"{(first - second).mean():+.1f} [{low:+.1f}, {high:+.1f}], {verdict}"
-
-
-def draw(results: pd.DataFrame, tests: list[str], batch_sizes: list[int], file: Path) -> None:
-    """Draw the scores of each test against the time at each batch size, a line for each kind of student.
-
-    Students with less than `LEAST_SHARE` of the teacher's score, which would press the others together, are named only.
-    """
-    figure = Figure(figsize=(5.5 * len(batch_sizes), 4 * len(tests)), layout="constrained")
-    for row, test in zip(figure.subplots(len(tests), len(batch_sizes), squeeze=False), tests, strict=True):
-        for axes, size in zip(row, batch_sizes, strict=True):
-            time = f"{test}_time_{size}"
-            means = results.groupby("name").mean(numeric_only=True)
-            least = LEAST_SHARE * means.loc[TEACHER, test]
-            low = means[means[test] < least]
-            shown = results[~results["name"].isin(low.index)]
-            for kind, of_kind in shown.groupby("kind"):
-                runs = of_kind.groupby("name")
-                points = pd.DataFrame(
-                    {"time": runs[time].mean(), "score": runs[test].mean(), "deviation": runs[test].std()}
-                )
-                points = points.sort_values("time").fillna(0)
-                style = {"marker": "*", "markersize": 12} if kind == TEACHER else {"marker": "o"}
-                axes.errorbar(points["time"], points["score"], yerr=points["deviation"], capsize=3, label=kind, **style)
-                for name, point in points.iterrows():
-                    # the flags of each are in the table
-                    label = str(name).partition(" --")[0]
-                    place = (point["time"], point["score"])
-                    axes.annotate(label, place, textcoords="offset points", xytext=(5, 5), size=8)
-            best = means.loc[sorted(front(means, test, time) - {*low.index})]
-            axes.plot(best[time], best[test], "o", markersize=14, fillstyle="none", color="black", label="Pareto front")
-            axes.axhline(0.95 * means.loc[TEACHER, test], linestyle=":", color="gray")
-            axes.set(xlabel=f"time, {size} at once (teacher: 1)", ylabel=LABELS[test], xscale="log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
-            axes.xaxis.set_major_formatter(ScalarFormatter())
-            axes.xaxis.set_minor_locator(NullLocator())
-            below = [f"{name}: {point[test]:.1f}" for name, point in low.iterrows()]
-            axes.set_title("\n".join(["below the picture:", *below]) if below else "", size=8, loc="left")
-            axes.legend()
-    save(figure, file)

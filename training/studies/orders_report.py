@@ -9,6 +9,7 @@ from rich.console import Console
 
 from sublayers.training.data.pairs import SIDES
 from sublayers.training.results import Row, report
+from sublayers.training.search.pictures import save
 
 LABELS = {"loss": "training loss (nats per token)", "eval_loss": "validation loss (nats per token)"}
 
@@ -93,7 +94,7 @@ def draw_subsets(found: dict[str, Any], folder: Path) -> None:
         axes.set_xticks(range(len(subsets)), labels)
         axes.set(title=name, xlabel="predicted order (share of the pairs)", ylabel=found["metric"])
         axes.legend(title="written in order", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(folder / "subsets.svg")
+    save(figure, folder / "subsets.svg")
 
 
 def draw_curves(found: dict[str, Any], folder: Path) -> None:
@@ -109,4 +110,4 @@ def draw_curves(found: dict[str, Any], folder: Path) -> None:
                 axes.plot(*zip(*curves[name], strict=True), marker=".", label=model)
         axes.set(xlabel="step", ylabel=labels[name])
         axes.legend()
-    figure.savefig(folder / "learning_curves.svg")
+    save(figure, folder / "learning_curves.svg")

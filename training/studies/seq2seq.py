@@ -14,6 +14,7 @@ from sublayers.hub.model_card import RUN
 from sublayers.training import cli
 from sublayers.training.flags import expand_settings_file, positive
 from sublayers.training.results import Row, provenance, report, score
+from sublayers.training.search.pictures import save
 
 # figures of a run that are compared
 SHOWN_SCORES = {
@@ -179,4 +180,4 @@ def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
         axes.plot(*zip(*first["curves"]["eval_loss"], strict=True), marker=".", label=name)
     axes.set(xlabel="step", ylabel="validation loss (nats per token)")
     axes.legend()
-    figure.savefig(file)
+    save(figure, file)

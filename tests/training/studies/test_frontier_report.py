@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from sublayers.training.results import provenance, read
-from sublayers.training.studies.frontier_report import compare, difference, draw, front, report
+from sublayers.training.studies.frontier_report import compare, difference, front, report
 
 
 def runs(*scores):
@@ -86,14 +86,14 @@ def test_leaves_numbers_a_picture_and_a_card(tmp_path):
     assert "sublayers study frontier 'my teacher'" in card
     picture = (tmp_path / "frontier.svg").read_text()
     assert "layers dropped" in picture
-    assert "below the picture" not in picture
+    assert "far below" not in picture
 
 
 def test_what_is_far_below_is_named_above_the_picture(tmp_path):
     low = results()
     low.loc[low["name"] == "s6f6", "sts"] = [14, 15]
-    draw(low, ["sts"], [32], tmp_path / "frontier.svg")
+    report(low, pd.DataFrame(), tmp_path, provenance(["study", "frontier", "my teacher"], ["train.txt"]))
     picture = (tmp_path / "frontier.svg").read_text()
-    assert "<!-- s6f6: 14.5 -->" in picture
+    assert "<!-- far below: s6f6: 14.5 -->" in picture
     # as the label of no point
     assert "<!-- s6f6 -->" not in picture
