@@ -67,6 +67,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"  {known:<18} {purpose}")
         return
     try:
+        check_words(name, rest)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
         missing = next((to for of, to in PACKAGES.items() if str(error.name).startswith(of)), "'sublayers[train]'")
@@ -85,7 +86,6 @@ def run(argv: list[str]) -> Any:
     if name in SLOW and {"-h", "--help"} & {*rest}:
         arguments = importlib.import_module(f"{module}_arguments")
         parse_flags(["--help"], arguments.FLAGS, arguments.USAGE)
-    check_words(name, rest)
     return importlib.import_module(module).main(rest)
 
 
