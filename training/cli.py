@@ -63,6 +63,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"  {known:<18} {purpose}")
         return
     try:
+        check_words(name, rest)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
         # what imports something is told by its name, what `require` misses is told with its remedy
@@ -84,7 +85,6 @@ def run(argv: list[str]) -> Any:
     if name in SLOW and {"-h", "--help"} & {*rest}:
         arguments = importlib.import_module(f"{module}_arguments")
         parse_flags(["--help"], arguments.FLAGS, arguments.USAGE)
-    check_words(name, rest)
     return importlib.import_module(module).main(rest)
 
 

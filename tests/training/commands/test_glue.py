@@ -193,7 +193,7 @@ BAD = {
     "a broken file": (["--train_file", "{broken}"], "broken.jsonl cannot be read: "),
     "no file": (["--train_file", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
     "no training data": (["--train_file", ""], "there are no train data for mrpc, only validation"),
-    "two sources": (["--data_dir", "data"], "--dataset_name, --data_dir and files exclude each other"),
+    "two sources": (["--data_dir", "."], "--dataset_name, --data_dir and files exclude each other"),
     "files for all": (["--task_name", "all"], "files hold one task; give its --task_name, or for all a --data_dir"),
     "too many tokens": (["--max_length", "33"], "max_length=33 is not between 5 and the model's 32; give another"),
     "too few tokens": (["--max_length", "4"], "max_length=4 is not between 5 and the model's 32; give another"),

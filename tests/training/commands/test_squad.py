@@ -290,7 +290,7 @@ BAD_FLAGS = {
         "there are no train data; give --train_file, or --do_eval to evaluate only",
     ),
     "no such file": (["--validation_file", "nowhere.json"], "there is no file nowhere.json"),
-    "an unknown ending": (["--validation_file", "rows.csv"], "rows.csv has none of the known endings .json, .jsonl"),
+    "an unknown ending": (["--validation_file", "{rows}"], "rows.csv has none of the known endings .json, .jsonl"),
     "half a file": (["--validation_file", "{half}"], "half.json cannot be read: Expecting"),
     "half an archive": (["--validation_file", "{archive}"], "archive.json.gz cannot be read: "),
     "another form": (
@@ -314,6 +314,8 @@ def test_bad_flags_and_files_are_one_sentence(case, tmp_path, model, capsys):
     paths["archive"].write_bytes(gzip.compress(b"{}" * 100)[:-12])
     paths["text"] = tmp_path / "text.json.gz"
     paths["text"].write_bytes(b"{}")
+    paths["rows"] = tmp_path / "rows.csv"
+    paths["rows"].write_text("question")
     validation = write_flat(make_rows(3), tmp_path / "rows.jsonl")
     flags = ["--validation_file", validation, "--do_eval", *(flag.format(**paths) for flag in flags)]
     assert_refused(flags, message, model, capsys)
