@@ -106,3 +106,12 @@ def test_reads_the_real_data():
         assert (len(splits["train"]), len(splits["validation"])) == numbers
     splits = load_task("mnli", GlueDataArguments(data_dir=str(DATA)))
     assert {len(splits[f"validation{part}"]) for part in GLUE_TASKS["mnli"].files} == {9815, 1000}
+
+
+def test_where_the_hub_is_out_of_reach_files_are_asked_for(monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    said = (
+        r"the data of mrpc cannot be read from the Hub \(.*\); give --data_dir, or --train_file and --validation_file"
+    )
+    with pytest.raises(FileNotFoundError, match=said):
+        load_task("mrpc", GlueDataArguments())
