@@ -264,7 +264,7 @@ BAD = {
     ),
     "a file of words for bytes": (
         XL,
-        ["--vocabulary_file", "words.txt"],
+        ["--vocabulary_file", __file__],
         "is for --tokenizer_model word; choose it",
     ),
     "unknown characters": (CHARACTERS, ["--tokenizer_model", "char", "--vocab_size", "9"], "has not all characters of"),
