@@ -20,7 +20,9 @@ def main(argv: list[str] | None = None) -> None:
         help="with its code, for transformers (default), or as a graph for ONNX Runtime, OpenVINO or torch alone",
     )
     parser.add_argument(
-        "--int8", action="store_true", help="for onnx and openvino: linear maps in 8 bits; prints how much that changes"
+        "--int8",
+        action="store_true",
+        help="for onnx and openvino: linear maps and embeddings in 8 bits; prints how much that changes",
     )
     parser.add_argument("--texts", type=Path, metavar="FILE", help="for --int8: a text in each line, to measure this")
     parser.add_argument(
@@ -57,9 +59,15 @@ def main(argv: list[str] | None = None) -> None:
         f"{destination / report['file']}, {report['bytes'] / 1e6:.1f} MB; in 32 bits, its outputs are those of torch "
         f"but for {report['difference']:.1e}"
     )
-    if arguments.int8:
-        same = "" if report["same_label"] is None else f"; {report['same_label']:.1%} have the same label"
+    if not arguments.int8:
+        return
+    texts = f"{report['texts']} texts"
+    if report["cosine"]:
+        mean, smallest = report["cosine"]
         print(
-            f"int8 changes the outputs of {report['texts']} texts by {report['mean']:.2g} on average and "
-            f"{report['largest']:.2g} at most{same}"
+            f"with int8, embeddings of {texts} have a cosine of {mean:.4f} to those before, and {smallest:.4f} at least"
         )
+        return
+    same = "" if report["same_label"] is None else f"; {report['same_label']:.1%} have the same label"
+    mean, largest = (f"{report[name]:.2g}" for name in ("mean", "largest"))
+    print(f"int8 changes the outputs of {texts} by {mean} on average and {largest} at most{same}")

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from sublayers.hub.loading import damaged, folder_of, load, never_running_code
+from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.plan import select_positions
 from sublayers.training.convert.bert import from_bert
@@ -125,26 +126,23 @@ def read_sentence_encoder(source: str) -> dict[str, Any]:
 
 
 def _read_modules(folder: Path, source: str) -> dict[str, Any]:
-    modules = _read(folder / "modules.json") or []
+    modules = read_json(folder / "modules.json") or []
     if not modules:
         return {"pooling": "mean"}
     kinds = [module["type"].split(".")[-1] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0]["path"]:
         raise ValueError(
-            f"{source} has the modules {', '.join(kinds)}; a teacher has a Transformer in the folder itself, Pooling "
-            "and perhaps Normalize"
+            f"{source} has the modules {', '.join(kinds)}; give an encoder of a Transformer in the folder itself, "
+            "Pooling and perhaps Normalize"
         )
-    body, pooling = _read(folder / "sentence_bert_config.json"), _read(folder / modules[1]["path"] / "config.json")
+    pooling = read_json(folder / modules[1]["path"] / "config.json")
     old = [OLD_MODES.get(name, name) for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
     mode = pooling.get("pooling_mode", old[0] if len(old) == 1 else old)
     if mode not in ("mean", "cls"):
-        raise ValueError(f"{source} pools by {mode!r}; a teacher pools by 'mean' or 'cls'")
-    if body.get("do_lower_case"):
-        raise ValueError(f"{source} lowers the case of texts before its tokenizer does; set do_lower_case to false")
-    told = _read(folder / "config_sentence_transformers.json") | {"max_seq_length": body.get("max_seq_length")}
-    settings: Any = {name: told[name] for name in Settings.__annotations__ if told.get(name) is not None}
-    kind: Any = Settings
-    validate_typed_dict(kind, settings)
+        raise ValueError(f"{source} pools by {mode!r}; give an encoder that pools by 'mean' or 'cls'")
+    if not pooling.get("include_prompt", True):
+        raise ValueError(f"{source} leaves prompts out of its Pooling; give an encoder with include_prompt set to true")
+    settings = read_settings(folder, source)
     return {
         "pooling": mode,
         "is_sentence_encoder": True,
@@ -154,18 +152,38 @@ def _read_modules(folder: Path, source: str) -> dict[str, Any]:
     }
 
 
+def read_settings(folder: Path, source: str) -> dict[str, Any]:
+    """Read the `Settings` of a SentenceTransformer or CrossEncoder, whose folder is that of a source.
+
+    Raises:
+        AttributeError, StrictDataclassError, TypeError: a file is damaged.
+        ValueError: texts are changed before the tokenizer reads them.
+    """
+    body = read_json(folder / "sentence_bert_config.json")
+    if body.get("do_lower_case"):
+        raise ValueError(f"{source} lowers the case of texts before its tokenizer does; set do_lower_case to false")
+    told = read_json(folder / "config_sentence_transformers.json") | {"max_seq_length": body.get("max_seq_length")}
+    settings: Any = {name: told[name] for name in Settings.__annotations__ if told.get(name) is not None}
+    kind: Any = Settings
+    validate_typed_dict(kind, settings)
+    return settings
+
+
 def answer(model: Any, inputs: Mapping[str, torch.Tensor], pooling: Pooling | None) -> torch.Tensor:
     """Ask a model for the embeddings of texts, (batch, hidden), or without pooling for logits, (batch, labels)."""
     if pooling is None:
         return model(**inputs).logits
-    mask = inputs["attention_mask"]
-    if pooling == "mean":
-        states = model(**inputs).last_hidden_state
-        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    computes_first = isinstance(model, ReorderedBertModel)
+    computes_first = pooling == "cls" and isinstance(model, ReorderedBertModel)
     if computes_first:
         return model.forward_first_token(**inputs).last_hidden_state[:, 0]
-    return select_positions(model(**inputs).last_hidden_state, mask.argmax(1, keepdim=True))[:, 0]
+    return pool(model(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
+
+
+def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Make one state of those of a text's tokens: (batch, length, hidden), (batch, length) -> (batch, hidden)."""
+    if pooling == "mean":
+        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    return select_positions(states, first_tokens(states, mask))[:, 0]
 
 
 def hash_weights(model: PreTrainedModel) -> str:
@@ -181,7 +199,8 @@ def hash_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
 
 
-def _read(file: Path) -> Any:
+def read_json(file: Path) -> Any:
+    """Read a file that somebody else may have made, {} if there is none. Raises what `never_running_code` raises."""
     if not file.exists():
         return {}
     with never_running_code(file):

@@ -14,10 +14,11 @@ from transformers import AutoTokenizer
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.hub.loading import load
 from sublayers.hub.model_card import LOSS_CURVE, RUN, Graph, write_card
-from sublayers.hub.self_contained import copy_tokenizers
+from sublayers.hub.self_contained import copy_tokenizer, copy_tokenizers
 from sublayers.training.data.corpus import standard_library
 from sublayers.training.data.files import check_file, reading
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
+from sublayers.training.serve.encoders import EMBEDDING, SCORES, finish, write_encoder
 from sublayers.training.serve.program import Batch, Run, check, draw_inputs, longest, output_names, trace
 from sublayers.training.trainers.export import read_model
 
@@ -42,13 +43,14 @@ def export_graph(
     """Write a model as a graph for another program into a new folder, with configuration, tokenizer and card.
 
     The graph takes any number of rows and tokens, padded on either side, and computes what follows the last attention
-    only where the head reads. It has neither cache nor memory.
+    only where the head reads. It has neither cache nor memory. Of a SentenceTransformer or CrossEncoder, the graph does
+    what `finish` tells, and the folder is one that these open.
 
     Args:
         source: folder of a trained model.
         destination: a new folder.
         form: one of `RUNTIMES`.
-        int8: compute linear maps in integers of 8 bits.
+        int8: compute linear maps in integers of 8 bits, and store embeddings so.
         texts: a file with a text in each line, on which the error of int8 is measured; by default, lines of the
             standard library.
         calibration_file: a file with a text in each line, on which int8 measures once how large the inputs of linear
@@ -56,40 +58,44 @@ def export_graph(
 
     Returns:
         The graph's `file` and `bytes`, its largest `difference` to torch and, for int8, how far its outputs on `texts`
-        texts are from those in 32 bits: `mean`, `largest` and, for a classifier, the share with the `same_label`, else
-        None.
+        texts are from those in 32 bits: `mean`, `largest`, for a classifier the share with the `same_label`, and for
+        sentence embeddings mean and smallest `cosine`, else None.
 
     Raises:
         FileExistsError: the destination holds files.
-        OSError, ValueError: see `read_model`; there is no such file of texts, or no text in it; there is no tokenizer,
-            which texts need; or the graph's outputs are not those of torch.
+        OSError, ValueError: see `read_model` and `finish`; there is no such file of texts, or no text in it; there is
+            no tokenizer, which texts need; or the graph's outputs are not those of torch.
     """
     runtime = importlib.import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
     refuse_to_overwrite(destination)
     model = read_model(source).float().eval()
+    finished, encoder = finish(model, source)
     lines = _read_lines(texts) if int8 else []
     known = _read_lines(calibration_file) if calibration_file else None
     with whole_folder(destination) as folder, TemporaryDirectory() as place:
         model.config.auto_map = {}
         model.config.save_pretrained(folder)
         copy_tokenizers(model, folder)
-        has_tokenizer = (folder / "tokenizer_config.json").exists()
-        if int8 and not has_tokenizer:
+        tokenizer = load(AutoTokenizer, folder) if (folder / "tokenizer_config.json").exists() else None
+        max_length = longest(model.config) or LONGEST
+        if encoder and tokenizer:
+            max_length = min(max_length, encoder.max_length or tokenizer.model_max_length)
+            copy_tokenizer(source, folder, model_max_length=max_length)
+        if int8 and not tokenizer:
             raise ValueError(f"{source} has no tokenizer, without which int8 cannot be measured; save it there")
         for name in (RUN, LOSS_CURVE):
             if (source / name).exists():
                 shutil.copyfile(source / name, folder / name)
 
-        program = trace(model)
+        program = trace(finished)
         file, full = folder / runtime.FILE, (Path(place) if int8 else folder) / runtime.FILE
         runtime.write(program, full)
         run = runtime.load(full)
-        report: dict[str, Any] = {"file": runtime.FILE, "difference": check(run, model)}
-        ranks = {name: tensor.ndim for name, tensor in draw_inputs(model, 1, 1).items()}
+        report: dict[str, Any] = {"file": runtime.FILE, "difference": check(run, finished)}
+        ranks = {name: tensor.ndim for name, tensor in draw_inputs(finished, 1, 1).items()}
         if int8:
-            tokenizer = load(AutoTokenizer, folder)
-            batches = _tokenize(lines, tokenizer, ranks, model.config)
-            calibrating = _tokenize(known, tokenizer, ranks, model.config) if known else None
+            batches = _tokenize(lines, tokenizer, ranks, model.config, max_length)
+            calibrating = _tokenize(known, tokenizer, ranks, model.config, max_length) if known else None
             runtime.quantize(full, file, calibrating)
             report |= _error(run, runtime.load(file), batches)
         report["bytes"] = sum(part.stat().st_size for part in folder.glob(f"{file.stem}.*"))
@@ -99,8 +105,11 @@ def export_graph(
             ranks=ranks,
             outputs=output_names(program),
             config=model.config,
-            has_tokenizer=has_tokenizer,
+            has_tokenizer=tokenizer is not None,
+            gives_types=tokenizer is not None and "token_type_ids" in tokenizer.model_input_names,
             is_decoder="token_type_ids" not in ranks,
+            encoder=encoder,
+            max_length=max_length,
             has_memory=isinstance(model.config, RecurrentLMConfig),
             int8=int8,
             own_texts=texts is not None,
@@ -108,6 +117,8 @@ def export_graph(
             **report,
         )
         write_card(folder, destination.resolve().name, [TAGS[form]], Graph(usage, model.num_parameters()))
+        if encoder:
+            write_encoder(folder, encoder, max_length)
     return report
 
 
@@ -124,12 +135,11 @@ def _read_lines(texts: Path | None) -> list[str]:
     return lines
 
 
-def _tokenize(lines: list[str], tokenizer: Any, ranks: dict[str, int], config: Any) -> list[Batch]:
+def _tokenize(lines: list[str], tokenizer: Any, ranks: dict[str, int], config: Any, max_length: int) -> list[Batch]:
     """Turn each text into the inputs of a graph; a decoder has read nothing yet."""
-    limit = longest(config) or LONGEST
     batches = []
     for line in lines:
-        batch = {**tokenizer([line], truncation=True, max_length=limit, return_token_type_ids=True)}
+        batch = {**tokenizer([line], truncation=True, max_length=max_length, return_token_type_ids=True)}
         if config.is_encoder_decoder:
             batch |= {"decoder_input_ids": [[config.decoder_start_token_id]], "decoder_attention_mask": [[1]]}
         if batch["input_ids"][0]:
@@ -145,17 +155,22 @@ def _tokenize(lines: list[str], tokenizer: Any, ranks: dict[str, int], config: A
 
 
 def _error(full: Run, quantized: Run, batches: Iterable[Batch]) -> dict[str, Any]:
-    """Compare the outputs of two graphs."""
-    differences, same = [], []
+    """Compare the outputs of two graphs; where there are embeddings or scores of texts, these alone."""
+    differences, same, cosines = [], [], []
     for batch in batches:
         first, second = full(batch), quantized(batch)
-        differences.append(np.concatenate([np.abs(first[name] - second[name]).ravel() for name in first]))
+        read = [name for name in (EMBEDDING, SCORES) if name in first] or [*first]
+        differences.append(np.concatenate([np.abs(first[name] - second[name]).ravel() for name in read]))
         name, scores = next(iter(first.items()))
         if name == "logits" and scores.ndim == 2 and scores.shape[1] > 1:
             same.append(scores.argmax() == second[name].argmax())
+        if EMBEDDING in first:
+            one, other = first[EMBEDDING][0], second[EMBEDDING][0]
+            cosines.append(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
     return {
         "texts": len(differences),
         "mean": float(np.mean([each.mean() for each in differences])),
         "largest": float(max(each.max() for each in differences)),
         "same_label": float(np.mean(same)) if same else None,
+        "cosine": (float(np.mean(cosines)), float(min(cosines))) if cosines else None,
     }

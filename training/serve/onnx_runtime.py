@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import torch
@@ -41,10 +42,10 @@ class _Reader(CalibrationDataReader):
 
 @quiet()
 def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> None:
-    """Store the weights of linear maps in 8 bits, with a scale for each output, and round their inputs.
+    """Store tables of embeddings and weights of linear maps in 8 bits, with a scale for each vector and each output.
 
-    The inputs' range is measured each time, or once for all on batches; in the latter case, maps of single positions,
-    such as a classifier's last, stay in 32 bits.
+    The inputs of linear maps are rounded, too. Their range is measured each time, or once for all on batches; in the
+    latter case, maps of single positions, such as a classifier's last, stay in 32 bits.
     """
     is_large = full.with_name(f"{full.name}.data").exists()
     with TemporaryDirectory() as folder:
@@ -54,6 +55,7 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
         graph = onnx.load(folded)
     # these are not the shapes that the quantiser infers, after which it gives up
     del graph.graph.value_info[:]
+    _round_tables(graph.graph)
     # weights that attention divides by heads have no scales by output in ONNX Runtime
     weights = {weight.name for weight in graph.graph.initializer if len(weight.dims) == 2}
     attention = [node.name for node in graph.graph.node if node.op_type == "MatMul" and node.input[1] not in weights]
@@ -72,6 +74,35 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
         extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
         **options,
     )
+
+
+def _round_tables(graph: onnx.GraphProto) -> None:
+    """Store in 8 bits what is read by rows alone; the quantisers of ONNX Runtime know one scale for a whole table."""
+    for table in [weight for weight in graph.initializer if len(weight.dims) == 2]:
+        readers = [node for node in graph.node if table.name in node.input]
+        by_rows = all(
+            node.op_type == "Gather" and not onnx.helper.get_node_attr_value(node, "axis") for node in readers
+        )
+        if not readers or not by_rows or table.data_type != onnx.TensorProto.FLOAT:
+            continue
+        rows = onnx.numpy_helper.to_array(table)
+        # a row of zeros has any scale
+        scales = np.maximum(np.abs(rows).max(1, keepdims=True), np.finfo(np.float32).tiny) / 127
+        names = f"{table.name}_quantized", f"{table.name}_scale"
+        for name, values in zip(names, (np.round(rows / scales).astype(np.int8), scales), strict=True):
+            graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+        graph.initializer.remove(table)
+        for node in readers:
+            index, (_, ids), [output] = [*graph.node].index(node), node.input, node.output
+            parts = [f"{output}_{part}" for part in ("quantized", "scale", "rounded")]
+            graph.node.remove(node)
+            for new in (
+                onnx.helper.make_node("Mul", [parts[2], parts[1]], [output]),
+                onnx.helper.make_node("Cast", [parts[0]], [parts[2]], to=onnx.TensorProto.FLOAT),
+                onnx.helper.make_node("Gather", [names[1], ids], [parts[1]]),
+                onnx.helper.make_node("Gather", [names[0], ids], [parts[0]]),
+            ):
+                graph.node.insert(index, new)
 
 
 def load(file: Path, threads: int | None = None) -> Run:

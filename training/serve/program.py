@@ -4,9 +4,9 @@
 `torch_program`) is a module that has `FILE`, the name of what it writes, and
 
     write(program, file)                    the program in 32 bits, for any number of rows and tokens
-    quantize(full, file, batches=None)      what was written to `full`, with linear maps in 8 bits, to `file`;
-                                            `batches` of inputs tell how large activations are, without which they
-                                            are measured while it runs
+    quantize(full, file, batches=None)      what was written to `full`, with linear maps and embeddings in 8 bits,
+                                            to `file`; `batches` of inputs tell how large activations are, without
+                                            which they are measured while it runs
     load(file, threads=None)                a function from inputs to outputs, both arrays by name, that runs on so many
                                             cores, by default on all
 
@@ -27,8 +27,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import nn
 from torch.export import ExportedProgram
-from transformers import PreTrainedModel
 
 Batch: TypeAlias = dict[str, np.ndarray]
 Run: TypeAlias = Callable[[Batch], Batch]
@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 @quiet()
-def trace(model: PreTrainedModel) -> ExportedProgram:
+def trace(model: nn.Module) -> ExportedProgram:
     """Trace a model in evaluation for any number of rows and tokens, padded on either side.
 
     The program takes those of `INPUTS` that the model knows and returns its tensors by name. The model's configuration
@@ -83,7 +83,7 @@ def output_names(program: ExportedProgram) -> list[str]:
     return [*program.call_spec.out_spec.context]
 
 
-def draw_inputs(model: PreTrainedModel, rows: int, length: int) -> dict[str, torch.Tensor]:
+def draw_inputs(model: nn.Module, rows: int, length: int) -> dict[str, torch.Tensor]:
     """Draw tokens of which a third of the rows is padded on its left, and a third on its right."""
     config: Any = model.config
     generator = torch.Generator().manual_seed(0)
@@ -109,13 +109,13 @@ def longest(config: Any) -> int | None:
     return getattr(config, "max_position_embeddings", None) or None
 
 
-def run_model(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> Batch:
+def run_model(model: nn.Module, batch: dict[str, torch.Tensor]) -> Batch:
     """Run a model in eager mode as its program runs."""
     with torch.no_grad():
         return {name: output.numpy() for name, output in _tensors(model(**batch)).items()}
 
 
-def check(run: Run, model: PreTrainedModel) -> float:
+def check(run: Run, model: nn.Module) -> float:
     """Return the largest difference between a graph and its model, relative for outputs above 1.
 
     Raises:

@@ -28,8 +28,11 @@ def test_a_sentence_encoder_says_how_it_pools(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "max"}, "pools by 'pooling_mode_max_tokens'; a teacher pools by 'mean' or 'cls'"),
-        ({"modules": ["Transformer", "Pooling", "Dense"]}, "has the modules Transformer, Pooling, Dense; a teacher"),
+        ({"mode": "max"}, "pools by 'pooling_mode_max_tokens'; give an encoder that pools by 'mean' or 'cls'"),
+        (
+            {"modules": ["Transformer", "Pooling", "Dense"]},
+            "has the modules Transformer, Pooling, Dense; give an encoder",
+        ),
         ({"do_lower_case": True}, "lowers the case of texts"),
     ],
 )

@@ -1,0 +1,171 @@
+"""What sentence-transformers does with a model's outputs: in a graph, and as files beside it."""
+
+import json
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+from transformers import PreTrainedModel
+
+from sublayers.hub.loading import MODULES, damaged
+from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
+from sublayers.training.distill.teacher import OLD_MODES, pool, read_json, read_sentence_encoder, read_settings
+
+EMBEDDING, SCORES = "sentence_embedding", "scores"
+# by the name that a CrossEncoder gives it
+ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": nn.Identity(),
+    "torch.nn.modules.activation.Sigmoid": nn.Sigmoid(),
+    "torch.nn.modules.activation.Tanh": nn.Tanh(),
+}
+# programs that run such a graph look up what they know of the type; they know none of ours, and this one reads the same
+KNOWN_TYPE = "bert"
+
+
+class Encoder(NamedTuple):
+    """How sentence-transformers opens and uses a folder.
+
+    Attributes:
+        opener: the class that opens it.
+        modules: the settings of each module, by its name.
+        settings: those of all modules, such as `prompts`.
+        max_length: tokens of a text or pair, if the folder says so itself; else the tokenizer says it.
+    """
+
+    opener: str
+    modules: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
+    max_length: int | None
+
+    @property
+    def prompt_name(self) -> str | None:
+        """Name the prompt that is used where none is named, else the first that is not empty, if there is one."""
+        prompts, default = self.settings.get("prompts", {}), self.settings.get("default_prompt_name")
+        return default if default in prompts else next((name for name, text in prompts.items() if text), None)
+
+
+class Finished(nn.Module):
+    """A model whose outputs go on through other functions, with the same inputs and configuration.
+
+    Args:
+        model: that has the weights.
+        run: what calls it.
+        finish: from its outputs and inputs to tensors by name.
+    """
+
+    def __init__(self, model: PreTrainedModel, run: Callable[..., Any], finish: Callable[[Any, Any], Any]):
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.forward = wraps(run)(lambda **inputs: finish(run(**inputs), inputs))
+
+
+def finish(model: PreTrainedModel, source: Path) -> tuple[nn.Module, Encoder | None]:
+    """Let a model do with its outputs what its folder says that sentence-transformers does, if it says so.
+
+    The body of a SentenceTransformer returns `last_hidden_state` and `sentence_embedding` (batch, hidden). If it pools
+    by the first token and need not compute others, `last_hidden_state` is that of this token, (batch, 1, hidden). The
+    classifier of a CrossEncoder returns `logits` and `scores` (batch,), or (batch, labels) for several labels.
+
+    Args:
+        model: what `read_model` read from the source.
+        source: its folder.
+
+    Returns:
+        The model, and how it is used.
+
+    Raises:
+        ValueError: a module, pooling or activation is not known here, or a file is damaged.
+    """
+    try:
+        if (encoder := _read_cross_encoder(model, source)) is not None:
+            activation = ACTIVATIONS[encoder.settings["activation_fn"]]
+            return Finished(model, model.forward, partial(_score, activation)), encoder
+    except (AttributeError, KeyError, StrictDataclassError, TypeError) as error:
+        raise damaged(source, error) from error
+    if not (source / MODULES).exists():
+        return model, None
+    body: Any = model.base_model
+    about = read_sentence_encoder(str(source))
+    pooling, normalizes = about["pooling"], about["normalize"]
+    computes_first = pooling == "cls" and isinstance(body, ReorderedBertModel)
+    run = body.forward_first_token if computes_first else body.forward
+    modes = {name: mode == pooling for name, mode in OLD_MODES.items()}
+    modules = {"Transformer": {}, "Pooling": {"word_embedding_dimension": body.config.hidden_size} | modes}
+    if normalizes:
+        modules["Normalize"] = {}
+    encoder = Encoder("SentenceTransformer", modules, about["settings"], about["max_seq_length"])
+    return Finished(body, run, partial(_embed, "first" if computes_first else pooling, normalizes)), encoder
+
+
+def write_encoder(folder: Path, encoder: Encoder, max_length: int) -> None:
+    """Write what sentence-transformers reads beside a graph, in words that older versions know, too.
+
+    Args:
+        folder: with the model's `config.json`.
+        encoder: how it is used.
+        max_length: tokens of a text or pair.
+    """
+    rows: list[dict[str, Any]] = [
+        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
+        for i, name in enumerate(encoder.modules)
+    ]
+    config = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE}
+    if activation := encoder.settings.get("activation_fn"):
+        config["sentence_transformers"] = {"activation_fn": activation}
+    files: dict[str, Any] = {
+        "config.json": config,
+        MODULES: rows,
+        "sentence_bert_config.json": encoder.modules["Transformer"] | {"max_seq_length": max_length},
+        "config_sentence_transformers.json": encoder.settings | {"model_type": encoder.opener},
+    }
+    tokenizer = read_json(folder / "tokenizer_config.json")
+    if tokenizer.get("tokenizer_class") == "TokenizersBackend":
+        # its name in versions of transformers before 5
+        files["tokenizer_config.json"] = tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for row, settings in zip(rows[1:], [*encoder.modules.values()][1:], strict=True):
+        (folder / row["path"]).mkdir()
+        files[f"{row['path']}/config.json"] = settings
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read_cross_encoder(model: PreTrainedModel, source: Path) -> Encoder | None:
+    told, config = read_json(source / "config_sentence_transformers.json"), vars(model.config)
+    in_config = config.get("sentence_transformers", {}).get(
+        "activation_fn", config.get("sbert_ce_default_activation_function")
+    )
+    activation = told.get("activation_fn") or in_config
+    if activation is None and told.get("model_type") != "CrossEncoder":
+        return None
+    kinds = [row["type"].split(".")[-1] for row in read_json(source / MODULES) or [{"type": "Transformer"}]]
+    architecture = type(model).__name__
+    if kinds != ["Transformer"] or not architecture.endswith("ForSequenceClassification"):
+        raise ValueError(
+            f"{source} is a CrossEncoder of {', '.join(kinds)} around {architecture}; give one of a Transformer alone "
+            "around a classifier"
+        )
+    if activation is None:
+        activation = f"torch.nn.modules.{'activation.Sigmoid' if model.config.num_labels == 1 else 'linear.Identity'}"
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{source} has the activation {activation!r}; give a CrossEncoder with one of {', '.join(ACTIVATIONS)}"
+        )
+    settings = read_settings(source, str(source)) | {"activation_fn": activation}
+    modules = {"Transformer": {"transformer_task": "sequence-classification"}}
+    return Encoder("CrossEncoder", modules, settings, settings.pop("max_seq_length", None))
+
+
+def _embed(pooling: Any, normalizes: bool, outputs: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    states = outputs.last_hidden_state
+    embedding = states[:, 0] if pooling == "first" else pool(states, inputs["attention_mask"], pooling)
+    embedding = nn.functional.normalize(embedding, dim=-1) if normalizes else embedding
+    return {"last_hidden_state": states, EMBEDDING: embedding}
+
+
+def _score(activation: nn.Module, outputs: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    scores = activation(outputs.logits)
+    return {"logits": outputs.logits, SCORES: scores[:, 0] if scores.shape[1] == 1 else scores}
