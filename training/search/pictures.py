@@ -37,11 +37,12 @@ def write_names(named: Sequence[tuple[Axes, Sequence[Point], Sequence[Line]]]) -
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes, points, lines in filter(itemgetter(1), named):
-        names, xs, ys = zip(*points, strict=True)
-        hidden = {"x_lines": [xs for xs, _ in lines], "y_lines": [ys for _, ys in lines]} if lines else {}
-        style: dict[str, Any] = {"textsize": 9, "linecolor": "gray", "linewidth": 0.5}
+        names, xs, ys = map(list, zip(*points, strict=True))
+        options: dict[str, Any] = {"textsize": 9, "linecolor": "gray", "linewidth": 0.5}
+        if lines:
+            options |= {"x_lines": [list(xs) for xs, _ in lines], "y_lines": [list(ys) for _, ys in lines]}
         textalloc.allocate(
-            axes, xs, ys, names, x_scatter=xs, y_scatter=ys, max_distance=0.07, draw_all=False, **hidden, **style
+            axes, xs, ys, names, x_scatter=xs, y_scatter=ys, max_distance=0.07, draw_all=False, **options
         )
 
 
