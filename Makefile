@@ -79,6 +79,10 @@ test-oldest: $(OLDEST)/.installed  ## run all tests with the oldest transformers
 results: $(VENV)/.installed  ## write the tables of figures again, from results/
 	$(BIN)/sublayers results README.md model_cards/*.md $(shell find docs -name '*.md' 2> /dev/null)
 
+.PHONY: stub
+stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families
+	$(BIN)/python -c 'from sublayers.families import stub; print(stub(), end="")' > sublayers/__init__.pyi
+
 .PHONY: clean
 clean:  ## remove the environments and the caches
 	rm -rf $(VENV) $(ECOSYSTEM) $(OLDEST) $(RELEASE) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,9 +5,10 @@ from importlib import import_module
 import lazy_loader
 import wrapt
 
+from sublayers.families import NAMES
+
 __version__ = "0.1.0"
-# __init__.pyi says where each name is from
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=NAMES)
 
 # AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who
 # wants neither, such as `sublayers order`, need not wait for torch

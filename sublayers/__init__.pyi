@@ -1,31 +1,33 @@
 """The public names, each of which is imported when it is first used."""
 
-from .auto_models import AUTO_CLASSES as AUTO_CLASSES
-from .configuration.configuration_iot_seq2seq import (
+from sublayers.auto_models import (
+    AUTO_CLASSES as AUTO_CLASSES,
+)
+from sublayers.configuration.configuration_iot_seq2seq import (
     IOTSeq2SeqConfig as IOTSeq2SeqConfig,
 )
-from .configuration.configuration_macaron_bert import (
+from sublayers.configuration.configuration_macaron_bert import (
     MacaronBertConfig as MacaronBertConfig,
 )
-from .configuration.configuration_macaron_seq2seq import (
+from sublayers.configuration.configuration_macaron_seq2seq import (
     MacaronSeq2SeqConfig as MacaronSeq2SeqConfig,
 )
-from .configuration.configuration_par_bert import (
+from sublayers.configuration.configuration_par_bert import (
     PARBertConfig as PARBertConfig,
 )
-from .configuration.configuration_par_transformer_xl import (
+from sublayers.configuration.configuration_par_transformer_xl import (
     PARTransformerXLConfig as PARTransformerXLConfig,
 )
-from .configuration.configuration_sandwich_char_lm import (
+from sublayers.configuration.configuration_sandwich_char_lm import (
     SandwichCharLMConfig as SandwichCharLMConfig,
 )
-from .configuration.configuration_sandwich_lm import (
+from sublayers.configuration.configuration_sandwich_lm import (
     SandwichLMConfig as SandwichLMConfig,
 )
-from .configuration.configuration_sandwich_seq2seq import (
+from sublayers.configuration.configuration_sandwich_seq2seq import (
     SandwichSeq2SeqConfig as SandwichSeq2SeqConfig,
 )
-from .configuration.sublayer_order import (
+from sublayers.configuration.sublayer_order import (
     compact as compact,
     expand as expand,
     interleaved as interleaved,
@@ -35,11 +37,11 @@ from .configuration.sublayer_order import (
     random_unbalanced as random_unbalanced,
     sandwich as sandwich,
 )
-from .modeling.modeling_iot_seq2seq import (
+from sublayers.modeling.modeling_iot_seq2seq import (
     IOTSeq2SeqForConditionalGeneration as IOTSeq2SeqForConditionalGeneration,
     IOTSeq2SeqModel as IOTSeq2SeqModel,
 )
-from .modeling.modeling_macaron_bert import (
+from sublayers.modeling.modeling_macaron_bert import (
     MacaronBertForMaskedLM as MacaronBertForMaskedLM,
     MacaronBertForMultipleChoice as MacaronBertForMultipleChoice,
     MacaronBertForNextSentencePrediction as MacaronBertForNextSentencePrediction,
@@ -49,11 +51,11 @@ from .modeling.modeling_macaron_bert import (
     MacaronBertForTokenClassification as MacaronBertForTokenClassification,
     MacaronBertModel as MacaronBertModel,
 )
-from .modeling.modeling_macaron_seq2seq import (
+from sublayers.modeling.modeling_macaron_seq2seq import (
     MacaronSeq2SeqForConditionalGeneration as MacaronSeq2SeqForConditionalGeneration,
     MacaronSeq2SeqModel as MacaronSeq2SeqModel,
 )
-from .modeling.modeling_par_bert import (
+from sublayers.modeling.modeling_par_bert import (
     PARBertForMaskedLM as PARBertForMaskedLM,
     PARBertForMultipleChoice as PARBertForMultipleChoice,
     PARBertForNextSentencePrediction as PARBertForNextSentencePrediction,
@@ -63,21 +65,21 @@ from .modeling.modeling_par_bert import (
     PARBertForTokenClassification as PARBertForTokenClassification,
     PARBertModel as PARBertModel,
 )
-from .modeling.modeling_par_transformer_xl import (
+from sublayers.modeling.modeling_par_transformer_xl import (
     PARTransformerXLForCausalLM as PARTransformerXLForCausalLM,
     PARTransformerXLForSequenceClassification as PARTransformerXLForSequenceClassification,
     PARTransformerXLModel as PARTransformerXLModel,
 )
-from .modeling.modeling_sandwich_char_lm import (
+from sublayers.modeling.modeling_sandwich_char_lm import (
     SandwichCharLMForCausalLM as SandwichCharLMForCausalLM,
     SandwichCharLMModel as SandwichCharLMModel,
 )
-from .modeling.modeling_sandwich_lm import (
+from sublayers.modeling.modeling_sandwich_lm import (
     SandwichLMForCausalLM as SandwichLMForCausalLM,
     SandwichLMForSequenceClassification as SandwichLMForSequenceClassification,
     SandwichLMModel as SandwichLMModel,
 )
-from .modeling.modeling_sandwich_seq2seq import (
+from sublayers.modeling.modeling_sandwich_seq2seq import (
     SandwichSeq2SeqForConditionalGeneration as SandwichSeq2SeqForConditionalGeneration,
     SandwichSeq2SeqModel as SandwichSeq2SeqModel,
 )

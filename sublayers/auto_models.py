@@ -1,106 +1,22 @@
 """The classes of every family by Auto class; importing this module registers them."""
 
+from importlib import import_module
 from typing import Any
 
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForNextSentencePrediction,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+import transformers
+from transformers import AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
-from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
-from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
-from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
-from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
-from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
+from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration, IOTSeq2SeqModel
-from sublayers.modeling.modeling_macaron_bert import (
-    MacaronBertForMaskedLM,
-    MacaronBertForMultipleChoice,
-    MacaronBertForNextSentencePrediction,
-    MacaronBertForPreTraining,
-    MacaronBertForQuestionAnswering,
-    MacaronBertForSequenceClassification,
-    MacaronBertForTokenClassification,
-    MacaronBertModel,
-)
-from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration, MacaronSeq2SeqModel
-from sublayers.modeling.modeling_par_bert import (
-    PARBertForMaskedLM,
-    PARBertForMultipleChoice,
-    PARBertForNextSentencePrediction,
-    PARBertForPreTraining,
-    PARBertForQuestionAnswering,
-    PARBertForSequenceClassification,
-    PARBertForTokenClassification,
-    PARBertModel,
-)
-from sublayers.modeling.modeling_par_transformer_xl import (
-    PARTransformerXLForCausalLM,
-    PARTransformerXLForSequenceClassification,
-    PARTransformerXLModel,
-)
-from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMForCausalLM, SandwichCharLMModel
-from sublayers.modeling.modeling_sandwich_lm import (
-    SandwichLMForCausalLM,
-    SandwichLMForSequenceClassification,
-    SandwichLMModel,
-)
-from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration, SandwichSeq2SeqModel
+from sublayers.families import FAMILIES, MODELS
 
 AUTO_CLASSES: dict[type[SublayersConfig], dict[Any, Any]] = {
-    SandwichLMConfig: {
-        AutoModel: SandwichLMModel,
-        AutoModelForCausalLM: SandwichLMForCausalLM,
-        AutoModelForSequenceClassification: SandwichLMForSequenceClassification,
-    },
-    PARBertConfig: {
-        AutoModel: PARBertModel,
-        AutoModelForPreTraining: PARBertForPreTraining,
-        AutoModelForMaskedLM: PARBertForMaskedLM,
-        AutoModelForNextSentencePrediction: PARBertForNextSentencePrediction,
-        AutoModelForSequenceClassification: PARBertForSequenceClassification,
-        AutoModelForTokenClassification: PARBertForTokenClassification,
-        AutoModelForQuestionAnswering: PARBertForQuestionAnswering,
-        AutoModelForMultipleChoice: PARBertForMultipleChoice,
-    },
-    MacaronBertConfig: {
-        AutoModel: MacaronBertModel,
-        AutoModelForPreTraining: MacaronBertForPreTraining,
-        AutoModelForMaskedLM: MacaronBertForMaskedLM,
-        AutoModelForNextSentencePrediction: MacaronBertForNextSentencePrediction,
-        AutoModelForSequenceClassification: MacaronBertForSequenceClassification,
-        AutoModelForTokenClassification: MacaronBertForTokenClassification,
-        AutoModelForQuestionAnswering: MacaronBertForQuestionAnswering,
-        AutoModelForMultipleChoice: MacaronBertForMultipleChoice,
-    },
-    MacaronSeq2SeqConfig: {
-        AutoModel: MacaronSeq2SeqModel,
-        AutoModelForSeq2SeqLM: MacaronSeq2SeqForConditionalGeneration,
-    },
-    SandwichSeq2SeqConfig: {
-        AutoModel: SandwichSeq2SeqModel,
-        AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration,
-    },
-    IOTSeq2SeqConfig: {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration},
-    PARTransformerXLConfig: {
-        AutoModel: PARTransformerXLModel,
-        AutoModelForCausalLM: PARTransformerXLForCausalLM,
-        AutoModelForSequenceClassification: PARTransformerXLForSequenceClassification,
-    },
-    SandwichCharLMConfig: {AutoModel: SandwichCharLMModel, AutoModelForCausalLM: SandwichCharLMForCausalLM},
+    CONFIGURATION_CLASSES[model_type]: {
+        getattr(transformers, auto_class): getattr(import_module(f"sublayers.{MODELS[model_type]}"), name)
+        for auto_class, name in family.models.items()
+    }
+    for model_type, family in FAMILIES.items()
 }
 
 for config_class, heads in AUTO_CLASSES.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sublayers
+from sublayers.families import stub
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = {path.stem for path in (ROOT / "sublayers").iterdir()} - {"training"}
@@ -108,6 +109,10 @@ def test_the_order_language_needs_no_torch():
 def test_public_names_are_documented():
     for name in sublayers.__all__:
         assert inspect.getdoc(getattr(sublayers, name)), name
+
+
+def test_the_type_stub_is_that_of_the_families():
+    assert Path(sublayers.__file__).with_suffix(".pyi").read_text() == stub(), "run make stub"
 
 
 def loaded_after(code: str) -> set[str]:

@@ -1,0 +1,51 @@
+"""The families, a line each, from which follow the public names, their type stub, and what the Auto classes know."""
+
+from typing import NamedTuple
+
+BERT: tuple[str, ...] = ("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForSequenceClassification")
+BERT += ("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+# what transformers has other words for
+AUTO_NAMES = {"Model": "AutoModel", "ForConditionalGeneration": "AutoModelForSeq2SeqLM"}
+
+
+class Family(NamedTuple):
+    """What a family's classes are called: its name, and then `Config`, `Model`, or the name of a head."""
+
+    name: str
+    heads: tuple[str, ...]
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The classes of models by their Auto class."""
+        return {AUTO_NAMES.get(end, f"AutoModel{end}"): self.name + end for end in ("Model", *self.heads)}
+
+
+# by model_type, which ends the names of a family's modules, too
+FAMILIES = {
+    "sandwich_lm": Family("SandwichLM", ("ForCausalLM", "ForSequenceClassification")),
+    "par_bert": Family("PARBert", BERT),
+    "macaron_bert": Family("MacaronBert", BERT),
+    "macaron_seq2seq": Family("MacaronSeq2Seq", ("ForConditionalGeneration",)),
+    "sandwich_seq2seq": Family("SandwichSeq2Seq", ("ForConditionalGeneration",)),
+    "iot_seq2seq": Family("IOTSeq2Seq", ("ForConditionalGeneration",)),
+    "par_transformer_xl": Family("PARTransformerXL", ("ForCausalLM", "ForSequenceClassification")),
+    "sandwich_char_lm": Family("SandwichCharLM", ("ForCausalLM",)),
+}
+CONFIGURATIONS = {model_type: f"configuration.configuration_{model_type}" for model_type in FAMILIES}
+MODELS = {model_type: f"modeling.modeling_{model_type}" for model_type in FAMILIES}
+ORDERS = ["compact", "expand", "interleaved", "macaron", "par", "random_balanced", "random_unbalanced", "sandwich"]
+# the public names by module
+NAMES = {
+    "auto_models": ["AUTO_CLASSES"],
+    **{CONFIGURATIONS[model_type]: [f"{family.name}Config"] for model_type, family in FAMILIES.items()},
+    "configuration.sublayer_order": ORDERS,
+    **{MODELS[model_type]: sorted(family.models.values()) for model_type, family in FAMILIES.items()},
+}
+
+
+def stub() -> str:
+    """Write the public names for type checkers, which do not run code."""
+    lines = ['"""The public names, each of which is imported when it is first used."""', ""]
+    for module, names in sorted(NAMES.items()):
+        lines += [f"from sublayers.{module} import (", *(f"    {name} as {name}," for name in names), ")"]
+    return "\n".join([*lines, "", "__version__: str", ""])
