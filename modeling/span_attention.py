@@ -26,8 +26,17 @@ def skew(scores: torch.Tensor, empty: float) -> torch.Tensor:
     return rows[..., : length * (span + length)].unflatten(-1, (length, span + length))
 
 
-def move(states: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """Put the places of each row into an order (batch, length): (batch, heads, length, width) -> the same."""
+def behind_padding(token_mask: torch.Tensor) -> torch.Tensor:
+    """Say where each place of a row goes if all padding moves to its front: (batch, length) -> the same."""
+    # no sort, which ONNX has none of that keeps the order of tokens
+    tokens, padding = token_mask.long(), 1 - token_mask.long()
+    return torch.where(token_mask.bool(), padding.sum(1, keepdim=True) + tokens.cumsum(1), padding.cumsum(1)) - 1
+
+
+def move(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Move the states of each row to other places (batch, length): (batch, heads, length, width) -> the same."""
+    numbers = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    order = torch.zeros_like(places).scatter(1, places, numbers)
     return select_positions(states.transpose(1, 2), order).transpose(1, 2)
 
 
@@ -115,10 +124,11 @@ class SpanAttention(RecurrentAttention):
         places = None
         if token_mask is not None and has_gaps:
             # padding moves to the front of a row, and what fills a static cache up stays behind its tokens
-            known = token_mask[:, -(past_length + length) :].long()
-            order = nn.functional.pad(known, (0, key.shape[2] - known.shape[1]), value=2).argsort(stable=True)
-            key, value = move(key, order), move(value, order)
-            places = known[:, -length:].argsort(stable=True)
+            known = token_mask[:, -(past_length + length) :]
+            filling = torch.arange(known.shape[1], key.shape[2], device=known.device).expand(known.shape[0], -1)
+            moved = torch.cat([behind_padding(known), filling], dim=1)
+            key, value = move(key, moved), move(value, moved)
+            places = behind_padding(known[:, -length:])
             query = move(query, places)
         key, value = (
             nn.functional.pad(states, (0, 0, span, 0))[:, :, past_length : past_length + span + length]
@@ -135,9 +145,9 @@ class SpanAttention(RecurrentAttention):
                 mixes.append(self.read(queries, key[:, :, seen], value[:, :, seen], key_table[-span:])[0])
             output = torch.cat(mixes, dim=1)
         if places is not None:
-            back = places.argsort()
-            output = select_positions(output, back)
-            weights = None if weights is None else move(weights, back)
+            output = select_positions(output, places)
+            if weights is not None:
+                weights = select_positions(weights.transpose(1, 2), places).transpose(1, 2)
         output = output if packing is None else packing.pack(output)
         return self.o_proj(output if read_positions is None else select_positions(output, read_positions)), weights
 
