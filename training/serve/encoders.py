@@ -105,7 +105,7 @@ def write_encoder(folder: Path, encoder: Encoder, max_length: int) -> None:
     """Write what sentence-transformers reads beside a graph, in words that older versions know, too.
 
     Args:
-        folder: with the model's `config.json`.
+        folder: of the graph.
         encoder: how it is used.
         max_length: tokens of a text or pair.
     """
@@ -113,24 +113,31 @@ def write_encoder(folder: Path, encoder: Encoder, max_length: int) -> None:
         {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
         for i, name in enumerate(encoder.modules)
     ]
-    config = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE}
-    if activation := encoder.settings.get("activation_fn"):
-        config["sentence_transformers"] = {"activation_fn": activation}
     files: dict[str, Any] = {
-        "config.json": config,
         MODULES: rows,
         "sentence_bert_config.json": encoder.modules["Transformer"] | {"max_seq_length": max_length},
         "config_sentence_transformers.json": encoder.settings | {"model_type": encoder.opener},
     }
-    tokenizer = read_json(folder / "tokenizer_config.json")
-    if tokenizer.get("tokenizer_class") == "TokenizersBackend":
-        # its name in versions of transformers before 5
-        files["tokenizer_config.json"] = tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"}
     for row, settings in zip(rows[1:], [*encoder.modules.values()][1:], strict=True):
         (folder / row["path"]).mkdir()
         files[f"{row['path']}/config.json"] = settings
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        _write(folder / name, content)
+
+
+def name_known_classes(folder: Path, encoder: Encoder) -> None:
+    """Let configuration and tokenizer of a graph's folder name classes that older versions of transformers know."""
+    config = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE}
+    if activation := encoder.settings.get("activation_fn"):
+        config["sentence_transformers"] = {"activation_fn": activation}
+    _write(folder / "config.json", config)
+    tokenizer = read_json(folder / "tokenizer_config.json")
+    if tokenizer.get("tokenizer_class") == "TokenizersBackend":
+        _write(folder / "tokenizer_config.json", tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _write(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _read_cross_encoder(model: PreTrainedModel, source: Path) -> Encoder | None:

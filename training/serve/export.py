@@ -18,7 +18,7 @@ from sublayers.hub.self_contained import copy_tokenizer, copy_tokenizers
 from sublayers.training.data.corpus import standard_library
 from sublayers.training.data.files import check_file, reading
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
-from sublayers.training.serve.encoders import EMBEDDING, SCORES, finish, write_encoder
+from sublayers.training.serve.encoders import EMBEDDING, SCORES, finish, name_known_classes, write_encoder
 from sublayers.training.serve.program import Batch, Run, check, draw_inputs, longest, output_names, trace
 from sublayers.training.trainers.export import read_model
 
@@ -99,6 +99,8 @@ def export_graph(
             runtime.quantize(full, file, calibrating)
             report |= _error(run, runtime.load(file), batches)
         report["bytes"] = sum(part.stat().st_size for part in folder.glob(f"{file.stem}.*"))
+        if encoder:
+            write_encoder(folder, encoder, max_length)
         usage = Template(USAGE.read_text(encoding="utf-8")).render(
             name=destination.resolve().name,
             form=form,
@@ -118,7 +120,8 @@ def export_graph(
         )
         write_card(folder, destination.resolve().name, [TAGS[form]], Graph(usage, model.num_parameters()))
         if encoder:
-            write_encoder(folder, encoder, max_length)
+            # the card names ours
+            name_known_classes(folder, encoder)
     return report
 
 
