@@ -75,13 +75,13 @@ class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            ({"encoder_orders": ["scf"]}, r"encoder_orders='scf' holds \['c'\]"),
+            ({"encoder_orders": ["scf"]}, "no sublayers c .* in its encoder_orders, here 'scf'"),
             ({"decoder_orders": ["scf", "sqf"]}, "'q' is not a sublayer"),
             ({"decoder_orders": ["s(cf"]}, "never closed"),
             ({"decoder_orders": []}, "decoder_orders is empty; give at least one order"),
             ({"decoder_orders": ["scfscf", "csf", "(scf)2"]}, "decoder_orders=.* holds an order twice"),
-            ({"encoder_orders": ["sf", "ff"]}, "encoder_orders=.* must all run the same sublayers"),
-            ({"decoder_orders": ["scf", "scff"]}, "decoder_orders=.* must all run the same sublayers"),
+            ({"encoder_orders": ["sf", "ff"]}, "encoder_orders=.* must have the same letters in other orders"),
+            ({"decoder_orders": ["scf", "scff"]}, "decoder_orders=.* must have the same letters in other orders"),
             (
                 {"decoder_orders": ["sdcf", "dscf"]},
                 r"in the sequences \['ds', 'sd'\]; bring them into one, and vary what stands between them",
@@ -90,7 +90,7 @@ class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
                 {"encoder_orders": ["sf", "fs"], "min_order_probability": 0.6},
                 "2 orders cannot all have min_order_probability=0.6; give at most 0.5",
             ),
-            ({"pre_attention_act": "gelu"}, "leave pre_attention_act out"),
+            ({"pre_attention_act": "gelu"}, "iot_seq2seq has several orders and no pre_attention_act; leave it out"),
             ({"num_encoder_blocks": 0}, "num_encoder_blocks"),
             ({"order_paths": "all"}, "order_paths"),
             ({"gumbel_temperature": 0.0}, "gumbel_temperature"),
