@@ -63,6 +63,7 @@ class Letter(NamedTuple):
         stacks: where it may stand: in a "single" stack, an "encoder" or a "decoder".
         cache: which cache it has slots in, that of the "self" or of the "cross" sequence, or None.
         is_position_wise: it treats every position on its own.
+        reach: how many tokens before its own and how many behind each one sees; None: the whole text.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
@@ -79,6 +80,7 @@ class Letter(NamedTuple):
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
     tensor_parallel_plan: dict[str, str]
+    reach: Callable[[Sizes], tuple[int, int]] | None = None
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
 
@@ -181,6 +183,7 @@ ALPHABET = {
         parameters=_attention_parameters,
         multiply_adds=_local_attention,
         tensor_parallel_plan=_ATTENTION_PLAN,
+        reach=lambda sizes: reach(sizes.attention_window, sizes.is_causal),
         cache_width=lambda sizes: sizes.key_width,
         cached_tokens=lambda sizes, length: min(length, sizes.attention_window - 1),
     ),

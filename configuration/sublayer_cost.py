@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sublayers.configuration.alphabet import ALPHABET, Sizes, Work, reach
-from sublayers.configuration.sublayer_order import counts, expand, tail_start, windows_behind
+from sublayers.configuration.alphabet import ALPHABET, Sizes, Work
+from sublayers.configuration.sublayer_order import counts, expand, reaches, tail_start
 
 
 def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
@@ -75,10 +75,9 @@ def flops(
     source_length = length if source_length is None else source_length
     letters = expand(order)
     # how many tokens leave at which place
-    leaving, behind = {tail_start(order) - 1: read}, windows_behind(order)
-    if read == 1 and not keeps_cache and len(behind) > 1:
-        near = max(reach(sizes.attention_window, sizes.is_causal))
-        leaving = {place: min(length, 1 + number * near) for place, number in behind.items()}
+    leaving, near = {tail_start(order) - 1: read}, reaches(order, sizes)
+    if read == 1 and not keeps_cache and len(near) > 1:
+        leaving = {place: min(length, 1 + max(counts)) for place, counts in near.items()}
     total, tokens = 0, leaving.get(-1, length)
     for place, letter in enumerate(letters):
         left = leaving.get(place, tokens)

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Literal
 from unicodedata import normalize
 
-from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.alphabet import ALPHABET, Sizes
 
 # far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
 MAX_SUBLAYERS = 1024
@@ -159,17 +159,30 @@ def tail_start(order: str) -> int:
     return len(expand(order).rstrip("".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)))
 
 
-def windows_behind(order: str) -> dict[int, int]:
-    """Find the sublayers behind which fewer tokens matter to one that is read, and count local attentions behind each.
+def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
+    """Say how far from a token that is read others matter to it, behind each sublayer where that becomes less.
 
-    These are the last sublayer that sees the whole text, or -1 for the start of an order without one, and each local
-    attention behind it. Raises what `expand` raises.
+    These are the last sublayer that sees the whole text, or -1 for the start of an order without one, and all behind it
+    that see some of it. Raises what `expand` raises.
+
+    Returns:
+        How many tokens before the one that is read and how many behind it matter, by the sublayer's place.
     """
+    before = behind = 0
+    found: dict[int, tuple[int, int]] = {}
     letters = expand(order)
-    whole = [i for i, letter in enumerate(letters) if ALPHABET[letter].cache == "self" and letter != "w"]
-    first = whole[-1] if whole else -1
-    places = [first, *(i for i, letter in enumerate(letters) if letter == "w" and i > first)]
-    return {place: len(places) - 1 - number for number, place in enumerate(places)}
+    for place in range(len(letters) - 1, -1, -1):
+        row = ALPHABET[letters[place]]
+        if row.is_position_wise or row.cache == "cross":
+            continue
+        found[place] = before, behind
+        if row.reach is None:
+            break
+        more = row.reach(sizes)
+        before, behind = before + more[0], behind + more[1]
+    else:
+        found[-1] = before, behind
+    return dict(reversed(found.items()))
 
 
 def cache_slots(order: str, cache: Literal["self", "cross"]) -> int:

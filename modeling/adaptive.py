@@ -23,7 +23,7 @@ def number_bands(ids: torch.Tensor, cutoffs: list[int]) -> torch.Tensor:
 class AdaptiveBand(nn.Module):
     """A table of narrow vectors, which a matrix makes wide: numbers of words within the band (...) -> (..., hidden)."""
 
-    # bare parameters: what adapts or quantises every nn.Linear would part them from those that they are tied to
+    # bare parameters, since tools that adapt or quantise every nn.Linear would break the tie with the softmax
     def __init__(self, size: int, width: int, hidden_size: int):
         super().__init__()
         self.table = nn.Parameter(torch.empty(size, width))
@@ -150,7 +150,7 @@ def resize_bands(
         ValueError: the last band would be empty.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    # those that the vocabulary did not reach would make other bands of a larger one
+    # a cutoff beyond the old vocabulary would split the larger one into other bands
     model.config.adaptive_cutoffs = embedding.cutoffs or None
     cutoffs = embedding.cutoffs or [0]
     multiple = pad_to_multiple_of or 1

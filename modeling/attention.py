@@ -6,11 +6,13 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import repeat_kv
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sublayers.modeling.linear import is_bare
+from sublayers.modeling.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.norm import rms_norm
-from sublayers.modeling.plan import Packing, select_positions
+from sublayers.modeling.plan import Packing, Plan, select_positions
 from sublayers.modeling.rotary import rotate
 
 
@@ -45,14 +47,11 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-class Attention(nn.Module):
+class Attention(Mixer):
     """What self- and cross-attention share: projections, and attention's core between them.
 
     `layer_idx` is the cache slot: sublayers of each kind are numbered on their own, whatever stands between them.
     """
-
-    # whether the stack hands over the encoder's states
-    reads_source = False
 
     def __init__(self, config, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -75,6 +74,11 @@ class Attention(nn.Module):
     def output_map(self) -> nn.Module:
         """The linear map whose result joins the residual stream."""
         return self.o_proj
+
+    @property
+    def takes_single_queries(self) -> bool:
+        """Whether the backend computes some queries alone; flash and flex attention compute all of them."""
+        return self.config._attn_implementation in ("eager", "sdpa")
 
     def split_heads(
         self,
@@ -110,13 +114,47 @@ class Attention(nn.Module):
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
         if torch.compiler.is_exporting():
-            # what the exported kernel is decomposed into may leave another layout
+            # an exported kernel may return another memory layout than the one it stands for
             output = output.clone(memory_format=torch.contiguous_format)
         return output.flatten(2), weights
 
 
 class SelfAttention(Attention):
     """Multi-head self-attention: (batch, length, hidden) -> (batch, length or kept, hidden)."""
+
+    def prepare(self, batch: Batch, **kwargs) -> Inputs:
+        """Make the mask, and look up the rotations where positions are rotary."""
+        rotations = None
+        if (rotary := self.rotary(batch)) is not None:
+            rotations = tuple(batch.plan.enter(part) for part in rotary(batch.states, batch.numbers))
+        named = {
+            "attention_mask": self.make_mask(batch),
+            "past_key_values": batch.past_key_values,
+            "position_ids": batch.numbers,
+            "position_embeddings": rotations,
+        }
+        return Inputs(named | kwargs)
+
+    def narrow(self, inputs: Inputs, kept: torch.Tensor, packing: Packing, places: torch.Tensor) -> Inputs:
+        """Keep the rotations of some tokens. Kinds whose masks can be narrowed narrow them themselves."""
+        rotations = inputs.named.get("position_embeddings")
+        if rotations is None:
+            return inputs
+        rotations = tuple(select_positions(part, kept) for part in rotations)
+        return Inputs({**inputs.named, "position_embeddings": rotations})
+
+    def rotary(self, batch: Batch) -> nn.Module | None:
+        """Return the module that looks rotations up."""
+        return batch.positions
+
+    def make_mask(self, batch: Batch) -> Any:
+        """Make the mask in the form that the backend wants, unless transformers has made it ahead."""
+        mask = batch.attention_mask
+        if isinstance(mask, dict):
+            return mask.get("full_attention")
+        if self.is_causal:
+            return create_causal_mask(self.config, batch.states, mask, batch.past, batch.position_ids)
+        return create_bidirectional_mask(self.config, batch.states, mask)
 
     def forward(
         self,
@@ -133,6 +171,10 @@ class SelfAttention(Attention):
         With a packing, hidden states, positions and rotations are those of the packed tokens, (1, tokens, hidden)
         and (1, kept), and rows exist between the projections only.
         """
+        if read_positions is not None and not self.takes_single_queries:
+            inputs = (attention_mask, past_key_values, None, packing, position_embeddings)
+            output, weights = self.forward(hidden_states, *inputs, **kwargs)
+            return select_positions(output, read_positions), weights
         queries, query_packing, query_rotations = hidden_states, packing, position_embeddings
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
@@ -165,7 +207,7 @@ class SelfAttention(Attention):
         if not self.config.folds_attention:
             return False
         is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
-        # the bias of the keys would get no gradient, which those who train in several processes wait for
+        # the bias of the keys would get no gradient, and training in several processes waits for every gradient
         is_trained = any(parameter.requires_grad for parameter in self.k_proj.parameters())
         learns = torch.is_grad_enabled() and is_trained and not is_exported
         return not (self.training or learns) and is_bare(self.k_proj, states) and is_bare(self.v_proj, states)
@@ -175,15 +217,15 @@ class SelfAttention(Attention):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Mix the states (batch, length, hidden) for one query a row (batch, heads, 1, head_dim), and map the mix.
 
-        A key is W_k x + b, so that q . k = (q W_k) . x + q . b, where the last term is the same for all keys and
-        leaves no trace in the softmax. Weights sum to 1, so that the mix of values is the value of the mix. Keys and
-        values of all the positions are then never computed.
+        A key is W_k x + b, so that q . k = (q W_k) . x + q . b. The last term is the same for all keys, and softmax
+        ignores it. Weights sum to 1, so the mix of values is the value of the mix. So no position needs a key or a
+        value.
 
         Returns:
             The mix (batch, 1, hidden), and the weights (batch, heads, 1, length) if the backend has them.
         """
         of_heads = (-1, self.head_dim, states.shape[-1])
-        # the heads are queries of one head, which is as wide as the states
+        # all heads become queries of one head, whose width is that of the states
         queries = (query[:, :, 0].transpose(0, 1) @ self.k_proj.weight.view(of_heads)).transpose(0, 1)[:, None]
         mask = None if attention_mask is None else attention_mask.transpose(1, 2)
         mixed, weights = self.attend(queries, states[:, None], states[:, None], mask, **kwargs)
@@ -213,7 +255,20 @@ class CrossAttention(Attention):
     values exist once.
     """
 
-    reads_source = True
+    def prepare(self, batch: Batch, **kwargs) -> Inputs:
+        """Make the mask of the source, and leave its padding out where nothing is cached yet."""
+        source: Any = batch.source
+        states, cache = source.states, source.past_key_values
+        # rows that share a source are its queries
+        queries = batch.states.reshape(states.shape[0], -1, states.shape[-1])
+        mask = create_bidirectional_mask(self.config, queries, source.attention_mask, encoder_hidden_states=states)
+        if isinstance(mask, torch.Tensor) and mask.ndim == 4:
+            mask = mask[:, :, :1]
+        packing = None
+        if cache is None or not cache.is_updated.get(0):
+            packing = Plan(states, source.attention_mask).packing
+        named = {"attention_mask": mask, "past_key_values": cache, "source_packing": packing}
+        return Inputs(named, sources=(states if packing is None else packing.pack(states),))
 
     def forward(
         self,
@@ -230,6 +285,10 @@ class CrossAttention(Attention):
         The mask says the same for each query, (sources, 1, 1, source length), unless the backend wants another. With a
         source packing, encoder states are those of packed tokens, (1, source tokens, hidden).
         """
+        if read_positions is not None and not self.takes_single_queries:
+            inputs = (encoder_hidden_states, attention_mask, past_key_values, None, packing, source_packing)
+            output, weights = self.forward(hidden_states, *inputs)
+            return select_positions(output, read_positions), weights
         if read_positions is not None:
             hidden_states = select_positions(hidden_states, read_positions)
             packing = packing and packing.only(read_positions)[0]

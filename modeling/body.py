@@ -1,19 +1,35 @@
 """What the bodies of all families share."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
-from transformers.masking_utils import create_causal_mask
 
 from sublayers.modeling.dropout import dropout
-from sublayers.modeling.embeddings import look_up, position_embeddings
-from sublayers.modeling.local_attention import local_mask
+from sublayers.modeling.embeddings import look_up, number_positions, position_embeddings
+from sublayers.modeling.mixer import Batch, Source
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.rotary import rotary_positions
-from sublayers.modeling.stack import SublayerStack, final_norm
+from sublayers.modeling.relative_attention import RelativePositions
+from sublayers.modeling.rotary import RotaryEmbedding
+from sublayers.modeling.span_attention import DistanceKeys
+from sublayers.modeling.stack import SublayerStack
+
+# positions that are not added to embeddings: all attentions of a stack share the module that knows them
+SHARED_POSITIONS: dict[str, Callable[[Any], nn.Module]] = {
+    "rotary": RotaryEmbedding,
+    "relative": RelativePositions,
+    "key_table": DistanceKeys,
+}
+
+
+def shared_positions(config) -> nn.Module | None:
+    """Make the positions that attention itself knows, if a configuration asks for some."""
+    kind = SHARED_POSITIONS.get(config.position_embedding_type)
+    return kind and kind(config)
 
 
 class Body(SublayersPreTrainedModel):
@@ -38,20 +54,17 @@ class Body(SublayersPreTrainedModel):
         embed_norm: nn.Module | None = None,
     ):
         super().__init__(config)
+        self.is_causal = is_causal
         self.embed_tokens = embed_tokens
         self.embed_positions = position_embeddings(config)
-        self.rotary_emb = rotary_positions(config)
-        self.local_rotary_emb = None
-        if config.local_rope_theta is not None:
-            self.local_rotary_emb = rotary_positions(config, config.local_rope_theta)
-        self.is_causal, self.is_local = is_causal, "w" in orders[0]
+        self.positions = shared_positions(config)
         if embed_token_types is not None:
             self.embed_token_types = embed_token_types
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.embed_norm = embed_norm or nn.Identity()
         self.dropout = dropout(config, "embedding_dropout")
         self.layers = SublayerStack(config, orders, is_causal)
-        self.norm = final_norm(config)
+        self.norm = hidden_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
     def look_up_tokens(self, input_ids: torch.Tensor, name: str = "input_ids") -> torch.Tensor:
@@ -59,66 +72,44 @@ class Body(SublayersPreTrainedModel):
         table: Any = self.embed_tokens
         return look_up(table, input_ids, name, table.num_embeddings, "is this the model's own tokenizer?")
 
-    def embed(
+    def batch(
         self,
-        inputs_embeds: torch.Tensor,
-        position_ids: torch.Tensor,
-        token_types: torch.Tensor | None = None,
-        name: str = "position_ids",
-    ) -> torch.Tensor:
-        """Add positions (batch or 1, length) and embedded segments to tokens: (batch, length, hidden) -> the same.
+        states: torch.Tensor,
+        plan: Plan,
+        attention_mask: Any,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        source: Source | None = None,
+    ) -> Batch:
+        """Collect what mixers prepare their inputs from, for states (batch, length, hidden); number the tokens.
 
-        Rotary positions are not added. Raises what `look_up` raises.
+        Raises:
+            ValueError: past and present are longer than `max_position_embeddings`.
         """
-        states = inputs_embeds * self.embed_scale
+        numbers = position_ids
+        if numbers is None:
+            past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+            length, limit = states.shape[1], self.config.position_limit
+            numbers = number_positions(length, limit, attention_mask, states.device, past_length)
+        is_new = past_key_values is None or not past_key_values.layers
+        return Batch(
+            states,
+            plan,
+            attention_mask,
+            numbers=numbers,
+            position_ids=position_ids if self.is_causal and is_new else None,
+            past_key_values=past_key_values,
+            positions=self.positions,
+            source=source,
+        )
+
+    def embed(self, batch: Batch, token_types: torch.Tensor | None = None, name: str = "position_ids") -> torch.Tensor:
+        """Add positions and embedded segments (batch, length, hidden) to the tokens: (batch, length, hidden).
+
+        Positions that attention itself knows are not added. Raises what `look_up` raises.
+        """
+        states, numbers = batch.states * self.embed_scale, batch.numbers
         if self.embed_positions is not None:
             limit, remedy = self.config.max_position_embeddings, "shorten the input or raise max_position_embeddings"
-            ids = position_ids + self.config.position_offset
-            states = states + look_up(self.embed_positions, ids, name, limit, remedy)
+            states = states + look_up(self.embed_positions, numbers + self.config.position_offset, name, limit, remedy)
         return self.dropout(self.embed_norm(states if token_types is None else states + token_types))
-
-    def rotations(
-        self, states: torch.Tensor, position_ids: torch.Tensor, plan: Plan
-    ) -> tuple[torch.Tensor, ...] | None:
-        """Look up the rotations of queries and keys for states (batch, length, hidden), in the plan's layout.
-
-        None where positions are not rotary.
-        """
-        if self.rotary_emb is None:
-            return None
-        return tuple(plan.enter(part) for part in self.rotary_emb(states, position_ids))
-
-    def causal_masks(
-        self,
-        states: torch.Tensor,
-        attention_mask: torch.Tensor | dict[str, Any] | None,
-        past_key_values: Cache | None,
-        position_ids: torch.Tensor | None,
-    ) -> tuple[Any, Any]:
-        """Make the masks of a decoder's self-attention and local attention for states (batch, length, hidden).
-
-        Masks that transformers makes ahead, for static or paged caches, come in a dict by its names of both kinds.
-        """
-        if isinstance(attention_mask, dict):
-            return attention_mask.get("full_attention"), attention_mask.get("sliding_attention")
-        full = create_causal_mask(self.config, states, attention_mask, past_key_values, position_ids)
-        return full, self.local_mask(states, attention_mask, past_key_values, position_ids)
-
-    def local_mask(
-        self,
-        states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None = None,
-        position_ids: torch.Tensor | None = None,
-    ) -> Any:
-        """Make the mask of local attention, see `local_mask`, if there is any."""
-        if not self.is_local:
-            return None
-        return local_mask(self.config, self.is_causal, states, attention_mask, past_key_values, position_ids)
-
-    def local_inputs(self, mask: Any, states: torch.Tensor, position_ids: torch.Tensor, plan: Plan) -> dict[str, Any]:
-        """Collect the inputs that differ from self-attention's: the mask, and perhaps the rotations."""
-        if self.local_rotary_emb is None:
-            return {"attention_mask": mask}
-        rotations = tuple(plan.enter(part) for part in self.local_rotary_emb(states, position_ids))
-        return {"attention_mask": mask, "position_embeddings": rotations}

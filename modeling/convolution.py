@@ -8,9 +8,10 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 
+from sublayers.modeling.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
 
-# how many positions share a matrix, which is wider than they are many
+# so many positions share a matrix; a larger one would hold more zeros
 BLOCK = 64
 
 
@@ -21,7 +22,7 @@ def convolve(windows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
     head_dim).
     """
     length, width = kernels.shape[-2:]
-    # what an exported graph computes does not depend on the length
+    # an exported graph computes the same at every length
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     if is_exported or length <= BLOCK:
         return band(kernels) @ windows
@@ -45,7 +46,7 @@ def band(kernels: torch.Tensor) -> torch.Tensor:
 
 
 def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | torch.Tensor) -> torch.Tensor:
-    """Tell the new tokens from padding by the mask of any attention backend: (batch or 1, length)."""
+    """Tell the new tokens from padding by its mask or by that of any attention backend: (batch or 1, length)."""
     if isinstance(mask, BlockMask):
         queries = torch.arange(length, device=mask.kv_num_blocks.device)
         rows = torch.arange(mask.shape[0], device=queries.device)[:, None]
@@ -53,20 +54,18 @@ def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | 
         return seen.expand(len(rows), -1)
     if mask.ndim == 2:
         return mask[:, -length:].bool()
-    # padding does not see itself
+    # on the diagonal, a token sees itself and padding does not
     queries = torch.arange(length, device=mask.device)
     seen = mask[:, 0, queries, queries + past_length]
     return seen if seen.dtype == torch.bool else seen == 0
 
 
-class Convolution(nn.Module):
+class Convolution(Mixer):
     """A gate, if any, and a convolution for each head: (batch, length, hidden) -> (batch, length or kept, hidden).
 
     The kernels (softmax over their width) are made from each position's own state, or are the same everywhere.
     Encoders centre them; those of a decoder end at the position itself. `layer_idx` is the cache slot.
     """
-
-    reads_source = False
 
     def __init__(self, config, layer_idx: int, kernel_size: int, is_causal: bool, is_dynamic: bool):
         super().__init__()
@@ -77,7 +76,7 @@ class Convolution(nn.Module):
         self.is_dynamic = is_dynamic
         self.is_gated = config.gated_convolutions
         self.in_proj = nn.Linear(config.hidden_size, (1 + self.is_gated) * config.hidden_size)
-        # kernels that are the same everywhere are a projection of the number 1
+        # a kernel that is the same at all positions is a projection of the number 1
         in_features = config.hidden_size if is_dynamic else 1
         self.weight_proj = nn.Linear(in_features, self.num_heads * kernel_size, bias=False)
         self.dropout = nn.Dropout(config.attention_dropout)
@@ -87,6 +86,15 @@ class Convolution(nn.Module):
     def output_map(self) -> nn.Module:
         """The linear map whose result joins the residual stream."""
         return self.out_proj
+
+    def prepare(self, batch: Batch, **kwargs) -> Inputs:
+        """Tell tokens from padding."""
+        mask, cache, tokens = batch.attention_mask, batch.past_key_values, None
+        if isinstance(mask, dict):
+            mask = mask.get("full_attention")
+        if mask is not None:
+            tokens = find_tokens(mask, batch.states.shape[1], 0 if cache is None else cache.get_seq_length())
+        return Inputs({"tokens": tokens, "past_key_values": cache})
 
     def split_heads(self, states: torch.Tensor, packing: Packing | None = None) -> torch.Tensor:
         """Lay states out by head: (batch, length, channels) -> (batch, heads, length, channels / heads)."""
@@ -105,7 +113,7 @@ class Convolution(nn.Module):
         """Put what stands before and behind around new states, (batch, heads, length, head_dim)."""
         if past_key_values is None:
             return nn.functional.pad(states, (0, 0, self.before, self.behind))
-        # before the update: a static cache counts in place
+        # counted before the update, since a static cache counts in place
         positions = torch.arange(-self.before, states.shape[2], device=states.device)
         positions = positions + past_key_values.get_seq_length(self.layer_idx)
         past, _ = past_key_values.update(states, states, self.layer_idx)
@@ -114,15 +122,14 @@ class Convolution(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | BlockMask | None = None,
+        tokens: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
-        **kwargs,
     ) -> tuple[torch.Tensor, None]:
         """Mix all positions, or return only `read_positions` (batch or 1, kept).
 
-        Padding, which the mask hides from attention, counts as zeros, like all outside of the sequence.
+        Where `tokens` (batch or 1, length) is false, there is padding. It counts as zeros, as all outside of the text.
         With a packing, hidden states and positions are those of the packed tokens, (1, tokens, hidden) and (1, kept),
         and rows exist between the projections only.
         """
@@ -130,9 +137,7 @@ class Convolution(nn.Module):
         states = nn.functional.glu(states) if self.is_gated else states
         kernels = self.make_kernels(states, packing)
         states = self.split_heads(states, packing)
-        if attention_mask is not None:
-            past_length = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
-            tokens = find_tokens(attention_mask, states.shape[2], past_length)
+        if tokens is not None:
             states = states.masked_fill(~tokens[:, None, :, None], 0)
         kernels = kernels.expand(-1, -1, states.shape[2], -1)
         mixed = convolve(self.windows(states, past_key_values), kernels).transpose(1, 2).flatten(2)

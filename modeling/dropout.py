@@ -1,9 +1,9 @@
-"""Dropout, of the share that a configuration has for its place or for all."""
+"""Dropout at a place of the model, whose rate is the place's own or that of the whole model."""
 
 from torch import nn
 
 
 def dropout(config, place: str) -> nn.Dropout:
-    """Make the dropout of a place, by the name of its field; None there means that of all, `config.dropout`."""
+    """Make the dropout of the place that a field names; where the field is None, its rate is `config.dropout`."""
     share = getattr(config, place)
     return nn.Dropout(config.dropout if share is None else share)

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 def sinusoid_table(num_positions: int, hidden_size: int) -> torch.Tensor:
     """Sinusoids of Vaswani et al. (2017), the sines before the cosines as in fairseq: (num_positions, hidden_size)."""
     half = hidden_size // 2
-    # where the default is half precision, its angles would be wrong by whole turns
+    # in half precision, large angles would be wrong by whole turns
     frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * (-math.log(10000) / max(half - 1, 1)))
     angles = torch.arange(num_positions)[:, None] * frequencies
     table = torch.cat([angles.sin(), angles.cos()], dim=1).to(torch.get_default_dtype())
@@ -92,7 +92,7 @@ def check_tokens(
         raise ValueError(f"{prefix}{name} must have shape ({shape}), none of them 0, got {(*tokens.shape,)}")
     batch, length = tokens.shape[:2]
     if isinstance(attention_mask, torch.Tensor) and past_key_values is not None:
-        # not every cache can tell how long the past is
+        # not every cache knows how long the past is
         length = max(length, attention_mask.shape[-1])
     check_shape(f"{prefix}attention_mask", attention_mask, batch, length)
     return tokens

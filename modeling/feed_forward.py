@@ -4,15 +4,15 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from sublayers.modeling.mixer import Mixer
 
-class FeedForward(nn.Module):
+
+class FeedForward(Mixer):
     """Two linear maps around an activation: (batch, length, hidden) -> (batch, length, hidden).
 
     If it is gated (Shazeer, 2020, "GLU Variants Improve Transformer"), the activation of a third map is multiplied with
     the output of the first.
     """
-
-    reads_source = False
 
     def __init__(self, config, hidden_act: str):
         super().__init__()
@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
         return self.fc2
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> tuple[torch.Tensor, None]:
-        """Map each position on its own; what attention needs arrives in `kwargs` and is ignored."""
+        """Map each position on its own, wherever it stands."""
         inner = self.fc1(hidden_states)
         inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden_states)) * inner
         return self.fc2(self.dropout(inner)), None

@@ -63,12 +63,12 @@ def onednn_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        # which cannot record an operator of torch's own
+        # tracing cannot record this private operator
         and not torch.jit.is_tracing()
     ):
         return nn.functional.linear(states, weight, bias)
     if not torch.is_grad_enabled():
-        # an autograd function costs as much as the product of a small matrix
+        # for small matrices an autograd function costs as much as the product
         return multiply(states, weight, bias)
     return OneDNNLinear.apply(states, weight, bias)
 

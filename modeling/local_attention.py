@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_sliding_window_mask, create_sliding_window_causal_mask
-from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.alphabet import block_size, reach
 from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing
+from sublayers.modeling.rotary import RotaryEmbedding
 
-# a place that no text has
+# a place far from every text
 NOWHERE = -(2**40)
 
 
@@ -38,13 +38,13 @@ class Window:
         """What every token sees: (batch or 1, 1, length, length)."""
         return self.rows(self.places)
 
-    def rows(self, places: torch.Tensor, times: int = 1) -> torch.Tensor:
-        """What tokens at some places (batch or 1, kept) see through so many local attentions, one after the other.
+    def rows(self, places: torch.Tensor) -> torch.Tensor:
+        """What tokens at some places (batch or 1, kept) see: (batch or 1, 1, kept, length).
 
-        A token sees itself in any case, since kernels refuse rows of nothing: (batch or 1, 1, kept, length).
+        A token sees itself in any case, since kernels refuse rows of nothing.
         """
         distances = places[..., None] - self.places[:, None]
-        seen = (distances <= times * self.before) & (distances >= -times * self.after)
+        seen = (distances <= self.before) & (distances >= -self.after)
         if self.real is not None:
             seen = seen & (self.real[:, None] | (distances == 0))
         return seen[:, None]
@@ -61,13 +61,12 @@ class Window:
         seen = near & real.unfold(1, keys, size)[:, :, None] | (distances == 0)
         return seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
 
-    def narrow(self, packing: Packing, kept: torch.Tensor) -> tuple[Packing, "Window"]:
-        """Keep only some tokens (1, kept in all) of packed rows."""
-        packing, old = packing.only(kept)
+    def narrow(self, kept: torch.Tensor, packing: Packing, places: torch.Tensor) -> "Window":
+        """Keep only some tokens (1, kept in all), whose new rows and old places are given (see `Packing.only`)."""
         real = packing.pad(torch.ones_like(kept, dtype=torch.bool))
-        # what fills shorter rows up is near nothing
-        places = self.places.expand(packing.batch, -1).gather(1, old).masked_fill(~real, NOWHERE)
-        return packing, Window(self.before, self.after, places, real)
+        # the padding of the new rows must be near no token
+        places = self.places.expand(packing.batch, -1).gather(1, places).masked_fill(~real, NOWHERE)
+        return Window(self.before, self.after, places, real)
 
 
 class Sliding:
@@ -77,38 +76,40 @@ class Sliding:
         self._attn_implementation, self.sliding_window = config._attn_implementation, sliding_window
 
 
-def local_mask(
-    config,
-    is_causal: bool,
-    states: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    past_key_values: Cache | None = None,
-    position_ids: torch.Tensor | None = None,
-):
-    """Make the mask of local attention for states (batch, length, hidden), in the form that its backend wants.
-
-    That is a `Window` unless there are past tokens, several texts in a row or fixed shapes; `attention_mask` hides
-    padding, (batch, past and present length). Positions are given where they restart within a row.
-    """
-    before, after = reach(config.attention_window, is_causal)
-    is_new, restarts = True, position_ids is not None and attention_mask is None
-    if past_key_values is not None:
-        is_new, restarts = not past_key_values.is_compileable and not past_key_values.get_seq_length(), False
-    is_plain = not restarts and (attention_mask is None or attention_mask.ndim == 2)
-    if config._attn_implementation == "sdpa" and is_new and is_plain and not is_tracing(states):
-        places = torch.arange(states.shape[1], device=states.device)[None]
-        return Window(before, after, places, None if attention_mask is None else attention_mask.bool())
-    window: Any = Sliding(config, config.attention_window if is_causal else after)
-    if is_causal:
-        return create_sliding_window_causal_mask(window, states, attention_mask, past_key_values, position_ids)
-    return create_bidirectional_sliding_window_mask(window, states, attention_mask)
-
-
 class LocalAttention(SelfAttention):
     """Multi-head attention to the tokens near each: (batch, length, hidden) -> (batch, length or kept, hidden).
 
     Long texts are computed in blocks with what is on their sides, so that time and memory grow with the length alone.
     """
+
+    def __init__(self, config, layer_idx: int, is_causal: bool):
+        super().__init__(config, layer_idx, is_causal)
+        theta = config.local_rope_theta
+        self.rotary_emb = None if theta is None else RotaryEmbedding(config, theta)
+
+    def rotary(self, batch: Batch) -> nn.Module | None:
+        """Return the module that looks rotations up; those of another base are its own."""
+        return self.rotary_emb or super().rotary(batch)
+
+    def make_mask(self, batch: Batch) -> Any:
+        """Make the mask in the form that the backend wants, or a `Window` where it hides padding alone."""
+        mask, states, config = batch.attention_mask, batch.states, self.config
+        if isinstance(mask, dict):
+            return mask.get("sliding_attention")
+        before, after = reach(config.attention_window, self.is_causal)
+        if config._attn_implementation == "sdpa" and batch.hides_only_padding:
+            places = torch.arange(states.shape[1], device=states.device)[None]
+            return Window(before, after, places, None if mask is None else mask.bool())
+        window: Any = Sliding(config, config.attention_window if self.is_causal else after)
+        if self.is_causal:
+            return create_sliding_window_causal_mask(window, states, mask, batch.past, batch.position_ids)
+        return create_bidirectional_sliding_window_mask(window, states, mask)
+
+    def narrow(self, inputs: Inputs, kept: torch.Tensor, packing: Packing, places: torch.Tensor) -> Inputs:
+        """Keep the rotations of some tokens, and what they see."""
+        narrowed = super().narrow(inputs, kept, packing, places).named
+        window = narrowed["attention_mask"].narrow(kept, packing, places)
+        return Inputs({**narrowed, "attention_mask": window})
 
     def rows_of(self, attention_mask, positions: torch.Tensor) -> torch.Tensor:
         """Choose the rows of positions (batch or 1, kept) from a mask or window: (batch or 1, 1, kept, keys)."""
@@ -120,7 +121,7 @@ class LocalAttention(SelfAttention):
         """Mix values, of a window in blocks where that is less work."""
         before, after = reach(self.config.attention_window, self.is_causal)
         if not isinstance(attention_mask, Window):
-            # what of their mask flash kernels do not see
+            # flash kernels get no mask, and cut the window themselves
             return super().attend(query, key, value, attention_mask, sliding_window=max(before, after) + 1, **kwargs)
         batch, _, length, _ = query.shape
         size = block_size(length, before, after)
@@ -133,7 +134,7 @@ class LocalAttention(SelfAttention):
             nn.functional.pad(states, (0, 0, before, missing + after)).unfold(2, size + before + after, size)
             for states in (key, value)
         ]
-        # a block is a row
+        # each block becomes a row of the batch
         query = queries.transpose(1, 2).flatten(0, 1)
         key, value = (states.permute(0, 2, 1, 4, 3).flatten(0, 1) for states in sides)
         output, _ = super().attend(query, key, value, attention_mask.blocks(batch, size), **kwargs)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-# labels with this number count nowhere, in transformers as in torch
+# torch and transformers ignore labels with this number
 IGNORED = -100
 
 

@@ -7,12 +7,16 @@ import torch
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.mixer import Batch
 from sublayers.modeling.plan import Packing
 from sublayers.modeling.sublayer import Sublayer
 
 
 def may_have_gaps(token_mask: torch.Tensor) -> bool:
-    """Say whether padding stands between tokens of a row of (batch, past and present length); a graph has any mask."""
+    """Say whether a row of the mask (batch, past and present length) may have padding between tokens.
+
+    A graph is traced for every mask.
+    """
     if is_tracing(token_mask):
         return True
     number = token_mask.long().cumsum(1)
@@ -34,13 +38,25 @@ class Memory:
         self.next = list(states)
 
     def exchange(self, number: int, states: torch.Tensor, limit: int) -> torch.Tensor:
-        """Return what an attention remembers, and let it remember new states (batch, length, hidden), too."""
+        """Return what an attention remembers, and add new states (batch, length, hidden) for the next segment."""
         remembered, length = self.states[number], states.shape[1]
         forgotten = max(0, remembered.shape[1] + length - limit)
-        # a copy of what stays alone, since a view would hold what is forgotten, too
+        # a copy, since a view would keep the forgotten states in memory
         kept = [remembered[:, forgotten:], states[:, max(0, length - limit) :].detach()]
         self.next[number] = torch.cat(kept, dim=1)
         return remembered
+
+
+def count_keys(batch: Batch) -> tuple[int, int]:
+    """Count the keys before the new tokens, and all of them; a static cache has more than it has filled."""
+    length, memory, cache = batch.states.shape[1], batch.memory, batch.past_key_values
+    if memory is not None:
+        past_length = memory.states[0].shape[1] if memory.states else 0
+        return past_length, past_length + length
+    if cache is None or not cache.layers:
+        return 0, length
+    num_keys, offset = cache.get_mask_sizes(length, 0)
+    return cache.get_seq_length() - offset, num_keys
 
 
 class RecurrentAttention(SelfAttention):
@@ -56,7 +72,7 @@ class RecurrentAttention(SelfAttention):
             return key, value
         states = hidden_states if packing is None else packing.pad(hidden_states)
         if self.training:
-            # apart, since what is remembered needs no gradient
+            # two products, since remembered states need no gradient
             seen = [torch.cat([project(remembered), project(states)], dim=1) for project in maps]
         else:
             together = torch.cat([remembered, states], dim=1)
@@ -65,7 +81,7 @@ class RecurrentAttention(SelfAttention):
 
     def attend_with(self, query, key, value, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend as `attend` does, with scores (batch, heads, length, keys) added to those of the content."""
-        # flex attention takes masks for kinds of pairs only
+        # flex attention takes scores to add under another name
         name = "position_bias" if self.config._attn_implementation == "flex_attention" else "attention_mask"
         return self.attend(query, key, value, **{name: scores})
 

@@ -4,8 +4,6 @@ Mandava, Migacz and Florea (2020), "Pay Attention when Required", and Dai et al.
 Language Models beyond a Fixed-Length Context".
 """
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers import initialization as init
@@ -13,7 +11,6 @@ from transformers import initialization as init
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.modeling.adaptive import resize_bands
 from sublayers.modeling.heads import LastTokenClassifier
-from sublayers.modeling.memory import may_have_gaps
 from sublayers.modeling.modeling_recurrent_lm import (
     RecurrentLMForCausalLM,
     RecurrentLMModel,
@@ -26,7 +23,7 @@ from sublayers.modeling.projected_adaptive import (
     ProjectedTail,
     tied,
 )
-from sublayers.modeling.relative_attention import HIDDEN, RelativeAttention, RelativePositions
+from sublayers.modeling.relative_attention import RelativeAttention, RelativePositions
 
 
 class PARTransformerXLPreTrainedModel(RecurrentLMPreTrainedModel):
@@ -60,55 +57,8 @@ class PARTransformerXLModel(PARTransformerXLPreTrainedModel, RecurrentLMModel):
     """The body of the Transformer-XL models."""
 
     def __init__(self, config: PARTransformerXLConfig):
-        super().__init__(config)
-        self.embed_tokens = ProjectedEmbedding(config)
-        self.positions = RelativePositions(config)
-        self.build_stack()
+        super().__init__(config, ProjectedEmbedding(config))
         self.post_init()
-
-    def attention_inputs(
-        self,
-        states: torch.Tensor,
-        past_length: int,
-        num_keys: int,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-    ) -> dict[str, Any]:
-        """Embed the distances, and say which keys each query sees."""
-        length = states.shape[1]
-        seen = None
-        numbers = torch.arange(num_keys, device=states.device)[None]
-        own = numbers[:, :length] + past_length
-        if attention_mask is not None and attention_mask.ndim == 2:
-            # of the past, what is still there, and nothing of what is not there yet
-            seen = attention_mask.bool()[:, -(past_length + length) :]
-            seen = nn.functional.pad(seen, (0, num_keys - seen.shape[1]))
-        has_gaps = seen is not None and may_have_gaps(seen)
-        if seen is not None and has_gaps:
-            # padding is no distance
-            numbers = seen.long().cumsum(1)
-            own = numbers[:, past_length : past_length + length]
-        distances = (own[..., None] - numbers[:, None])[:, None]
-        visible = distances >= 0
-        if self.config.same_length and self.config.memory_length:
-            visible = visible & (distances < self.config.memory_length)
-        if seen is not None:
-            visible = visible & seen[:, None, None]
-        elif attention_mask is not None:
-            visible = visible & (attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0)
-        elif position_ids is not None and not past_length and position_ids.shape[1] == num_keys == length:
-            # numbers that restart mark texts behind each other
-            text = (position_ids[:, 1:] != position_ids[:, :-1] + 1).cumsum(1)
-            text = nn.functional.pad(text, (1, 0))
-            visible = visible & (text[:, None, :, None] == text[:, None, None, :])
-        return {
-            # one more than there are, for shift_rows
-            "distances": self.positions(past_length + length, 1 + num_keys, states),
-            "columns": past_length + length - distances.clamp(min=0) if has_gaps else None,
-            "hidden_keys": torch.zeros_like(visible, dtype=states.dtype).masked_fill(~visible, HIDDEN),
-            "content_bias": self.positions.content_bias,
-            "position_bias": self.positions.position_bias,
-        }
 
 
 class PARTransformerXLForCausalLM(PARTransformerXLPreTrainedModel, RecurrentLMForCausalLM):

@@ -17,14 +17,14 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.sublayer_order import cache_slots
-from sublayers.modeling.dropout import dropout
-from sublayers.modeling.embeddings import check_tokens, look_up
+from sublayers.modeling.body import Body
+from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.heads import CheckedGenerationMixin, run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.memory import Memory
+from sublayers.modeling.mixer import Batch
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.stack import SublayerStack, final_norm
 
 
 @dataclass
@@ -55,28 +55,15 @@ class RecurrentLMPreTrainedModel(SublayersPreTrainedModel):
         return tuple(torch.zeros(shape, device=self.device, dtype=self.dtype) for _ in range(body.num_attentions))
 
 
-class RecurrentLMModel(RecurrentLMPreTrainedModel):
-    """Token ids to hidden states: (batch, length) -> (batch, length, hidden).
-
-    A family makes the embeddings and says what its attention needs to know, by name, of states (batch, length, hidden),
-    how many of the keys are before them and how many there are in all (a static cache has more than it has filled), a
-    mask (batch, past and present length), and position ids (batch, length), which restart where another text begins.
-    """
+class RecurrentLMModel(RecurrentLMPreTrainedModel, Body):
+    """Token ids to hidden states: (batch, length) -> (batch, length, hidden); a family makes the embeddings."""
 
     # whether all attention sublayers remember as many tokens
     has_one_length = True
-    embed_tokens: nn.Module
-    attention_inputs: Callable[..., dict[str, Any]]
 
-    def build_stack(self) -> None:
-        """Make what follows the embeddings."""
-        config = self.config
-        self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
-        self.embed_dropout = dropout(config, "embedding_dropout")
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = SublayerStack(config, [config.sublayer_order], is_causal=True)
-        self.norm = final_norm(config)
-        self.gradient_checkpointing = False
+    def __init__(self, config: RecurrentLMConfig, embed_tokens: nn.Module):
+        super().__init__(config, [config.sublayer_order], is_causal=True, embed_tokens=embed_tokens)
+        self.output_dropout = nn.Dropout(config.dropout)
         # compilers cannot read an order
         self.num_attentions = cache_slots(config.sublayer_order, "self")
 
@@ -129,38 +116,30 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel):
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
         if inputs_embeds is None:
-            table: Any = self.embed_tokens
-            remedy = "is this the model's own tokenizer?"
-            inputs_embeds = look_up(table, tokens, "input_ids", table.num_embeddings, remedy)
-        length, exchanged = inputs_embeds.shape[1], None
-        past_length, num_keys = 0, length
+            inputs_embeds = self.look_up_tokens(tokens)
+        exchanged = None
         if memory is not None:
             if past_key_values is not None or attention_mask is not None:
                 raise ValueError("a memory stands for a cache, and its segments have no padding; pass it alone")
             exchanged, use_cache = self.check_memory(memory, inputs_embeds), False
-            past_length = memory[0].shape[1] if memory else 0
-            num_keys += past_length
         elif use_cache and past_key_values is None and not self.training and self.config.sliding_window > 1:
             past_key_values = self.empty_cache()
         if past_key_values is not None and self.config.sliding_window < 2:
             raise ValueError(
                 "a cache of memory_length=0 holds nothing; pass use_cache=False to read all of a text anew"
             )
-        if past_key_values is not None and past_key_values.layers:
-            num_keys, offset = past_key_values.get_mask_sizes(length, 0)
-            past_length = past_key_values.get_seq_length() - offset
-
-        inputs = self.attention_inputs(inputs_embeds, past_length, num_keys, attention_mask, position_ids)
-        hidden_states = self.layers(
-            self.embed_dropout(inputs_embeds * self.embed_scale),
+        batch = Batch(
+            inputs_embeds,
             plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            attention_mask,
+            position_ids=position_ids,
             past_key_values=past_key_values,
+            positions=self.positions,
             memory=exchanged,
-            **inputs,
-            **kwargs,
         )
+        hidden_states = self.layers(self.embed(batch), batch, **kwargs)
         return ModelOutputWithMemory(
-            last_hidden_state=self.dropout(self.norm(hidden_states)),
+            last_hidden_state=self.output_dropout(self.norm(hidden_states)),
             past_key_values=past_key_values if use_cache else None,
             memory=None if exchanged is None else tuple(exchanged.next),
         )

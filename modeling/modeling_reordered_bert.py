@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
@@ -26,7 +25,7 @@ from transformers.utils.output_capturing import capture_outputs
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.modeling.body import Body
 from sublayers.modeling.dropout import dropout
-from sublayers.modeling.embeddings import check_shape, check_tokens, look_up, number_positions
+from sublayers.modeling.embeddings import check_shape, check_tokens, look_up
 from sublayers.modeling.heads import first_tokens, run_and_read, run_planned
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -107,28 +106,16 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-        mask = create_bidirectional_mask(config, inputs_embeds, attention_mask)
-        local_mask = self.local_mask(inputs_embeds, attention_mask)
-        if position_ids is None:
-            position_ids = number_positions(tokens.shape[1], config.position_limit, attention_mask, tokens.device)
+        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
+        batch = self.batch(inputs_embeds, plan, attention_mask, position_ids)
         if token_type_ids is None:
-            token_type_ids = torch.zeros_like(position_ids)
+            token_type_ids = torch.zeros_like(batch.numbers)
         remedy = "a text has as many segments as type_vocab_size says"
         segments = look_up(self.embed_token_types, token_type_ids, "token_type_ids", config.type_vocab_size, remedy)
 
-        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
-        hidden_states = self.layers(
-            self.embed(inputs_embeds, position_ids, segments),
-            plan,
-            attention_mask=mask,
-            position_ids=position_ids,
-            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
-            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
-            **kwargs,
-        )
-        hidden_states = self.norm(hidden_states)
+        hidden_states = self.norm(self.layers(self.embed(batch, segments), batch, **kwargs))
         pooled = None
-        if self.pooler is not None and (plan is None or plan.read is None):
+        if self.pooler is not None and plan.read is None:
             pooled = self.pooler(select_positions(hidden_states, first_tokens(tokens, attention_mask))[:, 0])
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 

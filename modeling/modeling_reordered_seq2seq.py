@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_masks_for_generate
+from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -26,6 +26,7 @@ from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
 from sublayers.modeling.heads import CheckedGenerationMixin
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
+from sublayers.modeling.mixer import Source
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan
@@ -107,19 +108,9 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-        mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
-        local_mask = self.local_mask(inputs_embeds, attention_mask)
-        limit = self.config.position_limit
-        position_ids = number_positions(tokens.shape[1], limit, attention_mask, tokens.device)
         plan = Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
-        hidden_states = self.layers(
-            self.embed(inputs_embeds, position_ids),
-            plan,
-            attention_mask=mask,
-            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
-            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
-            **kwargs,
-        )
+        batch = self.batch(inputs_embeds, plan, attention_mask)
+        hidden_states = self.layers(self.embed(batch), batch, **kwargs)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
@@ -159,56 +150,23 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, a target longer
                 than `max_position_embeddings`, or a batch that is no multiple of the source's.
         """
-        config = self.config
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
         check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
-        batch, length = tokens.shape[:2]
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "decoder_input_ids")
-        sources = encoder_hidden_states.shape[0]
-        if batch % sources:
-            raise ValueError(f"{batch} target rows cannot share {sources} source rows; give as many or a multiple")
+        rows, sources = tokens.shape[0], encoder_hidden_states.shape[0]
+        if rows % sources:
+            raise ValueError(f"{rows} target rows cannot share {sources} source rows; give as many or a multiple")
         if use_cache and past_key_values is None and not self.training:
             # without the config, which compilers cannot read an order from, they grow as they are filled
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # an empty cache counts as false
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
-
-        causal_mask, local_mask = self.causal_masks(inputs_embeds, attention_mask, self_cache, position_ids)
-        if position_ids is None:
-            past_length = 0 if self_cache is None else self_cache.get_seq_length()
-            limit = config.position_limit
-            position_ids = number_positions(length, limit, attention_mask, tokens.device, past_length)
-        # rows that share a source are its queries
-        queries = inputs_embeds.reshape(sources, -1, config.hidden_size)
-        cross_mask = create_bidirectional_mask(
-            config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
-        )
-        if isinstance(cross_mask, torch.Tensor) and cross_mask.ndim == 4:
-            cross_mask = cross_mask[:, :, :1]
-        source_packing = None
-        if past_key_values is None or not past_key_values.is_updated.get(0):
-            source_packing = Plan(encoder_hidden_states, encoder_attention_mask).packing
-        if source_packing is not None:
-            encoder_hidden_states = source_packing.pack(encoder_hidden_states)
         padding_mask = attention_mask if padding_mask is None else padding_mask
         plan = Plan(tokens, padding_mask, is_recorded=self.is_recorded(**kwargs))
-        hidden_states = self.layers(
-            self.embed(inputs_embeds, position_ids, name="decoder_position_ids"),
-            plan,
-            encoder_hidden_states=encoder_hidden_states,
-            cross_inputs={
-                "attention_mask": cross_mask,
-                "past_key_values": past_key_values,
-                "source_packing": source_packing,
-            },
-            attention_mask=causal_mask,
-            past_key_values=self_cache,
-            position_ids=position_ids,
-            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
-            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
-            **kwargs,
-        )
+        source = Source(encoder_hidden_states, encoder_attention_mask, past_key_values)
+        batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, self_cache, source)
+        hidden_states = self.layers(self.embed(batch, name="decoder_position_ids"), batch, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
         )

@@ -13,8 +13,8 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.modeling.losses import IGNORED
-from sublayers.modeling.memory import may_have_gaps
 from sublayers.modeling.modeling_recurrent_lm import (
+    ModelOutputWithMemory,
     RecurrentLMForCausalLM,
     RecurrentLMModel,
     RecurrentLMPreTrainedModel,
@@ -53,31 +53,14 @@ class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
     has_one_length = False
 
     def __init__(self, config: SandwichCharLMConfig):
-        super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.positions = DistanceKeys(config)
-        self.build_stack()
+        super().__init__(config, nn.Embedding(config.vocab_size, config.hidden_size))
         self.post_init()
 
-    def attention_inputs(
-        self,
-        states: torch.Tensor,
-        past_length: int,
-        num_keys: int,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-    ) -> dict[str, Any]:
-        """Hand over the keys of distances, and say where there are tokens."""
+    def forward(self, *args, **kwargs) -> ModelOutputWithMemory:
+        """Run the stack, see `RecurrentLMModel`."""
         if self.training:
             self.clamp_spans()
-        tokens, has_gaps = attention_mask, False
-        if tokens is not None and tokens.ndim == 4:
-            # what the last token sees
-            tokens = tokens[:, 0, -1, : past_length + states.shape[1]]
-            tokens = tokens if tokens.dtype == torch.bool else tokens >= 0
-        elif tokens is not None:
-            has_gaps = may_have_gaps(tokens)
-        return {"key_table": self.positions.table, "token_mask": tokens, "has_gaps": has_gaps}
+        return super().forward(*args, **kwargs)
 
     @torch.no_grad()
     def clamp_spans(self) -> None:

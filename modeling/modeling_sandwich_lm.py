@@ -16,7 +16,7 @@ from transformers.utils.output_capturing import capture_outputs
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax, resize_bands
 from sublayers.modeling.body import Body
-from sublayers.modeling.embeddings import check_tokens, number_positions
+from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.heads import CheckedGenerationMixin, LastTokenClassifier, run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -75,28 +75,12 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-
-        # position_ids that restart mark packed sequences, but only for a mask that is built without a cache
-        causal_mask, local_mask = self.causal_masks(inputs_embeds, attention_mask, past_key_values, position_ids)
-        if position_ids is None:
-            past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
-            length, limit = inputs_embeds.shape[1], self.config.position_limit
-            position_ids = number_positions(length, limit, attention_mask, inputs_embeds.device, past_length)
         if use_cache and past_key_values is None and not self.training:
             # without the config, which compilers cannot read an order from, it grows as it is filled
             past_key_values = DynamicCache()
-
         plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
-        hidden_states = self.layers(
-            self.embed(inputs_embeds, position_ids),
-            plan,
-            attention_mask=causal_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-            position_embeddings=self.rotations(inputs_embeds, position_ids, plan),
-            local_inputs=self.local_inputs(local_mask, inputs_embeds, position_ids, plan),
-            **kwargs,
-        )
+        batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, past_key_values)
+        hidden_states = self.layers(self.embed(batch), batch, **kwargs)
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
         )

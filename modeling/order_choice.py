@@ -12,7 +12,9 @@ from torch import nn
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.import_utils import is_tracing
 
-# of all rows, or of each (batch,)
+from sublayers.modeling.attention import CrossAttention
+
+# one for all rows, or one for each (batch,)
 Order = int | torch.Tensor
 
 
@@ -113,7 +115,7 @@ def choose_order(forced: Order | None, logits: torch.Tensor | None, orders: Sequ
     if isinstance(forced, torch.Tensor):
         if forced.shape != (batch,):
             raise ValueError(f"forced orders of shape {(*forced.shape,)} do not fit {batch} sources; give one for each")
-        # a graph that is traced cannot depend on them
+        # a traced graph cannot depend on values
         numbers = [] if is_tracing(forced) else forced.tolist()
     for number in numbers:
         if not 0 <= number < len(orders):
@@ -147,7 +149,7 @@ def run_rows(
     asked = kwargs.get("output_hidden_states")
     asked = body.config.output_hidden_states if asked is None else asked
     if isinstance(order, torch.Tensor) and not isinstance(asked, bool):
-        # they are counted by places, not by runs
+        # the caller counts places of an order, while the stack records runs; all are recorded and sorted below
         kwargs["output_hidden_states"] = asked is not None
     outputs = run(*args, order=order, dropped=dropped, return_dict=True, **kwargs)
     if isinstance(order, int) or not (outputs.get("hidden_states") or outputs.get("cross_attentions")):
@@ -161,6 +163,6 @@ def run_rows(
             states = [each if {i, i - len(states)} & indices else None for i, each in enumerate(states)]
         outputs["hidden_states"] = (*states,)
     if outputs.get("cross_attentions"):
-        crossing = [each for each in runs if stack[each[0]].mixer.reads_source]
+        crossing = [each for each in runs if isinstance(stack[each[0]].mixer, CrossAttention)]
         outputs["cross_attentions"] = by_place(outputs["cross_attentions"], crossing, order)
     return outputs

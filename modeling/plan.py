@@ -1,29 +1,31 @@
 """What is computed of a batch: only what is read, and padding only where attention needs whole rows."""
 
+from typing import Any
+
 import torch
 from transformers.utils.import_utils import is_tracing
 
-# less than one place in so many is not worth moving the others together
+# where padding takes less than one place in so many, leaving it out costs more than computing it
 LEAST_PADDING = 32
 
 
 class Packing:
-    """Where each of the packed tokens belongs: (batch, length, ...) <-> (1, tokens, ...).
+    """Unpadding: a padded batch without its padding, and back: (batch, length, ...) <-> (1, tokens, ...).
 
-    Everything but attention treats tokens one by one and never needs to see padding. Rows may hold different numbers
-    of tokens; `index` (tokens,) counts places row by row and is None where every place is taken.
+    Only attention needs rows. Every other part treats tokens one by one and never sees padding. `index` (tokens,) says
+    where each token stands, counted row by row; None: there is no padding.
     """
 
     def __init__(self, batch: int, length: int, index: torch.Tensor | None):
         self.batch, self.length, self.index = batch, length, index
 
     def pack(self, states: torch.Tensor) -> torch.Tensor:
-        """Take the tokens out of their rows: (batch or 1, length, ...) -> (1, tokens, ...)."""
+        """Remove the padding: (batch or 1, length, ...) -> (1, tokens, ...)."""
         states = states.expand(self.batch, *states.shape[1:]).flatten(0, 1)
         return (states if self.index is None else states.index_select(0, self.index))[None]
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:
-        """Put the tokens back into rows, zeros between them: (1, tokens, ...) -> (batch, length, ...)."""
+        """Put the tokens back into rows, with zeros as padding: (1, tokens, ...) -> (batch, length, ...)."""
         states = states[0]
         if self.index is not None:
             rows = states.new_zeros(self.batch * self.length, *states.shape[1:])
@@ -31,7 +33,7 @@ class Packing:
         return states.unflatten(0, (self.batch, self.length))
 
     def part(self, tokens: torch.Tensor) -> "Packing":
-        """Say where some of the tokens (kept,) belong; the others become padding."""
+        """Make the packing of some tokens (kept,); the others become padding."""
         return Packing(self.batch, self.length, tokens if self.index is None else self.index[tokens])
 
     def locate(self, positions: torch.Tensor) -> torch.Tensor:
@@ -71,14 +73,15 @@ def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Ten
 class Plan:
     """Which positions of a batch are computed and in which layout, decided once for all sublayers.
 
-    Outside of graphs, whose shapes are fixed, padding is left out unless there is hardly any: tokens stand one behind
-    the other, and only attention's core sees rows. Positions that nobody reads leave the stack at its last attention.
+    A batch with padding is packed, unless it has hardly any or a graph needs fixed shapes. Positions that no head reads
+    leave the stack at its last attention.
 
     Attributes:
         read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
-        packing: where the packed tokens belong, or None where the batch stays a rectangle.
+        packing: of the tokens; None: the batch stays a rectangle.
         leaving: what of the states, packed or not, the last attention leaves: (batch or 1, kept); None for all.
-        is_whole: whether every position is computed as it stands, for a graph's fixed shapes or for who records it.
+        batch, length: of the tokens.
+        is_whole: whether every position is computed where it stands, since shapes are fixed or states are recorded.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Plan:
 
         What is read counts as a token. Recorded states are those of every position, as they are.
         """
-        batch, length = tokens.shape[:2]
+        self.batch, self.length = batch, length = tokens.shape[:2]
         in_graph = is_tracing(tokens)
         ragged = read is not None and read.dtype == torch.bool
         self.is_whole = in_graph or is_recorded
@@ -108,7 +111,7 @@ class Plan:
             self.padding = padding
             return
         hidden = 0 if real is None else real.numel() - int(real.sum())
-        # of one new token in each row there is nothing to save, and little padding costs less than to leave it out
+        # one new token in each row has no padding
         if real is None or (length == 1 and not ragged) or hidden * LEAST_PADDING < real.numel():
             self.packing = Packing(batch, length, None) if ragged and not is_recorded else None
             self.padding = padding if hidden else None
@@ -126,12 +129,41 @@ class Plan:
             return False
         return self.read.shape[1] == 1
 
+    def pack(self) -> None:
+        """Pack the batch if it is not packed; without padding, this joins the rows."""
+        if self.packing is None:
+            self.packing = Packing(self.batch, self.length, None)
+            self.leaving = None if self.leaving is None else self.packing.locate(self.leaving)
+
+    def near(self, reaches: dict[int, tuple[int, int]], attention_mask: torch.Tensor | None) -> dict[int, torch.Tensor]:
+        """Find the tokens of a packed batch that are near the one that each row reads, one sublayer after the other.
+
+        Args:
+            reaches: how many places before and behind the token that is read matter, farther ones first.
+            attention_mask: hides padding (batch, length), which is never near.
+
+        Returns:
+            Their places among the packed tokens that the reach before left: (1, kept in all).
+        """
+        read: Any = self.read
+        distances = read - torch.arange(self.length, device=read.device)
+        packing: Any = self.packing
+        index, found = packing.index, {}
+        for name, (before, behind) in reaches.items():
+            seen = (distances <= before) & (distances >= -behind)
+            if attention_mask is not None:
+                seen = seen & (attention_mask.bool() | (distances == 0))
+            places = seen.expand(self.batch, -1).flatten().nonzero()[:, 0]
+            found[name] = (places if index is None else torch.searchsorted(index, places))[None]
+            index = places
+        return found
+
     def enter(self, states: torch.Tensor) -> torch.Tensor:
-        """Lay states out for the sublayers: (batch or 1, length, hidden) -> the same, or (1, tokens, hidden)."""
+        """Give states the layout of the sublayers: (batch or 1, length, hidden) -> the same, or (1, tokens, hidden)."""
         return states if self.packing is None else self.packing.pack(states)
 
     def leave(self, states: torch.Tensor) -> torch.Tensor:
-        """Lay out what the last sublayer gives: (batch, length or kept, hidden), or (kept in all, hidden) of a mask.
+        """Give states the layout of the output: (batch, length or kept, hidden), or (kept in all, hidden) of a mask.
 
         Padding, where it was computed, is zero as where it was not.
         """

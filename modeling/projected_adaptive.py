@@ -34,7 +34,7 @@ class ProjectedBand(nn.Module):
 
 
 class ProjectedTail(nn.Module):
-    """The same the other way round, with biases: (..., hidden) -> (..., words of the band)."""
+    """The scores of a band's words, from the same matrices: (..., hidden) -> (..., words of the band)."""
 
     def __init__(self, config, size: int, width: int):
         super().__init__()
@@ -76,7 +76,7 @@ class ProjectedLogSoftmax(AdaptiveLogSoftmax):
         self.words = nn.Parameter(torch.empty(frequent, width))
         self.bias = nn.Parameter(torch.empty(frequent))
         self.projection = projection(config, width, config.is_projected)
-        # bare, as all of it, for the same reason as in AdaptiveBand
+        # a bare parameter, for the same reason as in AdaptiveBand
         self.band_words = nn.Parameter(torch.empty(len(rare), width)) if rare else None
         self.band_bias = nn.Parameter(torch.empty(len(rare))) if rare else None
         self.tails = nn.ModuleList(ProjectedTail(config, size, width) for size, width in rare)

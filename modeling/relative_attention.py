@@ -11,10 +11,11 @@ from transformers.cache_utils import Cache
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.linear import is_bare
-from sublayers.modeling.memory import RecurrentAttention
+from sublayers.modeling.memory import RecurrentAttention, count_keys, may_have_gaps
+from sublayers.modeling.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing, select_positions
 
-# what is added to scores of keys that a query does not see: softmax makes nothing of it, and every dtype has it
+# added to the scores of hidden keys: softmax turns it into 0, and every dtype can hold it
 HIDDEN = -3e4
 
 
@@ -73,6 +74,48 @@ class RelativeAttention(RecurrentAttention):
         """How many tokens are remembered."""
         return self.config.memory_length
 
+    def prepare(self, batch: Batch, **kwargs) -> Inputs:
+        """Embed the distances, and say which keys each query sees."""
+        states, mask, position_ids = batch.states, batch.attention_mask, batch.position_ids
+        length, (past_length, num_keys) = states.shape[1], count_keys(batch)
+        seen = None
+        numbers = torch.arange(num_keys, device=states.device)[None]
+        own = numbers[:, :length] + past_length
+        if mask is not None and mask.ndim == 2:
+            # a cache has forgotten the oldest tokens, and a static one has room for tokens to come
+            seen = mask.bool()[:, -(past_length + length) :]
+            seen = nn.functional.pad(seen, (0, num_keys - seen.shape[1]))
+        has_gaps = seen is not None and may_have_gaps(seen)
+        if seen is not None and has_gaps:
+            # distances count tokens, not padding
+            numbers = seen.long().cumsum(1)
+            own = numbers[:, past_length : past_length + length]
+        distances = (own[..., None] - numbers[:, None])[:, None]
+        visible = distances >= 0
+        if self.config.same_length and self.config.memory_length:
+            visible = visible & (distances < self.config.memory_length)
+        if seen is not None:
+            visible = visible & seen[:, None, None]
+        elif mask is not None:
+            visible = visible & (mask if mask.dtype == torch.bool else mask >= 0)
+        elif position_ids is not None and not past_length and position_ids.shape[1] == num_keys == length:
+            # where position ids restart, another text begins
+            text = (position_ids[:, 1:] != position_ids[:, :-1] + 1).cumsum(1)
+            text = nn.functional.pad(text, (1, 0))
+            visible = visible & (text[:, None, :, None] == text[:, None, None, :])
+        shared = batch.positions
+        named = {
+            # shift_rows wants one more
+            "distances": shared(past_length + length, 1 + num_keys, states),
+            "columns": past_length + length - distances.clamp(min=0) if has_gaps else None,
+            "hidden_keys": torch.zeros_like(visible, dtype=states.dtype).masked_fill(~visible, HIDDEN),
+            "content_bias": shared.content_bias,
+            "position_bias": shared.position_bias,
+            "past_key_values": batch.past_key_values,
+            "memory": batch.memory,
+        }
+        return Inputs(named | kwargs)
+
     def forward(  # type: ignore[override]
         self,
         hidden_states: torch.Tensor,
@@ -101,7 +144,7 @@ class RelativeAttention(RecurrentAttention):
             past_key_values: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
-            kwargs: what other sublayers need.
+            kwargs: for attention kernels, which are not called.
         """
         content: Any = self.content_bias if content_bias is None else content_bias
         position: Any = self.position_bias if position_bias is None else position_bias
@@ -124,9 +167,9 @@ class RelativeAttention(RecurrentAttention):
     def score_distances(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
         """Multiply queries (batch, heads, length, head_dim) with distances (number, hidden): (..., length, number)."""
         is_short = query.shape[0] * query.shape[2] < self.head_dim
-        # a graph has all lengths
+        # a graph serves all lengths
         if not is_tracing(query) and is_short and is_bare(self.r_proj, query):
-            # the few queries of generation are mapped more cheaply than all distances
+            # mapping the few queries of generation is cheaper than mapping all distances
             mapped = torch.einsum("bhld,hdm->bhlm", query, self.r_proj.weight.unflatten(0, (-1, self.head_dim)))
             return mapped @ distances.T
         rows = self.r_proj(distances).unflatten(-1, (-1, self.head_dim))

@@ -13,7 +13,7 @@ class RotaryEmbedding(PhiRotaryEmbedding):
     """Cosines and sines of positions, scaled as `rope_parameters` say."""
 
     def __init__(self, config, theta: float | None = None):
-        # the formulas of transformers want a number there
+        # transformers' formulas need head_dim as a number
         config = copy(config)
         config.head_dim = config.head_width
         if theta is not None:
@@ -30,11 +30,6 @@ class RotaryEmbedding(PhiRotaryEmbedding):
         return cosines[:, :, None], torch.cat([-first, second], dim=-1)[:, :, None]
 
 
-def rotary_positions(config, theta: float | None = None) -> RotaryEmbedding | None:
-    """Make the rotary positions of a configuration that has them, scaled as it says or of another base."""
-    return RotaryEmbedding(config, theta) if config.position_embedding_type == "rotary" else None
-
-
 def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
     """Turn each head of queries or keys: (batch, length, heads, head_dim) -> the same.
 
@@ -42,6 +37,6 @@ def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> 
     """
     width = cosines.shape[-1]
     turned = states[..., :width]
-    # the rolled copy is nobody else's, so that it can be changed in place
+    # nothing else reads the rolled copy, so it can be changed in place
     turned = turned.roll(width // 2, dims=-1).mul_(sines).addcmul_(turned, cosines)
     return turned if width == states.shape[-1] else torch.cat([turned, states[..., width:]], dim=-1)

@@ -10,12 +10,13 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.memory import RecurrentAttention
+from sublayers.modeling.memory import RecurrentAttention, count_keys, may_have_gaps
+from sublayers.modeling.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing, select_positions
 
-# spans are cut in steps of so many tokens, and as many more are remembered, since a span may grow
+# spans are rounded up to steps of so many tokens; one more step is remembered, since a span may grow
 STEP = 64
-# so many queries at a time, so that the scores of a long text fit into memory
+# queries that are computed at once: the scores of a long text would not fit into memory
 QUERIES = 512
 
 
@@ -28,7 +29,7 @@ def skew(scores: torch.Tensor, empty: float) -> torch.Tensor:
 
 def behind_padding(token_mask: torch.Tensor) -> torch.Tensor:
     """Say where each place of a row goes if all padding moves to its front: (batch, length) -> the same."""
-    # no sort, which ONNX has none of that keeps the order of tokens
+    # ONNX has no stable sort
     tokens, padding = token_mask.long(), 1 - token_mask.long()
     return torch.where(token_mask.bool(), padding.sum(1, keepdim=True) + tokens.cumsum(1), padding.cumsum(1)) - 1
 
@@ -74,6 +75,24 @@ class SpanAttention(RecurrentAttention):
         longest = self.config.attention_span
         return longest if self.span is None else min(longest, self.read_length + STEP)
 
+    def prepare(self, batch: Batch, **kwargs) -> Inputs:
+        """Hand over the keys of distances, and say where there are tokens."""
+        tokens, has_gaps = batch.attention_mask, False
+        if tokens is not None and tokens.ndim == 4:
+            # the row of the last token
+            tokens = tokens[:, 0, -1, : count_keys(batch)[0] + batch.states.shape[1]]
+            tokens = tokens if tokens.dtype == torch.bool else tokens >= 0
+        elif tokens is not None:
+            has_gaps = may_have_gaps(tokens)
+        named = {
+            "key_table": batch.positions.table,
+            "token_mask": tokens,
+            "has_gaps": has_gaps,
+            "past_key_values": batch.past_key_values,
+            "memory": batch.memory,
+        }
+        return Inputs(named | kwargs)
+
     def span_mask(self, span: torch.Tensor, length: int) -> torch.Tensor:
         """Say how much each head reads of the tokens before, the farthest first: (heads, length) from 0 to 1."""
         distances = torch.arange(length, 0, -1, device=span.device)
@@ -103,7 +122,7 @@ class SpanAttention(RecurrentAttention):
             past_key_values: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
-            kwargs: what other sublayers need.
+            kwargs: for attention kernels, which are not called.
 
         Returns:
             The output, and the weights, of each row's tokens without gaps, if the backend has them.
@@ -115,7 +134,7 @@ class SpanAttention(RecurrentAttention):
             past_length = remembered.shape[1]
         key, value = self.keys_and_values(hidden_states, remembered, packing)
         if token_mask is not None and packing is None:
-            # what is no token is zero, as before a text
+            # padding is zero, as all that stands before a text
             key, value = (states * token_mask[:, None, -length:, None] for states in (key, value))
         if past_key_values is not None:
             _, offset = past_key_values.get_mask_sizes(length, self.layer_idx)
@@ -123,7 +142,7 @@ class SpanAttention(RecurrentAttention):
             key, value = past_key_values.update(key, value, self.layer_idx)
         places = None
         if token_mask is not None and has_gaps:
-            # padding moves to the front of a row, and what fills a static cache up stays behind its tokens
+            # padding moves to the front of a row; free places of a static cache stay behind the tokens
             known = token_mask[:, -(past_length + length) :]
             filling = torch.arange(known.shape[1], key.shape[2], device=known.device).expand(known.shape[0], -1)
             moved = torch.cat([behind_padding(known), filling], dim=1)

@@ -1,7 +1,6 @@
 """A stack that runs sublayers in any order."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -10,23 +9,18 @@ from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.sublayer_order import expand, tail_start, windows_behind
+from sublayers.configuration.sublayer_order import expand, reaches, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.dropout import dropout
 from sublayers.modeling.feed_forward import FeedForward
-from sublayers.modeling.local_attention import LocalAttention, Window
+from sublayers.modeling.local_attention import LocalAttention
 from sublayers.modeling.memory import RecurrentSublayer
-from sublayers.modeling.norm import hidden_norm
+from sublayers.modeling.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.plan import Packing, Plan, select_positions
 from sublayers.modeling.relative_attention import RelativeAttention
 from sublayers.modeling.span_attention import SpanAttention
 from sublayers.modeling.sublayer import Sublayer
-
-
-def final_norm(config) -> nn.Module:
-    """Make the norm behind a stack, if the configuration has one."""
-    return hidden_norm(config) if config.final_norm else nn.Identity()
 
 
 def slot(order: str, index: int) -> int:
@@ -39,7 +33,7 @@ def slot(order: str, index: int) -> int:
 
 
 def build_self_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
-    """Make the sublayer `s`, which knows positions by the embeddings or, of models with memory, on its own."""
+    """Make the sublayer `s`, whose kind depends on how the model knows positions."""
     number = slot(order, index)
     if config.position_embedding_type == "relative":
         return RecurrentSublayer(config, RelativeAttention(config, number))
@@ -72,7 +66,7 @@ def build_convolution(config, order: str, index: int, is_causal: bool) -> Sublay
     return Sublayer(config, Convolution(config, slot(order, index), kernel_size, is_causal, order[index] == "d"))
 
 
-# from a letter, its place in an order and what the stack is for to the sublayer
+# how the sublayer of each letter is made
 BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "s": build_self_attention,
     "w": build_local_attention,
@@ -81,19 +75,6 @@ BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "d": build_convolution,
     "l": build_convolution,
 }
-
-
-# what sublayers get beside the states, by their letters
-Inputs = dict[str, dict[str, Any]]
-
-
-def lay_out(given: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """Change the layout of the rotations, where positions are rotary."""
-    name = "position_embeddings"
-    return {
-        letter: {**inputs, name: tuple(change(part) for part in inputs[name])} if inputs.get(name) else {**inputs}
-        for letter, inputs in given.items()
-    }
 
 
 def share_runs(orders: dict[int, list[int]], joints: set[int]) -> list[tuple[int, tuple[int, ...]]]:
@@ -131,16 +112,16 @@ class SublayerStack(nn.ModuleList):
         super().__init__()
         for i, letter in enumerate(order):
             layer: Any = BUILDERS[letter](config, order, i, is_causal)
-            # a mark, since maps are initialised one by one, and quantisers want them plain
+            # the map carries the number: initialisation sees one map at a time, and quantisers replace plain maps only
             layer.mixer.output_map.num_sublayers = len(order)
             if not ALPHABET[letter].is_position_wise:
                 layer.dropout = dropout(config, "attention_output_dropout")
             if not (i or config.first_norm):
                 layer.norm = nn.Identity()
             self.append(layer)
-        self.config, self.order = config, order
+        self.config, self.order, self.is_causal = config, order, is_causal
         self.set_orders(orders)
-        # a cache takes all rows of a batch at once
+        # an update of a cache takes all rows of the batch
         self.joints = {i for i, letter in enumerate(order) if ALPHABET[letter].cache == "self"}
 
     def __getitem__(self, index):
@@ -161,10 +142,11 @@ class SublayerStack(nn.ModuleList):
 
     def set_orders(self, orders: Sequence[str]) -> None:
         """Run in these orders from now on; their sublayers are among those of the stack."""
+        sizes = self.config.sizes._replace(is_causal=self.is_causal)
         self.orders = [*orders]
         self.indices = [self.locate(expand(order), self.order) for order in orders]
         self.last_attention = [tail_start(order) - 1 for order in orders]
-        self.windows_behind = [windows_behind(order) for order in orders]
+        self.reaches = [reaches(order, sizes) for order in orders]
 
     @staticmethod
     def locate(order: str, first: str) -> list[int]:
@@ -175,127 +157,116 @@ class SublayerStack(nn.ModuleList):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        plan: Plan,
-        encoder_hidden_states: torch.Tensor | None = None,
-        cross_inputs: dict[str, Any] | None = None,
-        local_inputs: dict[str, Any] | None = None,
+        batch: Batch,
         order: int | torch.Tensor = 0,
         dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
-        """Run every sublayer in the order with this number, as the plan says, and return what the plan leaves.
+        """Run every sublayer in the order with this number, as the batch's plan says, and return what the plan leaves.
 
-        Cross-attention reads the encoder's states and `cross_inputs`; what else is given is for the other sublayers,
-        where `local_inputs` replace what local attention has otherwise. Those at the places of the order that are
-        `dropped` are left out. The numbers of several orders, (batch,) or (sources,), are one for each row, or for the
-        rows that share a source; there, nothing leaves early.
+        Those at the places of the order that are `dropped` are left out. The numbers of several orders, (batch,) or
+        (sources,), are one for each row, or for the rows that share a source; there, nothing leaves early. `kwargs` are
+        for attention kernels.
         """
-        sources: dict[bool, Any] = {True: (encoder_hidden_states,), False: ()}
-        given: Inputs = dict.fromkeys(BUILDERS, kwargs)
-        given |= {"c": cross_inputs or {}, "w": kwargs | (local_inputs or {})}
+        numbers = self.numbers(order)
+        leaving = self.lay_out(batch, numbers)
+        steps = self.steps(batch.plan, order, numbers, dropped)
+        return self.run(hidden_states, batch.plan, self.prepare(batch, **kwargs), leaving, steps)
 
-        def run(given: Inputs, place: int, states: torch.Tensor, packing: Packing | None, asked=None) -> torch.Tensor:
-            layer: Any = self[place]
-            inputs = given[self.order[place]]
-            # by position, so that every kind of checkpointing finds the encoder's gradient
-            return layer(states, *sources[layer.mixer.reads_source], read_positions=asked, packing=packing, **inputs)
+    def lay_out(self, batch: Batch, numbers: Sequence[int]) -> dict[int, torch.Tensor]:
+        """Say which positions alone stay behind which places of the order, and pack the batch where this needs it."""
+        plan = batch.plan
+        if len(numbers) > 1:
+            if not plan.is_whole:
+                plan.pack()
+            return {}
+        near = self.reaches[numbers[0]]
+        # only the masks of sdpa can be narrowed, and a cache wants the keys of all tokens
+        narrows = self.config._attn_implementation == "sdpa" and batch.past_key_values is None
+        if narrows and len(near) > 1 and plan.reads_one and batch.hides_only_padding:
+            plan.pack()
+            return plan.near(near, batch.attention_mask)
+        return {} if plan.leaving is None else {self.last_attention[numbers[0]]: plan.leaving}
 
-        if isinstance(order, torch.Tensor):
-            numbers = self.numbers(order)
-            if len(numbers) > 1:
-                return self.run_several(hidden_states, plan, order, (*numbers,), dropped, run, given)
-            order = numbers[0]
-        window = given["w"].get("attention_mask")
-        is_local = isinstance(window, Window) and len(self.windows_behind[order]) > 1
-        if is_local and plan.reads_one and kwargs.get("past_key_values") is None:
-            return self.run_narrowing(hidden_states, plan, order, dropped, run, given)
-        hidden_states, kept = plan.enter(hidden_states), plan.leaving
-        # flash and flex attention cannot be asked for single queries: there the last attention runs in full
-        by_query = self.config._attn_implementation in ("eager", "sdpa")
-        last_attention = self.last_attention[order]
-        if kept is not None and last_attention < 0:
-            hidden_states = select_positions(hidden_states, kept)
-        for i, place in enumerate(self.indices[order]):
-            leaving = kept if i == last_attention else None
-            if i in dropped:
-                hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
-                continue
-            hidden_states = run(given, place, hidden_states, plan.packing, leaving if by_query else None)
-            if leaving is not None and not by_query:
-                hidden_states = select_positions(hidden_states, leaving)
+    def prepare(self, batch: Batch, **kwargs) -> dict[str, Inputs]:
+        """Let the first mixer of each kind prepare the inputs of all, by their letters."""
+        return {letter: self.first(letter).prepare(batch, **kwargs) for letter in dict.fromkeys(self.order)}
+
+    def first(self, letter: str) -> Mixer:
+        """Return the first mixer of a kind."""
+        layer: Any = self[self.order.index(letter)]
+        return layer.mixer
+
+    def run(
+        self,
+        hidden_states: torch.Tensor,
+        plan: Plan,
+        inputs: dict[str, Inputs],
+        leaving: dict[int, torch.Tensor],
+        steps: Iterable[tuple[int | None, torch.Tensor | None]],
+    ) -> torch.Tensor:
+        """Run what was laid out and prepared, see `forward`: (batch, length, hidden) -> what the plan leaves."""
+        hidden_states, packing = plan.enter(hidden_states), plan.packing
+        for i, (place, tokens) in enumerate([(None, None), *steps], start=-1):
+            kept = leaving.get(i)
+            if place is not None:
+                hidden_states = self.run_one(place, hidden_states, inputs, packing, kept, tokens)
+            elif kept is not None:
+                hidden_states = select_positions(hidden_states, kept)
+            # behind the last of these places nothing sees other positions
+            if kept is not None and packing is not None and i < max(leaving):
+                packing, places = packing.only(kept)
+                inputs = {
+                    letter: self.first(letter).narrow(given, kept, packing, places) for letter, given in inputs.items()
+                }
         return plan.leave(hidden_states)
 
-    def run_narrowing(
+    def run_one(
         self,
-        hidden_states: torch.Tensor,
-        plan: Plan,
-        order: int,
-        dropped: Container[int],
-        run: Callable[..., torch.Tensor],
-        given: Inputs,
+        place: int,
+        states: torch.Tensor,
+        inputs: dict[str, Inputs],
+        packing: Packing | None,
+        kept: torch.Tensor | None = None,
+        tokens: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run an order that ends with local attentions for one token of each row: (batch, length, hidden) -> one each.
+        """Run a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden).
 
-        They see no further than their windows, so that each needs fewer tokens around it than the one before.
+        `tokens` are those that it changes, as a mask (batch, length) or the numbers of packed tokens; None: all.
         """
-        batch, length = hidden_states.shape[:2]
-        packing = plan.packing or Packing(batch, length, None)
-        hidden_states = packing.pack(hidden_states)
-        if plan.packing is None:
-            given = lay_out(given, packing.pack)
-        window, behind, read = given["w"]["attention_mask"], self.windows_behind[order], plan.read
-        for i, place in enumerate([None, *self.indices[order]], start=-1):
-            leaving = None
-            if i in behind:
-                leaving = packing.locate(window.rows(read, behind[i])[:, 0, 0].expand(batch, -1))
-            if place is None or i in dropped:
-                hidden_states = hidden_states if leaving is None else select_positions(hidden_states, leaving)
-            else:
-                hidden_states = run(given, place, hidden_states, packing, leaving)
-            if leaving is not None:
-                packing, window = window.narrow(packing, leaving)
-                given = lay_out(given, partial(select_positions, positions=leaving))
-                given["w"]["attention_mask"] = window
-        return hidden_states[0][:, None]
+        layer: Any = self[place]
+        given = inputs[self.order[place]]
 
-    def run_several(
-        self,
-        hidden_states: torch.Tensor,
-        plan: Plan,
-        order: torch.Tensor,
-        everyone: tuple[int, ...],
-        dropped: Container[int],
-        run: Callable[..., torch.Tensor],
-        given: Inputs,
-    ) -> torch.Tensor:
-        """Run for each row (batch, length, hidden) the sublayers of its order, (batch,) or (sources,)."""
-        batch, length = hidden_states.shape[:2]
-        order = order.repeat_interleave(batch // order.shape[0])[:, None].expand(-1, length)
-        packing = None
-        if not plan.is_whole:
-            packing = plan.packing or Packing(batch, length, None)
-            hidden_states, order = packing.pack(hidden_states), packing.pack(order)
-            if plan.packing is None:
-                given = lay_out(given, packing.pack)
-        runs, chosen = self.runs(everyone, dropped), {}
-        for _, numbers in runs:
-            tokens = (order[..., None] == order.new_tensor(numbers)).any(-1)
-            chosen[numbers] = tokens if packing is None else tokens[0].nonzero()[:, 0]
-        for place, numbers in runs:
-            tokens = chosen[numbers]
-            if numbers == everyone:
-                # among them self-attention, which needs positions
-                hidden_states = run(given, place, hidden_states, packing)
-            elif packing is None:
-                hidden_states = torch.where(tokens[..., None], run(given, place, hidden_states, None), hidden_states)
-            else:
-                # the other tokens are as good as padding
-                states = run(given, place, hidden_states[:, tokens], packing.part(tokens))
-                hidden_states = hidden_states.index_copy(1, tokens, states)
-        return plan.leave(hidden_states) if packing is None else packing.pad(hidden_states)
+        def run(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+            return layer(states, *given.sources, read_positions=kept, packing=packing, **given.named)
 
-    def numbers(self, order: torch.Tensor) -> list[int]:
+        if tokens is None:
+            return run(states, packing)
+        if packing is None:
+            return torch.where(tokens[..., None], run(states, None), states)
+        # the sublayer takes the other tokens for padding
+        return states.index_copy(1, tokens, run(states[:, tokens], packing.part(tokens)))
+
+    def steps(
+        self, plan: Plan, order: int | torch.Tensor, numbers: Sequence[int], dropped: Container[int] = ()
+    ) -> list[tuple[int | None, torch.Tensor | None]]:
+        """Say which sublayers run, one after the other, and for which tokens; None: for all, or no sublayer."""
+        if len(numbers) == 1:
+            return [(None if i in dropped else place, None) for i, place in enumerate(self.indices[numbers[0]])]
+        rows: Any = order
+        rows = rows.repeat_interleave(plan.batch // rows.shape[0])[:, None].expand(-1, plan.length)
+        rows = plan.enter(rows)
+        runs, chosen = self.runs(numbers, dropped), {}
+        # self-attention, which needs all positions, runs for all of the orders
+        for some in {some for _, some in runs if len(some) < len(numbers)}:
+            tokens = (rows[..., None] == rows.new_tensor(some)).any(-1)
+            chosen[some] = tokens if plan.packing is None else tokens[0].nonzero()[:, 0]
+        return [(place, chosen.get(some)) for place, some in runs]
+
+    def numbers(self, order: int | torch.Tensor) -> list[int]:
         """Find the orders that rows (batch,) have; a graph that is traced cannot depend on them, and gets all."""
+        if isinstance(order, int):
+            return [order]
         return [*range(len(self.indices))] if is_tracing(order) else order.unique().tolist()
 
     def runs(self, numbers: Iterable[int], dropped: Container[int] = ()) -> list[tuple[int, tuple[int, ...]]]:

@@ -23,8 +23,9 @@ from sublayers import (
     SandwichLMConfig,
     SandwichLMForSequenceClassification,
 )
+from sublayers.configuration.alphabet import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes
-from sublayers.configuration.sublayer_order import windows_behind
+from sublayers.configuration.sublayer_order import reaches
 from sublayers.modeling.local_attention import Window
 from sublayers.training.convert.llama import from_llama
 from sublayers.training.convert.modern_bert import from_modern_bert
@@ -198,7 +199,7 @@ def test_rows_in_different_orders_keep_their_windows():
 
 
 @pytest.mark.parametrize(
-    ("order", "behind"),
+    ("order", "windows"),
     [
         ("(sf)3", {4: 0}),
         ("fswfwff", {1: 2, 2: 1, 4: 0}),
@@ -208,8 +209,11 @@ def test_rows_in_different_orders_keep_their_windows():
         ("wdwcf", {1: 1, 2: 0}),
     ],
 )
-def test_windows_behind(order, behind):
-    assert windows_behind(order) == behind
+def test_tokens_matter_as_far_as_the_windows_behind_reach(order, windows):
+    sizes = Sizes(8, attention_window=5)
+    assert reaches(order, sizes) == {place: (2 * number, 2 * number) for place, number in windows.items()}
+    before = {place: (4 * number, 0) for place, number in windows.items()}
+    assert reaches(order, sizes._replace(is_causal=True)) == before
 
 
 @pytest.mark.parametrize("size", [1, 5, 64])

@@ -20,7 +20,7 @@ from sublayers import (
     SandwichSeq2SeqModel,
 )
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.rotary import rotary_positions, rotate
+from sublayers.modeling.rotary import RotaryEmbedding, rotate
 from sublayers.modeling.stack import SublayerStack
 
 LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 16}
@@ -144,7 +144,7 @@ def rotary(config_class=SandwichLMConfig, **options):
 def test_turns_pairs_of_channels_as_complex_numbers_are():
     config = rotary(head_dim=12, rope_parameters={"rope_theta": 100.0, "partial_rotary_factor": 2 / 3})
     places, states = torch.tensor([[0, 3, 50, 7], [1, 2, 3, 4]]), torch.randn(2, 4, 5, 12, dtype=torch.double)
-    found = rotate(states, *rotary_positions(config)(states, places))
+    found = rotate(states, *RotaryEmbedding(config)(states, places))
     first, second, rest = states.split(4, dim=-1)
     angles = places[..., None] / 100.0 ** (torch.arange(4, dtype=torch.double) / 4)
     turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)[:, :, None]

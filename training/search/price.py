@@ -15,10 +15,10 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.modeling.body import shared_positions
 from sublayers.modeling.linear import run_in_onednn
-from sublayers.modeling.local_attention import local_mask
+from sublayers.modeling.mixer import Batch, Source
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.rotary import rotary_positions
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.metrics.timing import Call, time_in_turn
 from sublayers.training.search.settings import READS, Cost
@@ -142,38 +142,36 @@ def milliseconds(
     stack.set_orders(expanded)
     run_in_onednn(stack)
     text = torch.randn(rows, length, config.hidden_size)
-    rotary = rotary_positions(config)
+    positions = shared_positions(config)
 
-    def inputs(states: torch.Tensor, cache: Cache | None = None) -> dict[str, Any]:
+    def batch(states: torch.Tensor, plan: Plan, cache: Cache | None = None) -> Batch:
         start = 0 if cache is None else cache.get_seq_length()
-        positions = torch.arange(start, start + states.shape[1])[None]
-        mask = local_mask(config, is_causal, states, None, cache) if "w" in pool else None
-        return {
-            "position_embeddings": None if rotary is None else rotary(states, positions),
-            "local_inputs": {"attention_mask": mask},
-            "past_key_values": cache,
-        }
+        numbers = torch.arange(start, start + states.shape[1])[None]
+        return Batch(states, plan, numbers=numbers, past_key_values=cache, positions=positions, source=Source(text))
 
     def decode(order: int, cache: Cache) -> None:
         # whose place is another one in each step
-        stack(token, Plan(token), order=order, **inputs(token, cache))
+        stack(token, batch(token, Plan(token), cache), order=order)
 
-    # what all sublayers share is no part of their time
-    once, token = inputs(text), text[:, -1:]
+    token = text[:, -1:]
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
     if "next" in reads:
         # by it the cache knows what each slot keeps
         config.sublayer_order = pool
     for read in reads:
-        positions = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
-        plan = Plan(text, read=None if read == "all" else positions)
+        places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
         calls: dict[Any, Call] = {}
         for number, order in enumerate(orders):
-            calls[order] = partial(stack, text, plan, text, order=number, **once)
+            plan = Plan(text, read=None if read == "all" else places)
             if read == "next":
                 cache = DynamicCache(config=config)
-                stack(text, plan, order=number, **inputs(text, cache))
+                stack(text, batch(text, plan, cache), order=number)
                 calls[order] = partial(decode, number, cache)
+                continue
+            # what all sublayers share is not counted
+            whole = batch(text, plan)
+            leaving, inputs = stack.lay_out(whole, [number]), stack.prepare(whole)
+            calls[order] = partial(stack.run, text, plan, inputs, leaving, stack.steps(plan, number, [number]))
         times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
             found[order][read] = median(times[order])

@@ -3,7 +3,7 @@
 Mandava, Migacz and Florea (2021), "Pay Attention when Required", section 2.2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ from torch.utils.data import Subset
 from transformers import PreTrainedModel, TrainerCallback
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.modeling.plan import Plan, select_positions
+from sublayers.modeling.mixer import Batch
+from sublayers.modeling.plan import select_positions
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.search.settings import Settings
 from sublayers.training.trainers.pair_trainer import PairTrainer
@@ -25,7 +26,7 @@ from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 RECORDED = 100
 
 
-class Mixture(nn.ModuleList):
+class Mixture(SublayerStack):
     """A stack of an order (letters)n that runs as n layers, each the weighted sum of its sublayers and of its input.
 
     It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers.
@@ -36,28 +37,27 @@ class Mixture(nn.ModuleList):
     """
 
     def __init__(self, stack: SublayerStack, letters: str):
-        super().__init__(stack)
-        self.letters = letters
+        nn.ModuleList.__init__(self, stack)
+        self.order, self.letters = stack.order, letters
         # (layers, letters + 1), the last of the identity
         self.weights: torch.Tensor = torch.full((len(stack) // len(letters), len(letters) + 1), 1 / (len(letters) + 1))
 
     def forward(
         self,
         hidden_states: torch.Tensor,
-        plan: Plan,
-        encoder_hidden_states: torch.Tensor | None = None,
-        cross_inputs: dict[str, Any] | None = None,
+        batch: Batch,
+        order: int | torch.Tensor = 0,
+        dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
         """Run every sublayer at all positions: (batch, length, hidden) -> (batch, length or kept, hidden)."""
+        plan, inputs = batch.plan, self.prepare(batch, **kwargs)
         hidden_states = plan.enter(hidden_states)
         for number, weights in enumerate(self.weights):
             mixed = weights[-1] * hidden_states
             for i, weight in enumerate(weights[:-1]):
-                layer: Any = self[number * len(self.letters) + i]
-                sources = (encoder_hidden_states,) if layer.mixer.reads_source else ()
-                inputs = cross_inputs or {} if layer.mixer.reads_source else kwargs
-                mixed = torch.addcmul(mixed, layer(hidden_states, *sources, packing=plan.packing, **inputs), weight)
+                states = self.run_one(number * len(self.letters) + i, hidden_states, inputs, plan.packing)
+                mixed = torch.addcmul(mixed, states, weight)
             hidden_states = mixed
         if plan.leaving is not None:
             hidden_states = select_positions(hidden_states, plan.leaving)

@@ -1,5 +1,7 @@
 """What a conversion gets wrong about masks is found when it is verified."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -14,7 +16,8 @@ from transformers import (
     StableLmConfig,
 )
 
-from sublayers.modeling import body, modeling_reordered_bert
+from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.local_attention import LocalAttention
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.commands.convert import main
 from sublayers.training.convert import decoders, sources
@@ -72,26 +75,23 @@ def without_gaps(mask):
 
 
 MASKS = {
-    "BertModel": (modeling_reordered_bert, "create_bidirectional_mask", 2),
-    "ModernBertModel": (body, "local_mask", 3),
-    "GPT2LMHeadModel": (body, "create_causal_mask", 2),
-    "LlamaForSequenceClassification": (body, "create_causal_mask", 2),
-    "MistralForCausalLM": (body, "local_mask", 3),
+    "BertModel": SelfAttention,
+    "ModernBertModel": LocalAttention,
+    "GPT2LMHeadModel": SelfAttention,
+    "LlamaForSequenceClassification": SelfAttention,
+    "MistralForCausalLM": LocalAttention,
 }
 
 
 @pytest.mark.parametrize("hide", [without_gaps, torch.ones_like], ids=["gaps", "all"])
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask_that_shows_padding_is_found(name, hide, verify, monkeypatch):
-    module, function, place = MASKS[name]
-    right = getattr(module, function)
+    right = MASKS[name].make_mask
 
-    def wrong(*arguments):
-        arguments = [*arguments]
-        arguments[place] = hide(arguments[place])
-        return right(*arguments)
+    def wrong(mixer, batch):
+        return right(mixer, replace(batch, attention_mask=hide(batch.attention_mask)))
 
-    monkeypatch.setattr(module, function, wrong)
+    monkeypatch.setattr(MASKS[name], "make_mask", wrong)
     with pytest.raises(ValueError, match=WRONG):
         verify(name)
 

@@ -1,0 +1,104 @@
+"""What the stack and its mixers tell each other: a mixer prepares its inputs once for each batch."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.utils.import_utils import is_tracing
+
+from sublayers.modeling.plan import Packing, Plan
+
+
+@dataclass
+class Source:
+    """What cross-attention reads.
+
+    Attributes:
+        states: of the encoder, (sources, source length, hidden).
+        attention_mask: hides the padding of the source, (sources, source length).
+        past_key_values: the cache of both attentions.
+    """
+
+    states: torch.Tensor
+    attention_mask: torch.Tensor | None = None
+    past_key_values: EncoderDecoderCache | None = None
+
+
+@dataclass
+class Batch:
+    """What a body knows of a batch. Each kind of mixer prepares its inputs from it.
+
+    Attributes:
+        states: the embedded tokens, (batch, length, hidden), whose shape, dtype and device masks are made for.
+        plan: which positions are computed.
+        attention_mask: hides padding, (batch, past and present length). Masks that transformers makes ahead come as
+            they are, or in a dict by its names of layer types.
+        numbers: of the tokens in their texts, (batch or 1, length), by which tables of positions are looked up.
+        position_ids: what the caller of a causal model without a past gave, (batch or 1, length). Where they restart
+            within a row, another text begins.
+        past_key_values: the cache of the stack's own sequence.
+        positions: the module of positions that all attentions of the stack share.
+        memory: what is remembered of earlier segments.
+        source: of cross-attention.
+    """
+
+    states: torch.Tensor
+    plan: Plan
+    attention_mask: Any = None
+    numbers: Any = None
+    position_ids: torch.Tensor | None = None
+    past_key_values: Cache | None = None
+    positions: Any = None
+    memory: Any = None
+    source: Source | None = None
+
+    @property
+    def past(self) -> Cache | None:
+        """The cache, as transformers wants it to make a mask: it looks for several texts only without one."""
+        return self.past_key_values if self.position_ids is None else None
+
+    @property
+    def hides_only_padding(self) -> bool:
+        """Whether the mask is that of padding alone: no past, one text in each row, and no fixed shapes."""
+        mask, cache = self.attention_mask, self.past_key_values
+        if is_tracing(self.states) or (cache is not None and (cache.is_compileable or cache.get_seq_length())):
+            return False
+        if mask is None:
+            return self.position_ids is None
+        return isinstance(mask, torch.Tensor) and mask.ndim == 2
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a mixer gets beside the states.
+
+    Attributes:
+        named: passed by name.
+        sources: passed by position, so that every kind of gradient checkpointing finds their gradients.
+    """
+
+    named: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[torch.Tensor, ...] = ()
+
+
+class Mixer(nn.Module):
+    """The inner module of a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden), and weights or None.
+
+    `forward` takes the states, the sources of its inputs, `read_positions` and `packing` (see `Sublayer`), and its
+    named inputs. `output_map` is the linear map whose result joins the residual stream.
+    """
+
+    output_map: Any
+
+    def prepare(self, batch: Batch, **kwargs) -> Inputs:
+        """Make the inputs that all mixers of this kind share; `kwargs` are meant for attention kernels."""
+        return Inputs()
+
+    def narrow(self, inputs: Inputs, kept: torch.Tensor, packing: Packing, places: torch.Tensor) -> Inputs:
+        """Keep the inputs of the tokens `kept` (1, kept in all) of a packed batch.
+
+        Their packing is the new one, and `places` (batch, new length) says where in its old row each token stood.
+        """
+        return inputs
