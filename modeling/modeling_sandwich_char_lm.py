@@ -14,7 +14,6 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.modeling.losses import IGNORED
 from sublayers.modeling.modeling_recurrent_lm import (
-    ModelOutputWithMemory,
     RecurrentLMForCausalLM,
     RecurrentLMModel,
     RecurrentLMPreTrainedModel,
@@ -54,18 +53,13 @@ class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
 
     def __init__(self, config: SandwichCharLMConfig):
         super().__init__(config, nn.Embedding(config.vocab_size, config.hidden_size))
+        self.register_forward_pre_hook(SandwichCharLMModel.clamp_spans)
         self.post_init()
 
-    def forward(self, *args, **kwargs) -> ModelOutputWithMemory:
-        """Run the stack, see `RecurrentLMModel`."""
-        if self.training:
-            self.clamp_spans()
-        return super().forward(*args, **kwargs)
-
     @torch.no_grad()
-    def clamp_spans(self) -> None:
-        """Bring the shares that the last step of an optimiser moved out of 0 to 1 back."""
-        for attention in self.span_attentions():
+    def clamp_spans(self, args: tuple = ()) -> None:
+        """Clamp the shares to the range from 0 to 1, which an optimiser's step may have left."""
+        for attention in self.span_attentions() if self.training else ():
             if attention.span is not None and attention.span.requires_grad:
                 attention.span.clamp_(0, 1)
 

@@ -22,6 +22,7 @@ from sublayers import (
 from sublayers.configuration.sublayer_cost import parameters
 from sublayers.modeling import convolution
 from sublayers.modeling.convolution import Convolution, find_tokens
+from sublayers.modeling.mixer import Batch
 from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.stack import SublayerStack
 
@@ -283,12 +284,11 @@ def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(ord
     mask = torch.ones(3, 6, dtype=torch.long)
     if packed:
         mask[0, 1:3] = mask[2, 3:] = 0
-    seen = mask.bool()[:, None, None].expand(-1, 1, 6, -1)
-    full = stack(states, Plan(states, mask), attention_mask=seen)
+    full = stack(states, Batch(states, Plan(states, mask), mask))
     rows = []
     stack[-1].mixer.register_forward_hook(lambda _, args, out: rows.append(out[0][..., 0].numel()))
     torch.testing.assert_close(
-        stack(states, Plan(states, mask, read), attention_mask=seen),
+        stack(states, Batch(states, Plan(states, mask, read), mask)),
         full.gather(1, read[..., None].expand(-1, -1, 16)),
     )
     assert rows == [6]
@@ -303,9 +303,9 @@ def test_several_orders_run_the_same_convolutions():
         layer.mixer = stack[place].mixer
         layer.norm = stack[place].norm
     states = torch.randn(2, 6, 16)
-    plan = Plan(states)
-    torch.testing.assert_close(stack(states, plan, order=1), alone(states, plan))
-    assert not torch.allclose(stack(states, plan, order=0), alone(states, plan))
+    batch = Batch(states, Plan(states))
+    torch.testing.assert_close(stack(states, batch, order=1), alone(states, batch))
+    assert not torch.allclose(stack(states, batch, order=0), alone(states, batch))
 
 
 def test_padding_inside_a_packing_counts_as_zeros():
@@ -313,9 +313,9 @@ def test_padding_inside_a_packing_counts_as_zeros():
     mixer = Convolution(config, 0, 3, is_causal=True, is_dynamic=True)
     states = torch.randn(1, 4, 16)
     packing = Packing(1, 4, torch.arange(4))
-    tokens_seen = torch.tensor([[0, 0, 1, 1]])
+    tokens_seen = torch.tensor([[False, False, True, True]])
     expected = mixer(states[:, 2:])[0]
-    torch.testing.assert_close(mixer(states, attention_mask=tokens_seen, packing=packing)[0][:, 2:], expected)
+    torch.testing.assert_close(mixer(states, tokens=tokens_seen, packing=packing)[0][:, 2:], expected)
 
 
 def test_finds_tokens_behind_a_past_in_the_mask_of_any_backend():
