@@ -4,7 +4,6 @@ import difflib
 import math
 from dataclasses import field, fields
 from functools import wraps
-from importlib import import_module
 from inspect import formatannotation
 from os import PathLike
 from pathlib import Path
@@ -146,16 +145,16 @@ class SublayersConfig(PreTrainedConfig):
             if close := difflib.get_close_matches(name, names, n=1, cutoff=0.9):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}; did you mean {close[0]!r}?")
         super().__post_init__(**kwargs)
-        # nobody can ask an Auto class for a model before there is a configuration, and only now they need to be loaded
-        _ = self.package
+        # an Auto class needs the models as soon as there is a configuration
+        self.package()
 
-    @property
-    def package(self) -> Any:
-        """What the package does for a model's folder, in a module that also registers all models with the Auto classes.
+    @staticmethod
+    def package() -> Any:
+        """Register all models, and return the module that writes their folders.
 
-        None in the copy of this code that a folder brings along.
+        The package puts its own function here. None in the copy of this code that a folder brings along.
         """
-        return import_module("sublayers.hub.self_contained") if __name__.startswith("sublayers.") else None
+        return None
 
     def __setattr__(self, name, value):
         if name in self.order_fields:
@@ -300,8 +299,8 @@ class SublayersConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save; the code that a configuration's `auto_map` names is saved, too."""
         super().save_pretrained(save_directory)
-        if self.auto_map and self.package:
-            self.package.write_code(self, save_directory)
+        if self.auto_map and (package := self.package()):
+            package.write_code(self, save_directory)
         if push_to_hub:
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 

@@ -73,7 +73,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
         is one, the tokenizer. A model that was once saved like this, loaded from such a folder, or registered for an
         Auto class is always saved like this.
         """
-        package = self.config.package
+        package = self.config.package()
         publishing = {name: kwargs.pop(name) for name in PUBLISHING & kwargs.keys()} if push_to_hub else {}
         if package and self_contained:
             self.config.auto_map = package.auto_map(self.config)
@@ -86,7 +86,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def push_to_hub(self, repo_id, **kwargs):  # type: ignore[override]
         """Upload the model's self-contained folder as one commit; arguments are those of transformers."""
-        package = self.config.package
+        package = self.config.package()
         return package.push(self, repo_id, **kwargs) if package else super().push_to_hub(repo_id, **kwargs)
 
     def _init_weights(self, module):

@@ -1,6 +1,7 @@
 """Transformers with reordered sublayers, as Hugging Face Transformers models."""
 
 from importlib import import_module
+from types import ModuleType
 
 import lazy_loader
 import wrapt
@@ -10,6 +11,13 @@ from sublayers.families import NAMES
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=NAMES)
 
+
+def hand_over_hub(module: ModuleType) -> None:
+    """Let configurations find the module that writes folders, which they import when they are made."""
+    module.SublayersConfig.package = staticmethod(lambda: import_module("sublayers.hub.self_contained"))
+
+
+wrapt.register_post_import_hook(hand_over_hub, "sublayers.configuration.configuration_sublayers")
 # AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who
 # wants neither, such as `sublayers order`, need not wait for torch
 wrapt.register_post_import_hook(

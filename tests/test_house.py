@@ -26,16 +26,19 @@ SOURCES = {folder: sorted(path for path in (ROOT / folder).rglob("*.py")) for fo
 
 
 def own_imports(path: Path, top: bool = False) -> list[str]:
-    """The modules of ours that a module imports, anywhere or at its top."""
+    """The modules of ours that a module imports, anywhere or at its top, and those that it imports by a string."""
     tree = ast.parse(path.read_text())
     modules = []
-    for node in tree.body if top else ast.walk(tree):
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in [*tree.body, *calls] if top else ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             # a name is a module or stands in one
             modules += [name if is_module(name) else node.module or "" for name in names]
         elif isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            modules += [name.value for name in node.args if isinstance(name, ast.Constant)]
     return [module for module in modules if module.split(".")[0] == "sublayers"]
 
 
