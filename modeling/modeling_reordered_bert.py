@@ -4,6 +4,7 @@ Devlin et al. (2019), "BERT: Pre-training of Deep Bidirectional Transformers for
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
+    ModelOutput,
     MultipleChoiceModelOutput,
     NextSentencePredictorOutput,
     QuestionAnsweringModelOutput,
@@ -310,45 +312,6 @@ class NextSentenceHead(nn.Module):
         return scores if scores.shape[-1] == 2 else nn.functional.pad(scores, (0, 1))
 
 
-class ReorderedBertForNextSentencePrediction(ReorderedBertPreTrainedModel):
-    """Whether the second segment follows the first: (batch, length) -> (batch, 2)."""
-
-    def __init__(self, config: ReorderedBertConfig):
-        super().__init__(config)
-        self.model = ReorderedBertModel(config)
-        self.seq_relationship = NextSentenceHead(config)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs,
-    ) -> NextSentencePredictorOutput:
-        """Score class 0, the second segment follows, and class 1, it does not; labels (batch) are these classes."""
-        outputs = self.model.forward_first_token(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        logits = self.seq_relationship(outputs.pooler_output)
-        return NextSentencePredictorOutput(
-            loss=None if labels is None else mean_cross_entropy(logits, labels.view(-1), num_items_in_batch),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-
 def find_labelled(
     labels: torch.Tensor | None, tokens: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -395,16 +358,22 @@ def divide_scores(
     return placed, None
 
 
-class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
-    """Labels of a text or a pair of texts: (batch, length) -> (batch, labels)."""
+class Head(ReorderedBertPreTrainedModel):
+    """What heads with one kind of score share; each says what it reads, how it scores that, and what the loss is."""
 
-    def __init__(self, config: ReorderedBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.model = ReorderedBertModel(config)
-        self.dropout = dropout(config, "classifier_dropout")
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
-        self.post_init()
+    output_class: type[ModelOutput]
+
+    def read(self, **inputs) -> tuple[torch.Tensor, Any]:
+        """Run the body; return the states that are scored, and its outputs."""
+        raise NotImplementedError
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Score states: (..., hidden) -> (..., classes)."""
+        raise NotImplementedError
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+        """Mean cross-entropy of class ids (...), or -100 for what does not count, under logits (..., classes)."""
+        return mean_cross_entropy(logits.flatten(0, -2), labels.flatten(), num_items_in_batch)
 
     @can_return_tuple
     def forward(
@@ -417,9 +386,9 @@ class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
-    ) -> SequenceClassifierOutput:
-        """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
-        outputs = self.model.forward_first_token(
+    ) -> ModelOutput:
+        """Score what the head reads, and compute its loss where there are labels."""
+        states, outputs = self.read(
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -427,114 +396,146 @@ class ReorderedBertForSequenceClassification(ReorderedBertPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.classifier(self.dropout(outputs.pooler_output))
-        return SequenceClassifierOutput(
-            loss=None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch),
+        logits = self.score(states)
+        return self.output_class(
+            loss=None if labels is None else self.loss(logits, labels, num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
 
 
-class ReorderedBertForMultipleChoice(ReorderedBertPreTrainedModel):
-    """Which of several texts is right: (batch, choices, length) -> (batch, choices)."""
+class FirstTokenHead(Head):
+    """A head that reads the pooled first token of each text, the only one that the tail of the order runs for."""
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.model = ReorderedBertModel(config)
+
+    def read(self, **inputs) -> tuple[torch.Tensor, Any]:
+        """Run the body; return the pooled states (batch, hidden), and its outputs."""
+        outputs = self.model.forward_first_token(**inputs)
+        return outputs.pooler_output, outputs
+
+
+class EveryTokenHead(Head):
+    """A head that reads every token."""
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
+        self.model = ReorderedBertModel(config, add_pooling_layer=False)
+
+    def read(self, **inputs) -> tuple[torch.Tensor, Any]:
+        """Run the body; return all states (batch, length, hidden), and its outputs."""
+        return run_and_read(self, 0, **inputs)
+
+
+class ReorderedBertForNextSentencePrediction(FirstTokenHead):
+    """Whether the second segment follows the first: (batch, length) -> (batch, 2).
+
+    Class 0 says that it follows, class 1 that it does not; labels (batch) are these classes.
+    """
+
+    output_class = NextSentencePredictorOutput
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
+        self.seq_relationship = NextSentenceHead(config)
+        self.post_init()
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Score both classes: (batch, hidden) -> (batch, 2)."""
+        return self.seq_relationship(states)
+
+
+class ReorderedBertForSequenceClassification(FirstTokenHead):
+    """Labels of a text or a pair of texts: (batch, length) -> (batch, labels).
+
+    What is given as labels are class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`.
+    """
+
+    output_class = SequenceClassifierOutput
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.dropout = dropout(config, "classifier_dropout")
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
+        self.post_init()
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Score each label: (batch, hidden) -> (batch, labels)."""
+        return self.classifier(self.dropout(states))
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+        """See `classification_loss`."""
+        return classification_loss(logits, labels, self.config, num_items_in_batch)
+
+
+class ReorderedBertForMultipleChoice(FirstTokenHead):
+    """Which of several texts is right: (batch, choices, length) -> (batch, choices)."""
+
+    output_class = MultipleChoiceModelOutput
+
+    def __init__(self, config: ReorderedBertConfig):
+        super().__init__(config)
         self.dropout = dropout(config, "classifier_dropout")
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs,
-    ) -> MultipleChoiceModelOutput:
-        """Score each choice; all inputs have a dimension for the choices, labels (batch) are their numbers."""
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        shape = next((tensor.shape[:3] for tensor in inputs.values() if tensor is not None), (1, 1, 1))
-        for name, tensor in inputs.items():
+    def read(self, **inputs) -> tuple[torch.Tensor, Any]:
+        """Run the body on all texts; return their pooled states (batch, choices, hidden), and its outputs."""
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+        texts = {name: inputs[name] for name in names if inputs[name] is not None}
+        shape = next((tensor.shape[:3] for tensor in texts.values()), (1, 1, 1))
+        for name, tensor in texts.items():
             check_shape(name, tensor, *shape)
-        flat = {name: None if tensor is None else tensor.flatten(0, 1) for name, tensor in inputs.items()}
-        outputs = self.model.forward_first_token(**flat, **kwargs)
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, shape[1])
-        return MultipleChoiceModelOutput(
-            loss=None if labels is None else mean_cross_entropy(logits, labels.view(-1), num_items_in_batch),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        flat = {name: tensor.flatten(0, 1) for name, tensor in texts.items()}
+        pooled, outputs = super().read(**inputs | flat)
+        return pooled.unflatten(0, (-1, shape[1])), outputs
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Score each choice: (batch, choices, hidden) -> (batch, choices)."""
+        return self.classifier(self.dropout(states))[..., 0]
 
 
-class ReorderedBertForTokenClassification(ReorderedBertPreTrainedModel):
-    """A label for each token: (batch, length) -> (batch, length, labels)."""
+class ReorderedBertForTokenClassification(EveryTokenHead):
+    """A label for each token: (batch, length) -> (batch, length, labels).
+
+    What is given as labels (batch, length) are class ids, or -100 for tokens that do not count.
+    """
+
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.model = ReorderedBertModel(config, add_pooling_layer=False)
         self.dropout = dropout(config, "classifier_dropout")
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs,
-    ) -> TokenClassifierOutput:
-        """Classify every token; labels (batch, length) are class ids, or -100 for tokens that do not count."""
-        hidden_states, outputs = run_and_read(
-            self,
-            0,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        logits = self.classifier(self.dropout(hidden_states))
-        loss = None
-        if labels is not None:
-            loss = mean_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Score each label: (batch, length, hidden) -> (batch, length, labels)."""
+        return self.classifier(self.dropout(states))
 
 
-class ReorderedBertForQuestionAnswering(ReorderedBertPreTrainedModel):
+class ReorderedBertForQuestionAnswering(EveryTokenHead):
     """Where an answer starts and ends in a text: (batch, length) -> twice (batch, length)."""
+
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
-        self.model = ReorderedBertModel(config, add_pooling_layer=False)
         self.dropout = dropout(config, "qa_dropout")
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Score each token as the first and as the last one: (batch, length, hidden) -> (batch, length, 2)."""
+        return self.qa_outputs(self.dropout(states))
+
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -547,21 +548,13 @@ class ReorderedBertForQuestionAnswering(ReorderedBertPreTrainedModel):
     ) -> QuestionAnsweringModelOutput:
         """Score every token as first and as last one of the answer; padding gets the lowest number there is.
 
-        Positions (batch) outside the text, which mark answers that were cut off, count nowhere.
+        Positions (batch) outside the text mark answers that were cut off, and do not count.
         """
-        hidden_states, outputs = run_and_read(
-            self,
-            0,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        logits = self.qa_outputs(self.dropout(hidden_states))
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = super().forward(*inputs, return_dict=True, **kwargs)
+        logits = outputs.logits
         if attention_mask is not None and attention_mask.ndim == 2:
-            # or else padding would take part in the softmax of the loss
+            # otherwise padding would take part in the softmax of the loss
             logits = logits.masked_fill(attention_mask[..., None] == 0, torch.finfo(logits.dtype).min)
         start_logits, end_logits = logits.unbind(-1)
         loss = None
