@@ -89,3 +89,7 @@ def flops(
 def read_positions(length: int) -> dict[str, int]:
     """How many of `length` positions a task reads: all of them, the masked 15 % (rounded up), or one."""
     return {"every": length, "15 %": -(-15 * length // 100), "one": 1}
+
+
+# which positions a flag asks for, and what `read_positions` calls them
+READS = dict(zip(("all", "masked", "one"), read_positions(1), strict=True))

@@ -20,7 +20,7 @@ import sublayers
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.training import cli, results
 from sublayers.training.commands import index
-from sublayers.training.search.pictures import draw_orders
+from sublayers.training.metrics.pictures import draw_orders
 
 project, release = "sublayers", sublayers.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -2,7 +2,7 @@
 
 import time
 
-from sublayers.training.search.runs import Training
+from sublayers.training.lab.search.runs import Training
 
 ORDERS = ["sf", "s2f", "s3f", "s4f", "s5f"]
 

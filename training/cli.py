@@ -5,7 +5,7 @@ import sys
 from typing import Any, NoReturn
 
 from sublayers.training.extras import require
-from sublayers.training.flags import nearest, parse_flags
+from sublayers.training.flags import nearest, parse_flags, underscored
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.inputs import check_words
 from sublayers.training.progress import write_lines
@@ -21,15 +21,15 @@ COMMANDS = {
     "glue": ("commands.glue", "fine-tune and evaluate on the GLUE tasks"),
     "squad": ("commands.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "recipe": ("commands.recipe", "describe recipes: their orders, costs, settings, and what the papers report"),
-    "bench": ("bench.command", "measure speed and memory against peers"),
-    "search random": ("commands.search_random", "train random orders, and find what the good ones share"),
-    "search supernet": ("commands.search_supernet", "learn an order, within a budget, and compare it with others"),
-    "search report": ("commands.search_report", "draw the tables and pictures of a search again"),
-    "study bert": ("studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
-    "study seq2seq": ("studies.seq2seq", "train several encoder-decoders and compare what they write"),
-    "study orders": ("studies.orders", "study how the order changes what encoder-decoders write"),
-    "study frontier": ("studies.frontier", "distil an encoder into several orders, draw quality against time"),
-    "attention-distance": ("commands.attention_distance", "measure how differently models' attention heads look"),
+    "bench": ("lab.bench.command", "measure speed and memory against peers"),
+    "search random": ("lab.search.run_random", "train random orders, and find what the good ones share"),
+    "search supernet": ("lab.search.run_supernet", "learn an order, within a budget, and compare it with others"),
+    "search report": ("lab.search.run_report", "draw the tables and pictures of a search again"),
+    "study bert": ("lab.studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
+    "study seq2seq": ("lab.studies.seq2seq", "train several encoder-decoders and compare what they write"),
+    "study orders": ("lab.studies.orders", "study how the order changes what encoder-decoders write"),
+    "study frontier": ("lab.studies.frontier", "distil an encoder into several orders, draw quality against time"),
+    "attention-distance": ("lab.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
     "export": (
         "commands.export",
@@ -37,7 +37,7 @@ COMMANDS = {
     ),
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
     "results": ("commands.results", "write the tables of documents again, from files of figures"),
-    "demo": ("demo.command", "train a sandwich and its interleaved twin, and compare them"),
+    "demo": ("lab.demo.command", "train a sandwich and its interleaved twin, and compare them"),
 }
 # these need no extra, but for the formats of `export`
 BARE = ("order", "list", "convert", "export", "push", "results")
@@ -89,10 +89,13 @@ def run(argv: list[str]) -> Any:
 
 
 def find(argv: list[str]) -> tuple[str, list[str]]:
-    """Divide a command line into the name of the sub-command, which has one word or two, and its arguments."""
+    """Divide a command line into the name of the sub-command, which has one word or two, and its arguments.
+
+    Flags are read with dashes as well as with underscores.
+    """
     for words in (2, 1):
         if (name := " ".join(argv[:words])) in COMMANDS:
-            return name, argv[words:]
+            return name, underscored(argv[words:])
     return ("" if argv[:1] in ([], ["-h"], ["--help"]) else argv[0]), argv[1:]
 
 

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
 from inspect import get_annotations
@@ -18,7 +19,7 @@ RECIPES = Path(__file__).with_name("recipes")
 def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> tuple[Any, ...]:
     """Read flags into one instance per dataclass.
 
-    `--help` shows the flags that our own dataclasses name, `--help-all` also those that they inherit from the Trainer's
+    `--help` shows the flags that our own dataclasses name, `--help_all` also those that they inherit from the Trainer's
     and those of a model's configuration.
 
     Raises:
@@ -33,7 +34,7 @@ def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> 
 
     class Formatter(argparse.ArgumentDefaultsHelpFormatter):
         def _format_action_invocation(self, action: argparse.Action) -> str:
-            # a flag has dashes and underscores; one spelling is enough
+            # HfArgumentParser declares a flag with dashes, too
             choices = " {" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
             return action.option_strings[0] + choices
 
@@ -49,13 +50,13 @@ def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> 
     others = [action for action in parser._actions if action.dest not in {"help", *own}]
     if others:
         help_text = "show the flags of transformers' Trainer and of a new model, too"
-        parser.add_argument("--help-all", "--help_all", action="help", help=help_text)
-    if not {"--help-all", "--help_all"} & {*argv}:
+        parser.add_argument("--help_all", action="help", help=help_text)
+    if "--help_all" not in argv:
         for action in others:
             action.help = argparse.SUPPRESS
     _, unknown = parser.parse_known_args(argv)
     if unknown:
-        name = unknown[0].split("=")[0].lstrip("-").replace("-", "_")
+        name = unknown[0].split("=")[0].lstrip("-")
         known = [f.name for dataclass_type in dataclass_types for f in fields(dataclass_type) if f.init]
         raise ValueError(f"unknown option {name!r}{nearest(name, known)}")
     return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
@@ -154,7 +155,7 @@ def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in known:
-        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
+        parser.add_argument(f"--{name}")
     try:
         given = given_flags(parser.parse_known_args(argv)[0])
     except argparse.ArgumentError as error:
@@ -163,6 +164,11 @@ def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
         if value not in known[name]:
             raise ValueError(f"unknown {name} {value!r}; choose from {', '.join(known[name])}")
     return given
+
+
+def underscored(argv: list[str]) -> list[str]:
+    """Spell the flags of a command line with underscores, as transformers does; their values stay as they are."""
+    return [re.sub("^--[^=]*", lambda flag: flag[0].replace("-", "_").replace("__", "--", 1), word) for word in argv]
 
 
 def given_flags(flags: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def check_words(command: str, words: list[str]) -> None:
         FileNotFoundError: one of them is not there.
         ValueError: an order that cannot be read, an unknown recipe, or no teacher.
     """
-    if command not in SETTINGS or {"-h", "--help", "--help-all", "--help_all"} & {*words}:
+    if command not in SETTINGS or {"-h", "--help", "--help_all"} & {*words}:
         return
     if command in TEACHERS:
         if not words or words[0].startswith("-"):
@@ -35,7 +35,7 @@ def check_words(command: str, words: list[str]) -> None:
         words = words[1:]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in (*FILES, *FOLDERS, *MODELS, *ORDERS):
-        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="*", default=[])
+        parser.add_argument(f"--{name}", nargs="*", default=[])
     given = vars(parser.parse_known_args(expand_settings_file(words, SETTINGS[command]))[0])
     for order in (order for name in ORDERS for order in given[name]):
         expand(order)

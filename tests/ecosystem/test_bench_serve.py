@@ -9,11 +9,11 @@ from sublayers.training import cli
 for needed in ("onnx", "onnxruntime", "onnxscript", "openvino", "nncf"):
     pytest.importorskip(needed)
 
-from sublayers.training.bench import serve  # noqa: E402
+from sublayers.training.lab.bench import serve  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-SIZES = ["--layers=2", "--hidden-size=32", "--heads=2", "--vocab-size=100", "--repeats=4", "--orders", "s2f2"]
+SIZES = ["--layers=2", "--hidden_size=32", "--heads=2", "--vocab_size=100", "--repeats=4", "--orders", "s2f2"]
 MODELS = ["BERT", "DistilBERT", "MiniLM", "s2f2"]
 RUNTIMES = ["torch", "onnx", "onnx int8"]
 
@@ -37,8 +37,8 @@ def test_compares_models_within_each_runtime(tmp_path, capsys, monkeypatch):
         return {key: [(i + 1.0) * (j + 1) for i in range(repeats)] for j, key in enumerate(calls)}
 
     monkeypatch.setattr(serve, "time_in_turn", times)
-    flags = ["--shapes", "1x9", "2x5", "--runtimes", *RUNTIMES, "--thread-counts", "1"]
-    cli.main(["bench", "serve", *SIZES, *flags, "--output-dir", str(tmp_path / "out")])
+    flags = ["--shapes", "1x9", "2x5", "--runtimes", *RUNTIMES, "--thread_counts", "1"]
+    cli.main(["bench", "serve", *SIZES, *flags, "--output_dir", str(tmp_path / "out")])
     rows = pd.read_csv(tmp_path / "out" / "results.csv", keep_default_na=False)
     assert [*rows["model"]] == MODELS
     assert [*rows["order"]] == ["", "", "", "s2f2"]

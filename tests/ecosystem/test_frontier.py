@@ -13,8 +13,8 @@ from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_text
 from sublayers.training import cli
 from sublayers.training.commands import distill
 from sublayers.training.flags import RECIPES
+from sublayers.training.lab.studies.frontier import main as frontier, read_student
 from sublayers.training.results import read
-from sublayers.training.studies.frontier import main as frontier, read_student
 
 pytestmark = pytest.mark.slow
 

@@ -129,7 +129,7 @@ def test_a_row_and_a_builder_make_a_letter_part_of_every_order(capsys):
     assert flops("yy", 8, 16, length=50, read=1) == 2 * ((1 + 2 * REACH) + (1 + REACH)) * 64
     assert cache_bytes("ys", 8, 5) == 2 * 2 * 5 * 4 + cache_bytes("s", 8, 5)
     assert stacks(small(PARBertConfig, sublayer_order="fyf"))[0]["drawing"] == "🟪⬛🟪"
-    cli.main(["order", "syf", "--hidden-size", "8"])
+    cli.main(["order", "syf", "--hidden_size", "8"])
     drawn = capsys.readouterr().out
     assert "comb" in drawn
     assert " y " in drawn

@@ -40,7 +40,7 @@ def test_every_command_has_help_of_a_screen_or_two(command, capsys, monkeypatch)
 @pytest.mark.parametrize("command", ["pretrain", "seq2seq"])
 def test_help_shows_a_commands_own_flags_and_help_all_those_of_trainer_and_model_too(command, capsys):
     own, others = ("--train_file", "--learning_rate", "--vocab_size"), ("--adam_beta1", "--bf16", "--hidden_size")
-    for option, hidden in (("--help", True), ("--help-all", False)):
+    for option, hidden in (("--help", True), ("--help_all", False)):
         with pytest.raises(SystemExit) as stopped:
             cli.main([command, option])
         assert stopped.value.code == 0

@@ -30,13 +30,13 @@ def main(argv: list[str] | None = None) -> None:
     order_help = "default: the source's own; a model in another order needs training: sublayers pretrain "
     order_help += "--model_name_or_path DESTINATION (with --objective mlm if BERT-like). Only BERT-like models may "
     order_help += "have orders of another length: missing sublayers are dropped, additional ones get random weights"
-    parser.add_argument("--sublayer-order", "--sublayer_order", help=order_help)
+    parser.add_argument("--sublayer_order", help=order_help)
     for side in ("encoder", "decoder"):
         order_help = f"order of an encoder-decoder's {side}; default: the source's own; a model in another order needs "
         order_help += "training: sublayers seq2seq --model_name_or_path DESTINATION"
         parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed if a fairseq file does not name it"
-    parser.add_argument("--num-attention-heads", "--num_attention_heads", type=positive, help=heads_help)
+    parser.add_argument("--num_attention_heads", type=positive, help=heads_help)
     verify_help = (
         "run the source in transformers and the new folder on random tokens, with padding on the right, on the "
     )

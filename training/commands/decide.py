@@ -12,10 +12,10 @@ from rich.table import Table
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import counts, expand, interleaved
+from sublayers.training.metrics.order_times import milliseconds
+from sublayers.training.metrics.pictures import draw_times
 from sublayers.training.metrics.timing import FEWEST
 from sublayers.training.results import Row, provenance, write
-from sublayers.training.search.pictures import draw_times
-from sublayers.training.search.price import milliseconds
 
 # by what is read, its name in `milliseconds`
 READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}

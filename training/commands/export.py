@@ -27,7 +27,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--texts", type=Path, metavar="FILE", help="for --int8: a text in each line, to measure this")
     parser.add_argument(
         "--calibration_file",
-        "--calibration-file",
         type=Path,
         metavar="FILE",
         help="for --int8: a text in each line, to calibrate the ranges of 8 bits; not those of --texts",

@@ -31,29 +31,23 @@ def main(argv: list[str]) -> None:
     """
     parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
     parser.add_argument("orders", nargs="+", metavar="ORDER", help="such as 's6(sf)10f6' or 'sandwich(16,6)'")
-    parser.add_argument("--hidden-size", "--hidden_size", type=positive, default=1024)
-    parser.add_argument("--intermediate-size", "--intermediate_size", type=positive, help="default: 4 * hidden")
+    parser.add_argument("--hidden_size", type=positive, default=1024)
+    parser.add_argument("--intermediate_size", type=positive, help="default: 4 * hidden")
     parser.add_argument("--lengths", type=positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
-    parser.add_argument("--source-length", "--source_length", type=positive, help="encoder tokens, default: length")
-    parser.add_argument(
-        "--memory-length", "--memory_length", type=positive, help="tokens that Transformer-XL remembers"
-    )
-    parser.add_argument(
-        "--bytes-per-number", "--bytes_per_number", type=positive, default=2, help="in cache and memory"
-    )
-    parser.add_argument("--kernel-size", "--kernel_size", type=positive, default=31, help="kernel size of convolutions")
+    parser.add_argument("--source_length", type=positive, help="encoder tokens, default: length")
+    parser.add_argument("--memory_length", type=positive, help="tokens that Transformer-XL remembers")
+    parser.add_argument("--bytes_per_number", type=positive, default=2, help="in cache and memory")
+    parser.add_argument("--kernel_size", type=positive, default=31, help="kernel size of convolutions")
     parser.add_argument("--heads", type=positive, default=16, help="attention heads, and kernels of a convolution")
-    parser.add_argument("--key-value-heads", "--key_value_heads", type=positive, help="default: all heads")
-    parser.add_argument("--head-dim", "--head_dim", type=positive, help="default: hidden / heads")
-    parser.add_argument(
-        "--attention-window", "--attention_window", type=positive, default=128, help="tokens that local attention sees"
-    )
+    parser.add_argument("--key_value_heads", type=positive, help="default: all heads")
+    parser.add_argument("--head_dim", type=positive, help="default: hidden / heads")
+    parser.add_argument("--attention_window", type=positive, default=128, help="tokens that local attention sees")
     parser.add_argument("--causal", action="store_true", help="local attention looks back only, as in a decoder")
-    parser.add_argument("--qk-norm", "--qk_norm", action="store_true", help="queries and keys are normalised")
+    parser.add_argument("--qk_norm", action="store_true", help="queries and keys are normalised")
     parser.add_argument("--rotary", action="store_true", help="positions are rotary")
     parser.add_argument("--gated", action="store_true", help="feed-forward sublayers have a gate")
     parser.add_argument("--rms", action="store_true", help="norms are RMS norms")
-    parser.add_argument("--no-bias", "--no_bias", action="store_true", help="no map has a bias")
+    parser.add_argument("--no_bias", action="store_true", help="no map has a bias")
     parser.add_argument(
         "--decide",
         action="store_true",
@@ -69,7 +63,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     refuse_to_replace(args.picture, args.csv)
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
-        parser.error(f"--heads={args.heads} is not a multiple of --key-value-heads={key_value_heads}")
+        parser.error(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
     try:
         costs = {given: _cost(compact(given), args) for given in args.orders}
     except ValueError as error:
@@ -82,7 +76,7 @@ def main(argv: list[str]) -> None:
         return
     if args.picture:
         # a part of the extra `train`, without which the rest of this command works
-        from sublayers.training.search.pictures import draw_orders
+        from sublayers.training.metrics.pictures import draw_orders
 
         rows = [
             (given if given == cost["order"] else f"{given} = {cost['order']}", cost["order"])

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("repository", metavar="USER/NAME", help="where to publish it; made if there is none")
     parser.add_argument("--private", action="store_true", help="make a repository that only you can see")
     parser.add_argument("--revision", metavar="BRANCH", help="default: main; made if there is none")
-    parser.add_argument("--commit-message", "--commit_message", metavar="TEXT", default="Upload model")
+    parser.add_argument("--commit_message", metavar="TEXT", default="Upload model")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
     arguments = parser.parse_args(argv)
     check_model(arguments.folder)

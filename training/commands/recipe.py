@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="sublayers recipe", description=__doc__)
     names = [name for command in COMMANDS for name in recipes(command)]
     parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"of {', '.join(names)}")
-    parser.add_argument("--output-dir", "--output_dir", type=Path, help="a new folder for a .md file of each")
+    parser.add_argument("--output_dir", type=Path, help="a new folder for a .md file of each")
     args = parser.parse_args(argv)
     # takes seconds, which --help need not
     from sublayers.training.commands.recipe_card import recipe_card

@@ -5,8 +5,8 @@ import re
 from fnmatch import filter as filter_names
 from pathlib import Path
 
+from sublayers.training.metrics.score_pictures import Panel, draw_scores
 from sublayers.training.results import measured, read, source, table
-from sublayers.training.search.scores import Panel, draw_scores
 
 FORM = "<!-- results/FILE.csv: COLUMN, COLUMN as HEAD, SEVERAL *, ... --> and <!-- end of results/FILE.csv -->"
 START = r"<!-- (\S+\.csv): "

@@ -109,8 +109,8 @@ def refuse_other_orders(orders: dict[str, str], known: list[str], window: int | 
     Raises:
         ValueError: another one is, or the source tells no window.
     """
-    if foreign := sorted(f"--{name.replace('_', '-')}" for name in orders.keys() - set(known)):
-        taken = " and ".join(f"--{name.replace('_', '-')}" for name in known) or "no order but its own"
+    if foreign := sorted(f"--{name}" for name in orders.keys() - set(known)):
+        taken = " and ".join(f"--{name}" for name in known) or "no order but its own"
         raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
     if local := [order for order in orders.values() if window is None and "w" in expand(order)]:
         raise ValueError(
@@ -247,7 +247,7 @@ def from_fairseq(
     told = agreed(options, "attention_heads")
     heads = num_attention_heads or told
     if heads is None:
-        raise ValueError("the file does not tell its number of heads; pass --num-attention-heads")
+        raise ValueError("the file does not tell its number of heads; pass --num_attention_heads")
     if "encoder.embed_segment.weight" in weights:
         refuse_other_orders(orders, [])
         return from_macaron_bert(weights, heads, options=options)

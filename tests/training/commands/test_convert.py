@@ -115,7 +115,7 @@ def test_what_transformers_saved_is_verified_and_accounted_for(auto_class, confi
 
 def test_an_untrained_source_whose_norms_are_all_alike_is_traced_to_the_right_ones(tmp_path, run):
     AutoModelForCausalLM.from_config(GPT2).save_pretrained(tmp_path / "source")
-    _, report = run("source", "--sublayer-order=fsfs")
+    _, report = run("source", "--sublayer_order=fsfs")
     for i in range(2):
         block = f"transformer.h.{i}"
         assert report["taken_over"][f"{block}.ln_2.weight"] == {f"model.layers.{2 * i}.norm.weight": "whole"}
@@ -127,7 +127,7 @@ def test_an_untrained_source_whose_norms_are_all_alike_is_traced_to_the_right_on
 
 def test_sublayers_that_are_new_or_left_out_are_named(tmp_path, run):
     source = save(tmp_path / "source").state_dict()
-    printed, report = run("source", "--sublayer-order=sf3")
+    printed, report = run("source", "--sublayer_order=sf3")
     names = ("norm", "mixer.fc1", "mixer.fc2")
     assert report["new"] == [f"model.layers.3.{name}.{kind}" for name in names for kind in ("weight", "bias")]
     assert_complete(report, source, tmp_path / "ours", report["new"])
@@ -149,7 +149,7 @@ def test_warns_of_sublayers_that_are_random_or_dropped(tmp_path, capsys):
     }
     for order, expected in orders.items():
         ours = tmp_path / order
-        main(["convert", str(tmp_path / "source"), str(ours), f"--sublayer-order={order}"])
+        main(["convert", str(tmp_path / "source"), str(ours), f"--sublayer_order={order}"])
         warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
         assert warnings == ([f"warning: {ours} {expected}; train it before use, as --help says"] if expected else [])
 
@@ -225,7 +225,7 @@ def test_what_fairseq_saved_is_accounted_for(kind, suffix, tmp_path, run):
         torch.save({"model": state, "args": argparse.Namespace(encoder_max_order=2)}, tmp_path / "source.pt")
     else:
         save_file(state, tmp_path / "source.safetensors")
-    _, report = run(f"source.{suffix}", "--num-attention-heads=4")
+    _, report = run(f"source.{suffix}", "--num_attention_heads=4")
     assert AutoModel.from_pretrained(tmp_path / "ours").config.model_type == MODEL_TYPES[kind]
     assert_complete(report, state, tmp_path / "ours")
     assert report["new"] == []
@@ -305,10 +305,10 @@ def test_bad_orders_and_heads_are_one_sentence(tmp_path, refuse):
         "s(f": "this parenthesis is never closed",
         " " * 10_000: "an order of 10000 characters is too long",
     }.items():
-        refuse("source", sentence, f"--sublayer-order={order}")
+        refuse("source", sentence, f"--sublayer_order={order}")
     for heads, sentence in {0: "0 is not a positive number", -4: "-4 is not a positive number"}.items():
-        refuse("lm.safetensors", sentence, f"--num-attention-heads={heads}")
-    refuse("lm.safetensors", "hidden_size=16 is not a multiple of num_attention_heads=5", "--num-attention-heads=5")
+        refuse("lm.safetensors", sentence, f"--num_attention_heads={heads}")
+    refuse("lm.safetensors", "hidden_size=16 is not a multiple of num_attention_heads=5", "--num_attention_heads=5")
 
 
 def test_says_what_it_cannot_verify(tmp_path, refuse):
@@ -318,7 +318,7 @@ def test_says_what_it_cannot_verify(tmp_path, refuse):
         "source",
         "--verify compares with the source, which runs only in its own order",
         "--verify",
-        "--sublayer-order=ssff",
+        "--sublayer_order=ssff",
     )
     refuse(
         "lm.safetensors",

@@ -90,7 +90,7 @@ def test_reads_weights_without_settings(suffix, tmp_path, convert):
     model = transformer_xl(adaptive_factor=2)
     path = tmp_path / f"weights.{suffix}"
     (save_file if suffix == "safetensors" else torch.save)(authors_names(model), path)
-    converted, report = convert(path, "--sublayer-order=(sf)2")
+    converted, report = convert(path, "--sublayer_order=(sf)2")
     assert_equal(converted, model, report)
 
 

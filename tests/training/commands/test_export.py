@@ -206,7 +206,7 @@ def test_flags_of_another_format_are_refused(tmp_path, capsys):
         ["--int8"],
         ["--int8", "--format", "torch_export"],
         ["--format", "onnx", "--texts", "texts.txt"],
-        ["--format", "openvino", "--calibration-file", "texts.txt"],
+        ["--format", "openvino", "--calibration_file", "texts.txt"],
     ):
         with pytest.raises(SystemExit) as end:
             cli.main(["export", str(tmp_path), str(tmp_path / "exported"), *flags])
@@ -230,11 +230,11 @@ def test_both_tokenizers_of_two_vocabularies_go_along(tmp_path):
 def test_the_card_of_a_converted_model_says_where_its_weights_are_from(tmp_path):
     config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=1, intermediate_size=8)
     BertModel(config).save_pretrained(tmp_path / "bert")
-    cli.main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer-order", "sfsfs"])
+    cli.main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer_order", "sfsfs"])
     export(tmp_path / "ours", tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text()
     assert metadata_errors(card) == ([], [])
-    assert f"sublayers convert {tmp_path}/bert {tmp_path}/ours --sublayer-order sfsfs" in card
+    assert f"sublayers convert {tmp_path}/bert {tmp_path}/ours --sublayer_order sfsfs" in card
     assert "| started from | bert |" in card
     assert "* new, with random weights: layers.4.norm.weight, " in card
     assert "may be random" not in card

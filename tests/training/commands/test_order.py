@@ -7,6 +7,7 @@ import torch
 from sublayers import SandwichLMConfig, SandwichLMModel
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.configuration.sublayer_order import expand, interleaved
+from sublayers.training import cli
 from sublayers.training.commands.decide import sentences
 from sublayers.training.commands.order import main
 from sublayers.training.results import read
@@ -70,7 +71,7 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
 
 
 def test_decisions_are_measured(capsys, tmp_path):
-    sizes = ["--hidden-size", "8", "--heads", "2", "--lengths", "6", "--attention-window", "3", "--rows", "2"]
+    sizes = ["--hidden_size", "8", "--heads", "2", "--lengths", "6", "--attention_window", "3", "--rows", "2"]
     main(["(sf)2", "sfwf", *sizes, "--decide", "--json"])
     measured = json.loads(capsys.readouterr().out)["6"]
     assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
@@ -116,7 +117,7 @@ def test_what_cannot_be_measured_is_refused():
 
 
 def test_table_compares_with_the_first_order(capsys):
-    main(["(sf)12", "(sff)x5 (f)x9", "s5f19", "--hidden-size", "768", "--lengths", "128", "384"])
+    main(["(sf)12", "(sff)x5 (f)x9", "s5f19", "--hidden_size", "768", "--lengths", "128", "384"])
     text = capsys.readouterr().out
     assert row(text, "order") == ["(sf)12", "(sff)5f9", "s5f19"]
     assert row(text, "sublayers") == ["24", "24", "24"]
@@ -138,7 +139,7 @@ def test_one_order_has_no_ratios(capsys):
 
 
 def test_nothing_has_no_ratio(capsys):
-    main(["f3", "s3", "--hidden-size", "64", "--lengths", "1024"])
+    main(["f3", "s3", "--hidden_size", "64", "--lengths", "1024"])
     assert row(capsys.readouterr().out, "KV cache at 1024, MiB") == ["0.00", "0.75"]
 
 
@@ -155,7 +156,7 @@ def test_json_has_the_same_numbers(capsys, spelling):
     long_options = [("hidden-size", 8), ("intermediate-size", 24), ("source-length", 5), ("bytes-per-number", 4)]
     long_options += [("kernel-size", 7), ("heads", 2)]
     options = [part for name, value in long_options for part in (f"--{name.replace('-', spelling)}", str(value))]
-    main(["(scf)x2", "sandwich(2, 1)", "dl", *options, "--lengths", "10", "20", "--json"])
+    cli.main(["order", "(scf)x2", "sandwich(2, 1)", "dl", *options, "--lengths", "10", "20", "--json"])
     costs = json.loads(capsys.readouterr().out)
     assert list(costs) == ["(scf)x2", "sandwich(2, 1)", "dl"]
     assert costs["dl"]["parameters"] == parameters("dl", 8, 24, 7, 2)
@@ -181,7 +182,7 @@ def test_json_has_the_same_numbers(capsys, spelling):
 
 
 def test_memory_of_transformer_xl(capsys):
-    flags = ["(sf)16", "par(32,5)", "--hidden-size=512", "--lengths=64", "--memory-length=640"]
+    flags = ["(sf)16", "par(32,5)", "--hidden_size=512", "--lengths=64", "--memory_length=640"]
     main(flags)
     text = capsys.readouterr().out
     # half precision: self-attention sublayers x tokens x width x 2
@@ -196,7 +197,7 @@ def test_memory_of_transformer_xl(capsys):
 
 
 def test_intermediate_size_follows_hidden_size(capsys):
-    main(["sf", "--hidden-size", "8", "--json"])
+    main(["sf", "--hidden_size", "8", "--json"])
     assert json.loads(capsys.readouterr().out)["sf"]["parameters"] == parameters("sf", 8, 32)
 
 
@@ -232,7 +233,7 @@ def test_bad_orders_end_with_status_2(capsys, order, message):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("option", ["--hidden-size", "--intermediate-size", "--lengths", "--source-length"])
+@pytest.mark.parametrize("option", ["--hidden_size", "--intermediate_size", "--lengths", "--source_length"])
 @pytest.mark.parametrize("value", ["0", "-4", "many"])
 def test_sizes_are_positive(capsys, option, value):
     with pytest.raises(SystemExit) as caught:
@@ -253,8 +254,8 @@ def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
 
 
 def test_todays_parts(capsys):
-    flags = ["--hidden-size=64", "--intermediate-size=96", "--heads=8", "--lengths=20", "--json"]
-    parts = ["--key-value-heads=2", "--head-dim=16", "--qk-norm", "--rotary", "--gated", "--rms", "--no-bias"]
+    flags = ["--hidden_size=64", "--intermediate_size=96", "--heads=8", "--lengths=20", "--json"]
+    parts = ["--key_value_heads=2", "--head_dim=16", "--qk_norm", "--rotary", "--gated", "--rms", "--no_bias"]
     main(["sfsf", *flags, *parts])
     cost = json.loads(capsys.readouterr().out)["sfsf"]
     with torch.device("meta"):
@@ -271,12 +272,12 @@ def test_todays_parts(capsys):
     assert cost["cache_bytes"] == {"20": 2 * 2 * 2 * 16 * 20 * 2}
     assert cost["flops"]["20"]["one"] == flops("sfsf", length=20, read=1, **body.config.sizes._asdict())
     with pytest.raises(SystemExit):
-        main(["sf", "--heads=8", "--key-value-heads=3"])
-    assert "--heads=8 is not a multiple of --key-value-heads=3" in capsys.readouterr().err
+        main(["sf", "--heads=8", "--key_value_heads=3"])
+    assert "--heads=8 is not a multiple of --key_value_heads=3" in capsys.readouterr().err
 
 
 def test_windows(capsys):
-    main(["wf", "--lengths=300", "--json", "--attention-window=64", "--causal", "--hidden-size=32"])
+    main(["wf", "--lengths=300", "--json", "--attention_window=64", "--causal", "--hidden_size=32"])
     cost = json.loads(capsys.readouterr().out)["wf"]
     assert cost["w"] == 1
     # a token sees itself, and 63 before it that are kept
@@ -285,7 +286,7 @@ def test_windows(capsys):
     assert cost["flops"]["300"]["every"] == flops("wf", 32, 128, 300, 300, **sizes) < flops("sf", 32, 128, 300, 300)
 
 
-@pytest.mark.parametrize(("flags", "folds"), [([], True), (["--rotary"], False), (["--qk-norm"], False)])
+@pytest.mark.parametrize(("flags", "folds"), [([], True), (["--rotary"], False), (["--qk_norm"], False)])
 def test_a_single_query_needs_keys_where_they_are_turned_or_normalised(capsys, flags, folds):
     main(["sf", "--lengths=20", "--json", *flags])
     cost = json.loads(capsys.readouterr().out)["sf"]["flops"]["20"]["one"]

@@ -78,7 +78,7 @@ def last_line(capsys):
 
 
 def test_a_pushed_model_runs_in_a_fresh_process_without_the_package(hub, model, tmp_path, capsys):
-    main([str(tmp_path / "model"), "ann/model", "--commit-message", "First model"])
+    main([str(tmp_path / "model"), "ann/model", "--commit_message", "First model"])
     assert f"{hub.url}/ann/model\n" in capsys.readouterr().out
     command = [sys.executable, "-c", LOAD_WITHOUT_THE_PACKAGE.format(ids=IDS), str(tmp_path / "logits.npy")]
     # nobody is logged in there
@@ -173,7 +173,7 @@ def test_a_push_that_breaks_shows_nothing_and_can_be_completed(hub, model, tmp_p
 
 def test_a_push_whose_answer_is_lost_stands_and_says_so(hub, model, tmp_path, capsys):
     hub.lose("POST .*/commit/.*")
-    main([str(tmp_path / "model"), "ann/model", "--commit-message", "Mine"])
+    main([str(tmp_path / "model"), "ann/model", "--commit_message", "Mine"])
     assert f"is published at {hub.url}/ann/model\n" in capsys.readouterr().out
     loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
     np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)

@@ -70,6 +70,6 @@ def test_orders_of_the_command_line_replace_those_of_the_recipe():
 
 def test_help_shows_the_default_of_a_list(capsys):
     with pytest.raises(SystemExit):
-        parse(["--model_type", "iot_seq2seq", "--help-all"])
+        parse(["--model_type", "iot_seq2seq", "--help_all"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "['scf', 'fsc', 'csf', 'fcs'] when not given" in shown

@@ -78,9 +78,9 @@ def test_another_order_takes_the_sublayers_of_each_kind_in_turn(gpt2, tmp_path):
 def test_a_fairseq_checkpoint_needs_its_heads_and_nothing_else(tmp_path):
     path = tmp_path / "checkpoint.pt"
     torch.save({"model": fairseq_state(), "args": argparse.Namespace(arch="transformer_lm")}, path)
-    with pytest.raises(ValueError, match="pass --num-attention-heads"):
+    with pytest.raises(ValueError, match="pass --num_attention_heads"):
         main([str(path), str(tmp_path / "ours")])
-    main([str(path), str(tmp_path / "ours"), "--num-attention-heads=2"])
+    main([str(path), str(tmp_path / "ours"), "--num_attention_heads=2"])
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "ours").config.num_sublayers == 4
     torch.save({"model": fairseq_state(), "args": argparse.Namespace(decoder_attention_heads=4)}, path)
     main([str(path), str(tmp_path / "told")])
@@ -114,7 +114,7 @@ def test_a_bert_folder_becomes_a_folder_of_ours_with_its_tokenizer(bert, tmp_pat
 
 
 def test_a_bert_in_another_order_says_what_is_new_and_what_was_left(bert, tmp_path, capsys):
-    main([str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer-order", "sf5"])
+    main([str(tmp_path / "bert"), str(tmp_path / "ours"), "--sublayer_order", "sf5"])
     printed = capsys.readouterr().out
     assert "new, with random weights: model.layers.4.norm.weight, " in printed
     assert "left out, of sublayers that the order lacks: bert.encoder.layer.1.attention.self.query.weight, " in printed
@@ -218,9 +218,9 @@ def test_a_macaron_file_becomes_a_folder_in_its_own_order(suffix, tmp_path):
         torch.save({"model": state, "args": argparse.Namespace(arch="transformer_bert_base_macaron")}, path)
     else:
         save_file(state, path)
-    flags = [str(path), str(tmp_path / "ours"), "--num-attention-heads", "4"]
-    with pytest.raises(ValueError, match="leave out --sublayer-order"):
-        main([*flags, "--sublayer-order", "fsf"])
+    flags = [str(path), str(tmp_path / "ours"), "--num_attention_heads", "4"]
+    with pytest.raises(ValueError, match="leave out --sublayer_order"):
+        main([*flags, "--sublayer_order", "fsf"])
     main(flags)
     model = AutoModelForPreTraining.from_pretrained(tmp_path / "ours")
     assert (model.config.model_type, model.config.sublayer_order) == ("macaron_bert", "(fsf)2")
@@ -237,7 +237,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path):
     path = tmp_path / "trap.pt"
     torch.save({"model": fairseq_state(), "extra_state": Trap()}, path)
     with pytest.raises(ValueError, match="it is not read"):
-        main([str(path), str(tmp_path / "ours"), "--num-attention-heads=2"])
+        main([str(path), str(tmp_path / "ours"), "--num_attention_heads=2"])
     assert not (tmp_path / "sprung").exists()
     assert not (tmp_path / "ours").exists()
 

@@ -87,7 +87,7 @@ def test_scores_as_fairseq_does():
 def test_a_file_of_fairseqs_names_scores_as_the_model_it_came_from(encoder, decoder, fields, tmp_path, capsys):
     model = source(encoder, decoder, **fields)
     save_file(fairseq_names(model), tmp_path / "lightconv.safetensors")
-    main([str(tmp_path / "lightconv.safetensors"), str(tmp_path / "ours"), "--num-attention-heads", "4"])
+    main([str(tmp_path / "lightconv.safetensors"), str(tmp_path / "ours"), "--num_attention_heads", "4"])
     converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     assert converted.config.orders == model.config.orders
     assert f"decoder sublayer order {model.config.decoder_sublayer_order}" in capsys.readouterr().out

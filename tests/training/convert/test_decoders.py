@@ -149,7 +149,7 @@ def test_the_labels_and_the_dropout_of_a_classifier_are_taken_over(tmp_path):
 def test_another_order_may_have_another_length(tmp_path, capsys):
     source = build("llama")
     source.save_pretrained(tmp_path / "source")
-    main([str(tmp_path / "source"), str(tmp_path / "ours"), "--sublayer-order", "sf3"])
+    main([str(tmp_path / "source"), str(tmp_path / "ours"), "--sublayer_order", "sf3"])
     assert "dropped layers.1.self_attn" in capsys.readouterr().err
     layers = AutoModel.from_pretrained(tmp_path / "ours").layers
     assert torch.equal(layers[0].mixer.q_proj.weight, source.layers[0].self_attn.q_proj.weight)

@@ -192,7 +192,7 @@ def test_electras_discriminator_is_its_body(tmp_path, capsys):
 def test_another_order_takes_the_sublayers_in_turn(tmp_path, capsys):
     source = build("distilbert", AutoModelForMaskedLM)
     source.save_pretrained(tmp_path / "source")
-    report = convert(tmp_path / "source", "--sublayer-order=sf3")
+    report = convert(tmp_path / "source", "--sublayer_order=sf3")
     layers = AutoModelForMaskedLM.from_pretrained(tmp_path / "ours").model.layers
     blocks = source.distilbert.transformer.layer
     assert torch.equal(layers[0].mixer.q_proj.weight, blocks[0].attention.q_lin.weight)

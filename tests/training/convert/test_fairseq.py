@@ -29,7 +29,7 @@ def convert(tmp_path):
 
     def run(weights, **options):
         torch.save({"model": weights, "args": argparse.Namespace(**options)}, tmp_path / "checkpoint.pt")
-        main([str(tmp_path / "checkpoint.pt"), str(tmp_path / "ours"), "--num-attention-heads=4"])
+        main([str(tmp_path / "checkpoint.pt"), str(tmp_path / "ours"), "--num_attention_heads=4"])
         return tmp_path / "ours"
 
     return run
@@ -215,7 +215,7 @@ def test_layers_that_lie_in_the_same_memory_are_told_apart(tmp_path):
         weights[name] = weights[name.replace(".layers.1.", ".layers.0.")]
     torch.save({"model": weights}, tmp_path / "checkpoint.pt")
     files = [str(tmp_path / name) for name in ("checkpoint.pt", "ours", "report.json")]
-    main([*files[:2], "--num-attention-heads=4", "--report", files[2]])
+    main([*files[:2], "--num_attention_heads=4", "--report", files[2]])
     taken_over = json.loads((tmp_path / "report.json").read_text())["taken_over"]
     for layer in range(2):
         name = f"model.layers.{2 * layer + 1}.mixer.fc1.weight"

@@ -57,7 +57,7 @@ def refuse(tmp_path, capsys):
     def refuse_it(source, sentence):
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            main(["convert", str(source), str(tmp_path / "ours"), "--num-attention-heads=4"])
+            main(["convert", str(source), str(tmp_path / "ours"), "--num_attention_heads=4"])
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sublayers convert:")]
         assert sentence in line
         assert end.value.code == 2

@@ -284,9 +284,9 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="fairseq's option layer_wise_attention=True cannot be converted"):
         from_fairseq_iot(state, 4, options=options([0, 3, 5], layer_wise_attention=True))
     save_file({name: tensor.clone() for name, tensor in state.items()}, tmp_path / "iot.safetensors")
-    arguments = [str(tmp_path / "iot.safetensors"), str(tmp_path / "ours"), "--num-attention-heads", "4"]
-    with pytest.raises(ValueError, match="leave out --decoder-sublayer-order; this source takes no order but its own"):
-        main([*arguments, "--decoder-sublayer-order", "(scf)2"])
+    arguments = [str(tmp_path / "iot.safetensors"), str(tmp_path / "ours"), "--num_attention_heads", "4"]
+    with pytest.raises(ValueError, match="leave out --decoder_sublayer_order; this source takes no order but its own"):
+        main([*arguments, "--decoder_sublayer_order", "(scf)2"])
     with pytest.raises(
         ValueError, match=r"in how many orders its encoder runs; convert the authors' own \.pt file, or"
     ):

@@ -281,7 +281,7 @@ def test_half_precision_is_as_near_as_the_sources(pair):
 def test_another_order_takes_the_sublayers_of_each_kind_in_turn(tmp_path):
     source = build(SOURCES["qwen3"])
     source.save_pretrained(tmp_path / "source")
-    main([str(tmp_path / "source"), str(tmp_path / "ours"), "--sublayer-order", "ssff"])
+    main([str(tmp_path / "source"), str(tmp_path / "ours"), "--sublayer_order", "ssff"])
     layers = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").model.layers
     for i, layer in enumerate(source.model.layers):
         assert torch.equal(layers[i].mixer.q_norm.weight, layer.self_attn.q_norm.weight)
@@ -289,7 +289,7 @@ def test_another_order_takes_the_sublayers_of_each_kind_in_turn(tmp_path):
         assert torch.equal(layers[2 + i].mixer.gate.weight, layer.mlp.gate_proj.weight)
         assert torch.equal(layers[2 + i].norm.weight, layer.post_attention_layernorm.weight)
     with pytest.raises(ValueError, match="the order 'sf5' does not fit a checkpoint with 2 s, 2 f"):
-        main([str(tmp_path / "source"), str(tmp_path / "longer"), "--sublayer-order", "sf5"])
+        main([str(tmp_path / "source"), str(tmp_path / "longer"), "--sublayer_order", "sf5"])
 
 
 def test_a_body_that_is_not_tied_gets_a_new_head_and_says_so(tmp_path, capsys):

@@ -156,7 +156,7 @@ def test_a_body_gets_the_head_that_is_tied_to_its_embeddings(name, body, tmp_pat
 def test_another_order_takes_the_sublayers_in_turn(tmp_path):
     source = build("pegasus")
     source.save_pretrained(tmp_path / "source")
-    convert(tmp_path, "--encoder-sublayer-order=s2f2", "--decoder-sublayer-order=(sc)3f3")
+    convert(tmp_path, "--encoder_sublayer_order=s2f2", "--decoder_sublayer_order=(sc)3f3")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").model
     for i, block in enumerate(source.model.encoder.layers):
         assert torch.equal(model.encoder.layers[2 + i].norm.bias, block.final_layer_norm.bias)

@@ -206,7 +206,7 @@ def test_a_bart_folder_in_other_orders_brings_its_tokenizer(tmp_path):
     source.save_pretrained(tmp_path / "bart")
     tokenizer = train_tokenizer(["a few words of a text"], "wordpiece", 61)
     tokenizer.save_pretrained(tmp_path / "bart")
-    orders = ["--encoder-sublayer-order=s2f2", "--decoder_sublayer_order=(sc)3f3"]
+    orders = ["--encoder_sublayer_order=s2f2", "--decoder_sublayer_order=(sc)3f3"]
     main([str(tmp_path / "bart"), str(tmp_path / "ours"), *orders])
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").model
     for i, block in enumerate(source.model.encoder.layers):
@@ -356,13 +356,13 @@ def test_what_a_checkpoint_tells_need_not_be_said(place, tmp_path, monkeypatch):
 def test_the_weights_alone_need_their_heads(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({name: tensor.clone() for name, tensor in fairseq_names(mbart(), 12).items()}, path)
-    with pytest.raises(ValueError, match="does not tell its number of heads; pass --num-attention-heads"):
+    with pytest.raises(ValueError, match="does not tell its number of heads; pass --num_attention_heads"):
         main([str(path), str(tmp_path / "ours")])
-    main([str(path), str(tmp_path / "ours"), "--num-attention-heads", "8", "--encoder-sublayer-order", "fsfs"])
+    main([str(path), str(tmp_path / "ours"), "--num_attention_heads", "8", "--encoder_sublayer_order", "fsfs"])
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").config
     assert (config.num_attention_heads, config.encoder_sublayer_order) == (8, "(fs)2")
-    with pytest.raises(ValueError, match="leave out --sublayer-order; this source takes --encoder-sublayer-order and"):
-        main([str(path), str(tmp_path / "more"), "--num-attention-heads", "8", "--sublayer-order", "sf"])
+    with pytest.raises(ValueError, match="leave out --sublayer_order; this source takes --encoder_sublayer_order and"):
+        main([str(path), str(tmp_path / "more"), "--num_attention_heads", "8", "--sublayer_order", "sf"])
 
 
 def test_what_does_not_fit_is_one_sentence(tmp_path):

@@ -176,7 +176,7 @@ def test_chunks_of_feed_forward_layers_change_nothing(name, source, convert):
 @pytest.mark.parametrize("order", ["w3f3", "(wf)2"])
 def test_local_attention_needs_a_source_with_a_window(name, order, source, refuse):
     source(name)
-    flag = "--encoder-sublayer-order" if name == "BartModel" else "--sublayer-order"
+    flag = "--encoder_sublayer_order" if name == "BartModel" else "--sublayer_order"
     refuse(f"the order '{order}' has sublayers w, for which this source tells no window; leave w out, or", flag, order)
 
 
@@ -186,14 +186,14 @@ def test_local_attention_of_a_transformer_xl_has_no_window(tmp_path, refuse):
     settings = authors_settings(model) | {"model_type": "transfo-xl"}
     (tmp_path / "source" / "config.json").write_text(json.dumps(settings))
     torch.save(authors_names(model), tmp_path / "source" / "pytorch_model.bin")
-    refuse("the order 'wfsfsf' has sublayers w, for which this source tells no window", "--sublayer-order=wfsfsf")
+    refuse("the order 'wfsfsf' has sublayers w, for which this source tells no window", "--sublayer_order=wfsfsf")
 
 
 @pytest.mark.parametrize(("name", "order"), [("Mistral", "w2f2"), ("Qwen2", "s2f2")])
 def test_orders_may_be_given_by_the_name_of_a_pattern(name, order, source, convert, refuse):
     source(f"{name}ForCausalLM")
     # which has a w in it
-    pattern = "--sublayer-order=sandwich(2, 1)"
+    pattern = "--sublayer_order=sandwich(2, 1)"
     if name == "Qwen2":
         assert AutoModel.from_pretrained(convert(pattern)).config.sublayer_order == order
     else:
@@ -203,8 +203,8 @@ def test_orders_may_be_given_by_the_name_of_a_pattern(name, order, source, conve
 def test_the_first_sublayer_of_modern_bert_stays(source, convert, refuse):
     source("ModernBertModel")
     sentence = "the first sublayer of this ModernBERT, s, has no norm, and has to stay the first"
-    refuse(f"the order 'wsf2' cannot be converted; {sentence}", "--sublayer-order=wsff")
-    assert AutoModel.from_pretrained(convert("--sublayer-order=sandwich(4, 1)")).config.attention_window is None
+    refuse(f"the order 'wsf2' cannot be converted; {sentence}", "--sublayer_order=wsff")
+    assert AutoModel.from_pretrained(convert("--sublayer_order=sandwich(4, 1)")).config.attention_window is None
 
 
 @pytest.mark.parametrize(

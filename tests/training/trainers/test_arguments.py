@@ -67,7 +67,7 @@ def test_labels_are_no_flag():
 
 @pytest.mark.parametrize("argv", [["--model_type"], ["--objective", "clm", "--model_type", "--seed", "1"]])
 def test_a_flag_without_its_value_is_one_sentence(argv):
-    with pytest.raises(ValueError, match=r"^argument --model_type/--model-type: expected one argument$"):
+    with pytest.raises(ValueError, match=r"^argument --model_type/--model_type: expected one argument$"):
         deciding_flags(argv, model_type=["par_bert"], objective=["clm"])
 
 

@@ -1,0 +1,98 @@
+import json
+from argparse import Namespace
+from math import prod
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from sublayers.training.lab.bench import bert as bench_bert, command as bench
+
+SIZES = {"layers": 2, "hidden_size": 16, "heads": 2, "vocab_size": 50}
+TINY = ["bert", *(f"--{name}={value}" for name, value in SIZES.items()), "--repeats=2"]
+TASKS = ["classification", "token classification", "question answering", "fine-tuning step", "MLM training step"]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def arguments(**overrides):
+    options = {"shapes": ["2x6"], "device": "cpu", "dtype": "float32", "orders": ["(sf)2", "s2f2"], "peer": "bert"}
+    return Namespace(**SIZES | options | overrides)
+
+
+@pytest.mark.slow
+def test_compares_every_task_at_every_shape_with_both_peers(tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    bench.main([*TINY, "--orders", "(sf)2", "s f3", "--shapes", "2x6", "mixed", f"--json={path}"])
+    everything = json.loads(path.read_text())
+    assert list(everything["tasks"]) == [f"{task} {shape}" for task in TASKS for shape in ("2x6", "mixed")]
+    for task in everything["tasks"].values():
+        assert list(task["models"]) == ["BERT", "DistilBERT", "sublayers (sf)2", "sublayers sf3"]
+        for name, result in task["models"].items():
+            assert list(result["ratios"]) == (["BERT", "DistilBERT"] if name.startswith("sublayers") else [])
+            assert min(result["median_ms"], result["floor_ms"], result["rate"], result["peak_bytes"]) > 0
+    parameters = everything["totals"]["parameters"]
+    assert parameters["BERT"] == parameters["sublayers (sf)2"]
+    output = capsys.readouterr().out
+    for text in ("MLM training step mixed, floor, ms", "classification 2x6, peak MiB", "layers 2"):
+        assert text in output
+
+
+def test_the_floor_is_every_linear_map_of_the_call_and_nothing_else():
+    model = bench_bert.berts(arguments(), AutoModelForSequenceClassification)["sublayers s2f2"].eval()
+    batch = bench_bert.make_batch("2x6", arguments())
+    floor, gigaflops = bench_bert.linear_maps(model, lambda: model(**batch))
+    # keys and values of both attention sublayers and the first's queries and outputs run on 12 tokens, and what is
+    # behind on 2
+    maps = [(12, 16, 16)] * 6 + [(2, 16, 16)] * 2 + [(2, 16, 64), (2, 64, 16)] * 2 + [(2, 16, 16), (2, 16, 2)]
+    assert gigaflops == pytest.approx(2 * sum(map(prod, maps)) / 1e9)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        floor()
+    names = [event.name for event in profiler.events()]
+    assert names.count("aten::linear") + names.count("mkldnn::_linear_pointwise") == len(maps)
+    assert not any("attention" in name or "norm" in name for name in names)
+
+
+def test_batches_have_the_lengths_and_labels_that_they_should():
+    batch = bench_bert.make_batch("mixed", arguments())
+    assert batch["attention_mask"].sum(1).tolist() == bench_bert.MIXED_LENGTHS
+    assert batch["input_ids"].shape == (32, 78)
+    labels = bench_bert.make_labels("MLM training step", batch, arguments())["labels"]
+    share = (labels != -100).sum() / batch["attention_mask"].sum()
+    assert 0.13 < share < 0.17
+    assert not (labels[batch["attention_mask"] == 0] != -100).any()
+
+
+def test_the_default_orders_are_those_of_the_papers_and_attention_first():
+    args = Namespace(layers=12, peer="bert")
+    assert bench_bert.default_orders(args) == ["(sf)12", "(sff)5f9", "s8(sf)4f8", "s12f12", "s5f19"]
+    args = Namespace(layers=6, peer="modernbert")
+    assert bench_bert.default_orders(args) == ["sfwfwfsfwfwf", "swwswwf6", "swf10", "sfwfwf"]
+
+
+@pytest.mark.slow
+def test_beside_a_modern_bert(tmp_path):
+    path = tmp_path / "bench.json"
+    tiny = [*TINY, "--layers=3", "--peer=modernbert", "--shapes=2x6", f"--json={path}"]
+    bench.main([*tiny, "--tasks", "classification", "token classification", "MLM training step"])
+    everything = json.loads(path.read_text())
+    names = ["ModernBERT", *(f"sublayers {order}" for order in ("s(fw)2f", "sw2f3", "sf5", "sf"))]
+    for task in everything["tasks"].values():
+        assert [*task["models"]] == names
+        assert all([*result["ratios"]] == ["ModernBERT"] for name, result in task["models"].items() if name != names[0])
+    models = bench_bert.berts(
+        arguments(layers=3, orders=["sfwfwf", "(sf)3"], peer="modernbert"), AutoModelForSequenceClassification
+    )
+    # the token types and the biases and norms of heads are not the same
+    bodies = [model.base_model.layers for model in models.values()]
+    first, *ours = [sum(parameter.numel() for parameter in body.parameters()) for body in bodies]
+    assert ours == [first, first]
+
+
+@pytest.mark.parametrize("shape", ["8", "0x9", "8x", "axb"])
+def test_refuses_shapes_that_are_none(shape):
+    with pytest.raises(ValueError, match=f"'{shape}' is no shape; give rows and tokens such as 8x128, or mixed"):
+        bench.main([*TINY, "--shapes", shape])

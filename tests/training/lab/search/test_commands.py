@@ -1,0 +1,195 @@
+import json
+import re
+import sys
+
+import pandas as pd
+import pytest
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from sublayers import expand, random_balanced
+from sublayers.training import cli
+from sublayers.training.log import Log
+from sublayers.training.results import read
+
+pytestmark = pytest.mark.slow
+
+TINY = {
+    "hidden_size": 16,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "block_size": 24,
+    "max_steps": 4,
+    "per_device_train_batch_size": 4,
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "corpus.txt").write_text("".join(f"line {n} of a tiny corpus\n" for n in range(60)))
+    settings = TINY | {"train_file": "corpus.txt", "sublayer_order": "(sf)3"}
+    (tmp_path / "lm.json").write_text(json.dumps(settings | {"tokenizer_model": "byte"}))
+    (tmp_path / "bert.json").write_text(json.dumps(settings | {"objective": "mlm", "vocab_size": 80}))
+    pairs = [{"translation": {"de": f"Ein Hund und {n}", "en": f"A dog and {n}"}} for n in range(20)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    names = (
+        "hidden_size",
+        "num_attention_heads",
+        "max_steps",
+        "save_strategy",
+        "eval_strategy",
+        "report_to",
+        "use_cpu",
+    )
+    settings = {name: TINY[name] for name in names} | {"intermediate_size": 64, "disable_tqdm": True, "vocab_size": 270}
+    settings |= {"task": "translation", "source": "de", "target": "en", "predict_with_generate": False}
+    settings |= {"train_file": "pairs.jsonl", "validation_file": "pairs.jsonl", "model_type": "sandwich_seq2seq"}
+    settings |= {"encoder_sublayer_order": "sf", "decoder_sublayer_order": "scf"}
+    (tmp_path / "pairs.json").write_text(json.dumps(settings))
+
+
+def search(*words):
+    return cli.run(["search", *words])
+
+
+def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
+    # where a bar moves
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    first = search("random", "pretrain", "lm.json", "--number", "2", "--output_dir", "found", "--length", "24")
+    assert first["order"].tolist() == [random_balanced(3, seed) for seed in (0, 1)]
+    flags = ["--number=3", "--seeds", "0", "1", "--jobs", "2", "--output_dir", "found", "--length", "24"]
+    capsys.readouterr()
+    rows = search("random", "pretrain", "lm.json", *flags)
+    shown = capsys.readouterr()
+    assert "rank correlation of 3 orders between two seeds" in shown.out
+    assert "2/6" in shown.err
+    assert "best so far" in shown.err
+    assert len(rows) == 6
+    assert sorted(zip(rows["seed"], rows["order"], strict=True)) == sorted(
+        (seed, order) for seed in (0, 1) for order in {*rows["order"]}
+    )
+    for order, seed in zip(rows["order"], rows["draw_seed"], strict=True):
+        assert order == random_balanced(3, seed)
+    assert rows["loss"].tolist()[:2] == first["loss"].tolist()
+    assert {"flops_all", "flops_masked", "flops_one", "milliseconds_all", "milliseconds_one"} <= {*rows}
+    assert (rows["bottom_s"] + rows["top_s"] == 3).all()
+    folder = tmp_path / "found"
+    figures = read(folder / "results.csv")
+    means = rows.groupby("order")["perplexity"].mean().sort_values()
+    assert [(row["order"], row["perplexity"]) for row in figures] == [
+        (order, f"{value:.2f}") for order, value in means.items()
+    ]
+    assert {row["command"].split(" --")[0] for row in figures} == {"sublayers search random pretrain lm.json"}
+    pictures = {name: (folder / f"{name}.svg").read_text() for name in ("orders", "bottom_half", "cost")}
+    for name in pictures:
+        (folder / f"{name}.svg").unlink()
+    (folder / "runs").rename(tmp_path / "elsewhere")
+    again = search("report", "found")
+    pd.testing.assert_frame_equal(again, rows)
+    assert read(folder / "results.csv") == figures
+    for name, picture in pictures.items():
+        # matplotlib numbers what it defines by chance
+        assert len((folder / f"{name}.svg").read_text()) == pytest.approx(len(picture), abs=50)
+    with pytest.raises(FileExistsError, match="is a search with flags"):
+        search("random", "pretrain", "lm.json", "--output_dir", "found", "--weight_decay", "0.5")
+
+
+def test_ranks_orders_of_a_file_by_masked_words(tmp_path):
+    (tmp_path / "orders.txt").write_text("s3f3\npar(6, 3)\n")
+    rows = search("random", "pretrain", "bert.json", "--orders", "orders.txt", "--length", "24")
+    assert rows["order"].tolist() == ["s3f3", "(sf)2f2"]
+    assert rows["names"].tolist() == ["s3f3", "par(6, 3)"]
+    assert (rows["flops_one"] < rows["flops_all"]).all()
+
+
+def test_orders_without_local_attention_are_compared_with_those_that_have_it(tmp_path):
+    (tmp_path / "orders.txt").write_text("s3f3\nwfwfsf\n")
+    flags = ["--sublayer_order", "(sfw)2", "--attention_window", "6", "--local_rope_theta=100.0"]
+    flags += ["--position_embedding_type", "rotary", "--length", "24", "--output_dir", "found"]
+    rows = search("random", "pretrain", "bert.json", *flags, "--orders", "orders.txt")
+    assert rows["order"].tolist() == ["s3f3", "(wf)2sf"]
+    trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
+    assert [(config.attention_window, config.local_rope_theta) for config in trained] == [(None, None), (6, 100.0)]
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_searches_a_stack_of_an_encoder_decoder(tmp_path, stack):
+    found = tmp_path / "found"
+    flags = ["seq2seq", "pairs.json", "--stack", stack, "--length", "12", "--output_dir", str(found)]
+    rows = search("supernet", *flags, "--random", "1", "--budget", "0.9", "--cost", "parameters")
+    event = Log(found).events("supernet")[0]
+    assert {*expand(event["order"])} <= {*("sf" if stack == "encoder" else "scf")}
+    layers = 2 if stack == "encoder" else 3
+    assert len(event["curve"][-1]["probabilities"]) == layers
+    names = ", ".join(rows["names"])
+    for name in ("found 0", "interleaved", "sandwich", "random"):
+        assert name in names
+    assert "par" not in names or stack == "encoder"
+    trained = AutoModelForSeq2SeqLM.from_pretrained(found / "runs" / f"{event['order']}-0")
+    assert getattr(trained.config, f"{stack}_sublayer_order") == event["order"]
+    other = "decoder" if stack == "encoder" else "encoder"
+    assert getattr(trained.config, f"{other}_sublayer_order") == ("scf" if stack == "encoder" else "sf")
+
+
+def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
+    flags = ["--search_seeds", "0", "1", "--only_search", "--cost", "flops", "--read", "one", "--budget", "0.9"]
+    flags += ["--output_dir", "found", "--length", "24", "--temperatures", "2", "0.5"]
+    search("supernet", "pretrain", "bert.json", *flags)
+    events = Log(tmp_path / "found").events("supernet")
+    assert [event["seed"] for event in events] == [0, 1]
+    table = Log(tmp_path / "found").events("price")[0]
+    for event in events:
+        letters = expand(event["order"])
+        last = len(letters.rstrip("f")) - 1
+        cost = sum(table["full" if i < last else "read"][letter] for i, letter in enumerate(letters))
+        full = 2 * (table["full"]["s"] + table["full"]["f"])
+        assert cost <= 0.9 * (full + table["read"]["s"] + table["read"]["f"])
+        assert event["curve"][0]["temperature"] == 2.0
+        assert event["metrics"]["train_loss"] > 0
+    for picture in ("supernet-0", "supernet-1", "mixtures"):
+        assert "<svg" in (tmp_path / "found" / f"{picture}.svg").read_text()
+    assert not [*(tmp_path / "found").rglob("*.safetensors")]
+    # goes on with what it found
+    (tmp_path / "orders.txt").write_text("f6")
+    rows = search(
+        "supernet", "pretrain", "bert.json", *flags[:3], *flags[4:], "--random", "0", "--orders", "orders.txt"
+    )
+    assert {"found 0", "f6"} <= {*", ".join(rows["names"]).split(", ")}
+    assert len(Log(tmp_path / "found").events("supernet")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("random pretrain lm.json --number 21 --sublayer_order (sf)3", "there seem to be only 20 orders"),
+        (
+            "random pretrain lm.json --orders c.txt",
+            "sandwich_lm has no sublayers c .cross-attention. in its",
+        ),
+        ("random pretrain lm.json --learning_rat 3", "unknown option 'learning_rat', did you mean 'learning_rate'?"),
+        ("random pretrain lm.json --model_name_or_path x", "orders are trained from scratch; leave"),
+        ("random pretrain lm.json --do_train", "give both --do_train and --do_eval or neither"),
+        ("random seq2seq pairs.json --model_type iot_seq2seq", "has no|unknown option"),
+        ("supernet pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
+        ("supernet pretrain lm.json --sublayer_order s", "there is nothing to search in the order 's'"),
+        ("supernet pretrain lm.json --model_type par_transformer_xl", "par_transformer_xl has memory"),
+        ("supernet pretrain bert.json --model_type macaron_bert", "give --pre_attention_act gelu, as hidden_act is"),
+        ("supernet pretrain lm.json --warmup_share 1.5", "warmup_share=1.5 is no share"),
+        ("report nowhere", "nowhere holds no search"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message, tmp_path, capsys):
+    (tmp_path / "c.txt").write_text("scf")
+    with pytest.raises(SystemExit):
+        cli.main(["search", *words.split()])
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert re.search(message, said), said
+    assert not [*tmp_path.glob("runs/**/*.safetensors")]

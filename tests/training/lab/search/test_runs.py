@@ -1,0 +1,84 @@
+"""Searches whose trainings are made up, so that they can be killed often."""
+
+import os
+import random
+import signal
+import time
+from functools import partial
+from multiprocessing import get_context
+
+import pytest
+from search_worker import ORDERS, Fake, fail, fake, note
+
+from sublayers.training.lab.search import runs
+from sublayers.training.lab.search.draw import Candidate
+from sublayers.training.lab.search.runs import run_all, train_orders
+from sublayers.training.log import Log, open_log
+
+pytestmark = pytest.mark.slow
+
+
+def begin_search(folder):
+    """Search in a process of its own; neither it nor its children have to import anything."""
+    if child := os.fork():
+        return child
+    runs.get_context = lambda _: get_context("fork")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    log = open_log(folder, "search", {"training": "made up"})
+    candidates = [Candidate(order, order) for order in ORDERS]
+    train_orders(log, Fake("pretrain", [], "sublayer_order"), candidates, [0, 1], jobs=2)
+    os._exit(0)
+
+
+def test_a_search_that_is_killed_ten_times_loses_only_the_runs_in_progress(tmp_path):
+    draw = random.Random(0)
+    log = Log(tmp_path / "search")
+    for _ in range(10):
+        finished = len(log.events("run"))
+        search = begin_search(tmp_path / "search")
+        time.sleep(draw.uniform(0, 1.2))
+        os.kill(search, signal.SIGKILL)
+        os.waitpid(search, 0)
+        found = [(event["order"], event["seed"]) for event in log.events("run")]
+        # what was finished stays, and nothing is there twice
+        assert len(found) == len({*found}) >= finished
+    assert log.events("run")
+    _, status = os.waitpid(begin_search(tmp_path / "search"), 0)
+    assert status == 0
+    found = [(event["order"], event["seed"]) for event in log.events("run")]
+    assert sorted(found) == sorted((order, seed) for order in ORDERS for seed in (0, 1))
+    started = (tmp_path / "started").read_text().splitlines()
+    # at most the two at a time are begun again for every kill
+    assert len(found) < len(started) <= len(found) + 20
+    # no process goes on without the search
+    time.sleep(1)
+    assert (tmp_path / "started").read_text().splitlines() == started
+
+
+def test_what_fails_is_told_and_what_succeeds_is_kept(tmp_path, capfd):
+    told = {}
+
+    def finish(folder, result):
+        told[folder.name] = result
+        return "well"
+
+    work = {tmp_path / "good": partial(fake, "s2f"), tmp_path / "bad": fail}
+    run_all("runs", work, finish, jobs=1)
+    assert told == {"good": {"order": "s2f"}}
+    shown = capfd.readouterr().err
+    assert "bad failed (the loss is nan); " in shown
+    assert f"{tmp_path / 'bad'}.log has all that it printed" in shown
+    assert "ValueError: the loss is nan" in (tmp_path / "bad.log").read_text()
+    assert (tmp_path / "good.log").read_text() == "training s2f\n"
+    with pytest.raises(ValueError, match="no run of runs came to its end: bad failed"):
+        run_all("runs", {tmp_path / "bad": fail}, finish, jobs=1)
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "half").write_text("written")
+    seen = []
+    run_all(
+        "runs", {tmp_path / "run": partial(note, tmp_path / "run")}, lambda _, result: seen.append(result) or "", jobs=1
+    )
+    assert seen == [{"files": []}]

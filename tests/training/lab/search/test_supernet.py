@@ -1,0 +1,314 @@
+"""A mixture is the plain model where it is decided, and a search finds what the data need."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+from transformers import TrainingArguments, set_seed
+
+from sublayers import (
+    MacaronBertConfig,
+    MacaronBertForMaskedLM,
+    PARBertConfig,
+    PARBertForMaskedLM,
+    PARBertForSequenceClassification,
+    SandwichLMConfig,
+    SandwichLMForCausalLM,
+    SandwichSeq2SeqConfig,
+    SandwichSeq2SeqForConditionalGeneration,
+    expand,
+)
+from sublayers.training.lab.search.price import Price, price
+from sublayers.training.lab.search.settings import Settings
+from sublayers.training.lab.search.supernet import Architecture, SupernetTrainer, mix
+
+SIZES = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "dropout": 0.0}
+SIZES |= {"attention_dropout": 0.0, "activation_dropout": 0.0, "max_position_embeddings": 12}
+LAYERS = 6
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 4, 4]])
+MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+LABELS = IDS.masked_fill(torch.tensor([[1, 0, 0, 1, 0, 0], [1, 0, 1, 0, 1, 1]]).bool(), -100)
+INPUTS = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
+SEQ2SEQ_INPUTS = {"input_ids": IDS.flip(0), "attention_mask": MASK.flip(0), "labels": LABELS}
+
+# model, configuration, name of the order, candidates, inputs
+CASES = {
+    "pre-norm language model": (
+        SandwichLMForCausalLM,
+        SandwichLMConfig(**SIZES, final_norm=True),
+        "sublayer_order",
+        "sf",
+        INPUTS,
+    ),
+    "post-norm BERT, which reads some positions": (
+        PARBertForMaskedLM,
+        PARBertConfig(**SIZES, pad_token_id=4),
+        "sublayer_order",
+        "sf",
+        INPUTS,
+    ),
+    "half steps": (
+        MacaronBertForMaskedLM,
+        MacaronBertConfig(**SIZES, pad_token_id=4, pre_attention_act=None),
+        "sublayer_order",
+        "sf",
+        INPUTS,
+    ),
+    "encoder": (
+        SandwichSeq2SeqForConditionalGeneration,
+        SandwichSeq2SeqConfig(**SIZES),
+        "encoder_sublayer_order",
+        "sf",
+        SEQ2SEQ_INPUTS,
+    ),
+    "decoder": (
+        SandwichSeq2SeqForConditionalGeneration,
+        SandwichSeq2SeqConfig(**SIZES),
+        "decoder_sublayer_order",
+        "scf",
+        SEQ2SEQ_INPUTS,
+    ),
+}
+
+
+def gradients(model, inputs):
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("chosen", ["sf-sff", "fff-fs", "--s---"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_decided_mixture_is_the_plain_model_and_has_its_gradients(case, chosen):
+    model_class, config, field, letters, inputs = CASES[case]
+    chosen = chosen.replace("s-", "c-") if "c" in letters else chosen
+    setattr(config, field, f"({letters}){LAYERS}")
+    supernet = model_class(config).eval()
+    for weight in supernet.parameters():
+        # norms and biases begin alike
+        weight.data += 0.1 * torch.randn_like(weight)
+    weights = supernet.state_dict()
+    order = chosen.replace("-", "")
+    places = [len(letters) * i + letters.index(letter) for i, letter in enumerate(chosen) if letter != "-"]
+    setattr(config, field, order)
+    plain = model_class(config).eval()
+    stack = f"model.{field.partition('_')[0]}.layers." if "seq2seq" in config.model_type else "model.layers."
+    renamed = {f"{stack}{place}.": f"{stack}{number}." for number, place in enumerate(places)}
+    own = {name: value for name, value in weights.items() if not name.startswith(stack)}
+    for old, new in renamed.items():
+        own |= {new + name.removeprefix(old): value for name, value in weights.items() if name.startswith(old)}
+    plain.load_state_dict(own)
+    mixture = mix(supernet, field, letters)
+    mixture.weights = torch.tensor([[float(letter == each) for each in f"{letters}-"] for letter in chosen])
+    loss, found = gradients(supernet, inputs)
+    plain_loss, wanted = gradients(plain, inputs)
+    torch.testing.assert_close(loss, plain_loss, rtol=1e-6, atol=1e-6)
+    assert len(expand(order)) == len(places)
+    for name, gradient in wanted.items():
+        old = next((o + name.removeprefix(n) for o, n in renamed.items() if name.startswith(n)), name)
+        torch.testing.assert_close(found[old], gradient, rtol=1e-5, atol=1e-6, msg=lambda text: f"{name}: {text}")  # noqa: B023
+    # what was not chosen gets no gradient
+    others = {name for name in found if name.startswith(stack)} - {
+        o + name.removeprefix(n) for o, n in renamed.items() for name in wanted if name.startswith(n)
+    }
+    assert others
+    assert all(not found[name].any() for name in others)
+
+
+def test_a_mixture_is_the_weighted_sum_of_its_sublayers():
+    model = SandwichLMForCausalLM(SandwichLMConfig(**SIZES, sublayer_order="(sf)3")).eval()
+    mixture = mix(model, "sublayer_order", "sf")
+    weights = mixture.weights = torch.randn(3, 3).softmax(-1)
+    body = model.model
+    states = body.embed_tokens(IDS) * body.embed_scale + body.embed_positions(torch.arange(6)[None])
+    mask = torch.full((6, 6), -torch.inf).triu(1)[None, None]
+    for layer in range(3):
+        runs = [mixture[2 * layer + i](states, attention_mask=mask) for i in range(2)]
+        states = weights[layer, 0] * runs[0] + weights[layer, 1] * runs[1] + weights[layer, 2] * states
+    torch.testing.assert_close(body(input_ids=IDS).last_hidden_state, states)
+
+
+def settings(**changes):
+    return Settings("sublayer_order", "sf", **changes)
+
+
+@pytest.mark.parametrize("temperature", [5.0, 0.5])
+def test_weights_are_a_gumbel_softmax_of_the_logits(temperature):
+    architecture = Architecture(4, settings(), torch.device("cpu"))
+    with torch.no_grad():
+        architecture.logits.copy_(torch.randn(4, 3))
+    torch.manual_seed(3)
+    drawn = architecture.draw(temperature)
+    torch.manual_seed(3)
+    # torch draws -log of Gumbel's exponential variable
+    noise = -torch.empty(4, 3).exponential_().log()
+    torch.testing.assert_close(drawn, ((architecture.logits + noise) / temperature).softmax(-1))
+    torch.manual_seed(3)
+    torch.testing.assert_close(drawn, torch.nn.functional.gumbel_softmax(architecture.logits, tau=temperature))
+
+
+def test_an_order_above_the_budget_changes_where_it_costs_the_least_probability():
+    table = Price({"s": 1.0, "f": 2.0}, {"s": 1.0, "f": 2.0})
+    architecture = Architecture(3, settings(price=table, budget=4.0), torch.device("cpu"))
+    with torch.no_grad():
+        architecture.logits.copy_(torch.tensor([[0.5, 0.4, 0.1], [0.1, 0.6, 0.3], [0.1, 0.5, 0.4]]).log())
+    # sff costs 5: to leave out the last f costs log(5/4) for 2, to make s of the second costs log(6) for 1
+    assert architecture.order() == "sf"
+    architecture.settings.budget = 5.0
+    assert architecture.order() == "sf2"
+    architecture.settings.budget = None
+    assert architecture.order() == "sf2"
+    with torch.no_grad():
+        architecture.logits.copy_(torch.tensor([[0.0, 0.2, 1.0], [0.1, 0.0, 1.0], [0.0, 0.0, 1.0]]))
+    assert architecture.order() == "f"
+    architecture.settings.budget = 1.0
+    assert architecture.order() == "s"
+
+
+def test_the_price_weighs_more_as_long_as_the_mean_is_above_the_budget():
+    table = Price({"s": 1.0, "f": 1.0}, {"s": 1.0, "f": 1.0})
+    architecture = Architecture(4, settings(price=table, budget=2.0, learning_rate=0.1), torch.device("cpu"))
+    assert architecture.excess().item() == pytest.approx(4 * 2 / 3 / 2 - 1)
+    weights = []
+    for _ in range(200):
+        # nothing but the price counts
+        architecture.step(architecture.draw(1.0).sum() * 0)
+        weights.append(architecture.price_weight)
+    assert 0 < weights[0] < weights[1] < weights[2]
+    # nothing draws the cost up again, so the weight has gone
+    assert architecture.excess().item() < 0
+    assert weights[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"warmup_share": 1.0}, "warmup_share=1.0 is no share; give a number between 0 and 1"),
+        ({"held_out_share": 0.0}, "held_out_share=0.0 is no share"),
+        ({"patience": -1.0}, "patience=-1.0 is no share"),
+        ({"temperatures": (5.0, 0.0)}, "temperatures of 0.0 would learn nothing"),
+        ({"learning_rate": 0.0}, "learning_rate of 0.0 would learn nothing"),
+    ],
+)
+def test_refuses_settings_that_search_nothing(changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**changes)
+
+
+PLACES = 8
+
+
+def early(number, generator):
+    """The label is a table's entry of three tokens, none of them the first: it has to fetch them, and then compute."""
+    table = torch.randint(0, 4, (4, 4, 4), generator=torch.Generator().manual_seed(7))
+    values = torch.randint(0, 4, (number, PLACES), generator=generator)
+    tokens = torch.cat([torch.full((number, 1), 4), values], 1)
+    return tokens, torch.zeros_like(tokens), table[values[:, 0], values[:, 1], values[:, 2]]
+
+
+def late(number, generator):
+    """The label is the token at a place that follows from the first token and its segment: compute, and then fetch."""
+    table = torch.randint(0, PLACES, (PLACES, PLACES), generator=torch.Generator().manual_seed(7))
+    values = torch.randint(0, 4, (number, PLACES), generator=generator)
+    token, segment = torch.randint(0, PLACES, (2, number), generator=generator)
+    tokens = torch.cat([4 + token[:, None], values], 1)
+    segments = torch.zeros_like(tokens)
+    segments[:, 0] = segment
+    return tokens, segments, values[torch.arange(number), table[token, segment]]
+
+
+def search(task, seed, folder, trainer_class=SupernetTrainer, steps=400, **changes):
+    tokens, segments, labels = task(8000, torch.Generator().manual_seed(seed))
+    set_seed(seed)
+    sizes = {"vocab_size": 4 + PLACES, "type_vocab_size": PLACES, "max_position_embeddings": 1 + PLACES}
+    config = PARBertConfig(
+        **SIZES | sizes | {"hidden_size": 32, "intermediate_size": 64},
+        sublayer_order="(sf)4",
+        norm_position="pre",
+        final_norm=True,
+        classifier_dropout=0.0,
+        num_labels=4,
+        initializer_range=0.2,
+    )
+    counted = price(config, "sf", "parameters", 4, "all")
+    # room for two of the four layers
+    how = {"warmup_share": 0.3, "learning_rate": 0.1, "price": counted, "budget": 1.1 * counted.cost("sf")} | changes
+    args = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=64,
+        per_device_eval_batch_size=64,
+        learning_rate=5e-3,
+        lr_scheduler_type="constant",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        seed=seed,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+    )
+    columns = {"input_ids": tokens, "token_type_ids": segments, "labels": labels}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    trainer = trainer_class(
+        model=PARBertForSequenceClassification(config), args=args, train_dataset=rows, settings=settings(**how)
+    )
+    trainer.train()
+    return trainer
+
+
+class Watched(SupernetTrainer):
+    """Notes the rows that train the model and those that train the architecture, and whether the other one moves."""
+
+    rows: ClassVar[dict[str, set]] = {}
+    moved: ClassVar[dict[str, list[bool]]] = {}
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        whose = "architecture" if self.mixture.weights.requires_grad else "model"
+        self.rows.setdefault(whose, set()).update(tuple(row.tolist()) for row in inputs["input_ids"])
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def take_turn(self, step, max_steps):
+        weights = [weight.clone() for weight in self.model.parameters()]
+        logits = self.architecture.logits.clone()
+        ended = super().take_turn(step, max_steps)
+        changed = any(not a.equal(b) for a, b in zip(weights, self.model.parameters(), strict=True))
+        self.moved.setdefault("model in the architecture's turn", []).append(changed)
+        self.moved.setdefault("architecture", []).append(not logits.equal(self.architecture.logits))
+        return ended
+
+
+def distinct(number, generator):
+    """Every row is another one."""
+    tokens = torch.cartesian_prod(*[torch.arange(10)] * 4)[:number]
+    return tokens, torch.zeros_like(tokens), tokens.sum(1) % 4
+
+
+def test_model_and_architecture_are_trained_in_turns_on_data_of_their_own(tmp_path):
+    trainer = search(distinct, 0, tmp_path, Watched, steps=80, warmup_share=0.25, patience=0.9)
+    assert not Watched.rows["model"] & Watched.rows["architecture"]
+    assert len(Watched.rows["architecture"]) == 1600
+    assert not any(Watched.moved["model in the architecture's turn"])
+    assert Watched.moved["architecture"] == [False] * 20 + [True] * (trainer.state.global_step - 20)
+    steps = [point["step"] for point in trainer.curve]
+    assert steps == [*range(1, trainer.state.global_step + 1)]
+    temperatures = [point["temperature"] for point in trainer.curve]
+    assert temperatures[:20] == [5.0] * 20
+    assert temperatures[20:] == sorted(temperatures[20:], reverse=True)
+    assert temperatures[49] == pytest.approx(5.0 * (0.1 / 5.0) ** 0.5)
+    assert trainer.curve[0]["probabilities"] == [[0.3333] * 3] * 4
+
+
+def test_a_search_whose_order_does_not_change_any_more_ends(tmp_path):
+    patient = search(early, 0, tmp_path, steps=40, patience=0.99)
+    assert patient.state.global_step == 40
+    # so small a step cannot turn the order that the first turn has given
+    hasty = search(early, 0, tmp_path, steps=40, learning_rate=1e-4, patience=0.25)
+    assert hasty.state.global_step < 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "order"), [(early, "s"), (late, "fs")])
+def test_finds_where_the_data_need_attention(task, order, tmp_path):
+    found = [search(task, seed, tmp_path).architecture.order() for seed in range(5)]
+    assert sum(expand(one).startswith(order) for one in found) >= 4, found

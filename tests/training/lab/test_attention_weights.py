@@ -1,0 +1,196 @@
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, ByT5Tokenizer
+
+from sublayers import (
+    MacaronSeq2SeqConfig,
+    PARBertConfig,
+    PARTransformerXLConfig,
+    SandwichCharLMConfig,
+    SandwichLMConfig,
+)
+from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.lab.attention_weights import (
+    METRICS,
+    attention_distances,
+    attention_weights,
+    matched_distance,
+    mean_distances,
+    position_distance,
+    read_windows,
+    value_distance,
+)
+
+SIZES = {"vocab_size": 259, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4}
+WINDOWS = torch.tensor([[5, 70, 70, 30, 200, 7], [8, 8, 90, 3, 4, 100]])
+
+
+def model(config=SandwichLMConfig, order="sfsf", seed=0, **settings):
+    torch.manual_seed(seed)
+    made = AutoModel.from_config(config(sublayer_order=order, **SIZES | settings), attn_implementation="eager").eval()
+    for name, weight in made.named_parameters():
+        # small random weights would look at everything alike
+        if "q_proj" in name or "k_proj" in name:
+            weight.data.normal_(std=2.0)
+    return made
+
+
+def weights(*args, **kwargs):
+    return attention_weights(model(*args, **kwargs), WINDOWS)
+
+
+def heads(seed, number=4, keys=9):
+    return np.random.default_rng(seed).dirichlet(np.full(keys, 0.3), number)
+
+
+# what one-dimensional earth mover's distances are, without scipy
+INDEPENDENT = {
+    "value": lambda a, b: np.abs(np.sort(a) - np.sort(b)).mean(),
+    "position": lambda a, b: np.abs(np.cumsum(a) - np.cumsum(b)).sum(),
+}
+
+
+def cheapest(a, b, metric):
+    """The least sum over all ways to give each of the fewer heads one of its own."""
+    a, b = sorted((a, b), key=len)
+    costs = [[INDEPENDENT[metric](x, y) for y in b] for x in a]
+    return min(sum(costs[i][j] for i, j in enumerate(chosen)) for chosen in permutations(range(len(b)), len(a)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("number", [4, 2])
+def test_the_matching_is_the_best_of_all(metric, number):
+    for seed in range(10):
+        a, b = heads(seed), heads(seed + 100, number)
+        expected = pytest.approx(cheapest(a, b, metric), rel=1e-9)
+        assert matched_distance(a, b, METRICS[metric]) == expected
+        assert matched_distance(b, a, METRICS[metric]) == expected
+
+
+def test_distances_are_means_over_tokens_and_sublayers_of_sums_over_heads():
+    models = [weights(seed=0), weights(seed=1, num_attention_heads=2), weights(order="s2f2", seed=2)]
+    found = attention_distances(models)
+    for metric, matrix in found.items():
+        for i, a in enumerate(models):
+            for j, b in enumerate(models):
+                # causal: a token sees those up to itself
+                costs = [
+                    cheapest(a[layer, row, :, token, : token + 1], b[layer, row, :, token, : token + 1], metric)
+                    for layer in range(2)
+                    for row in range(2)
+                    for token in range(6)
+                ]
+                assert matrix[i, j] == pytest.approx(np.mean(costs), rel=1e-5, abs=1e-7)
+        assert (matrix == matrix.T).all()
+        assert (matrix[~np.eye(3, dtype=bool)] > 0).all()
+
+
+def test_all_keys_count_where_a_model_looks_ahead():
+    causal, bert = weights(), weights(PARBertConfig)
+    assert not np.triu(causal, 1).any()
+    for first, second in ((bert, bert[:, :, ::-1] ** 2), (causal, bert), (bert, causal)):
+        second = second / second.sum(-1, keepdims=True)
+        costs = [
+            cheapest(first[layer, row, :, token], second[layer, row, :, token], "value")
+            for layer in range(2)
+            for row in range(2)
+            for token in range(6)
+        ]
+        assert attention_distances([first, second])["value"][0, 1] == pytest.approx(np.mean(costs), rel=1e-4)
+
+
+@pytest.mark.parametrize("config", [SandwichLMConfig, PARBertConfig, PARTransformerXLConfig])
+def test_a_model_is_no_distance_from_itself(config):
+    same = weights(config)
+    assert same.shape == (2, 2, 4, 6, 6)
+    for matrix in attention_distances([same, same]).values():
+        assert not matrix.any()
+
+
+def test_a_model_is_no_distance_from_its_copy_with_other_heads_first():
+    one, other = model(), model()
+    for layer, first in ((other.layers[0], [2, 0, 3, 1]), (other.layers[2], [1, 3, 2, 0])):
+        places = torch.arange(16).view(4, 4)[first].flatten()
+        for name in ("q_proj", "k_proj", "v_proj"):
+            linear = getattr(layer.mixer, name)
+            linear.weight.data, linear.bias.data = linear.weight.data[places], linear.bias.data[places]
+        layer.mixer.o_proj.weight.data = layer.mixer.o_proj.weight.data[:, places]
+    read = [attention_weights(each, WINDOWS) for each in (one, other)]
+    assert np.abs(read[0] - read[1]).max() > 0.1
+    for matrix in attention_distances(read).values():
+        assert matrix[0, 1] == pytest.approx(0, abs=1e-5)
+
+
+def test_only_the_distance_of_positions_knows_where_a_head_looks():
+    a, b = np.array([[0.7, 0.2, 0.1, 0.0]]), np.array([[0.0, 0.1, 0.2, 0.7]])
+    assert value_distance(a[0], b[0]) == 0
+    # 0.7 by three tokens and 0.1 by one come one way: 0.7 + 0.8 + 0.7
+    assert position_distance(a[0], b[0]) == pytest.approx(2.2)
+    looking = [np.tile(each, (2, 1, 3, 4, 1)) for each in (a, b)]
+    found = attention_distances(looking)
+    assert found["value"][0, 1] == 0
+    assert found["position"][0, 1] == pytest.approx(3 * 2.2)
+
+
+def test_means_leave_out_pairs_that_there_are_not():
+    matrix = np.array([[0, 1, 2], [1, 0, 4], [2, 4, 0]])
+    assert mean_distances(matrix, ["a", "a", "b"]) == {"within": 1, "between": 3}
+    assert mean_distances(matrix, ["a", "a", "a"]) == {"within": pytest.approx(7 / 3)}
+    assert mean_distances(matrix, ["a", "b", "c"]) == {"between": pytest.approx(7 / 3)}
+
+
+def test_weights_are_those_of_the_model():
+    read = weights(seed=3)
+    expected = model(seed=3)(input_ids=WINDOWS, output_attentions=True).attentions
+    torch.testing.assert_close(torch.from_numpy(read), torch.stack(expected))
+
+
+def broken():
+    made = model()
+    made.layers[0].mixer.q_proj.weight.data.fill_(torch.nan)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: model(order="f2"), "has no self-attention whose weights can be read"),
+        (lambda: model(SandwichCharLMConfig, attention_span=8, memory_length=8), "14 places of a window of 6 tokens"),
+        (lambda: model(max_position_embeddings=4), "max_position_embeddings=4"),
+        (lambda: model(vocab_size=100), "must lie between 0 and 99, got 5 to 200"),
+        (broken, "not finite"),
+        (lambda: AutoModel.from_config(MacaronSeq2SeqConfig()), "is an encoder-decoder"),
+    ],
+)
+def test_models_that_cannot_be_read_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        attention_weights(make(), WINDOWS)
+
+
+def test_other_numbers_of_sublayers_are_refused():
+    with pytest.raises(ValueError, match="have 2, 2, 3 self-attention sublayers"):
+        attention_distances([weights(), weights(), weights(order="s3f")])
+
+
+def test_windows_are_full_and_inside_one_document():
+    tokenizer = train_tokenizer([], "byte", 0)
+    windows = read_windows(["abcdef", "g", "hijk"], tokenizer, 2, 4)
+    assert tokenizer.batch_decode(windows) == ["abcd", "hijk"]
+    with pytest.raises(ValueError, match="has 2 full windows of 4 tokens, and 3 are asked for"):
+        read_windows(["abcdef", "g", "hijk"], tokenizer, 3, 4)
+
+
+def test_windows_have_the_tokenizers_special_tokens():
+    tokenizer = train_tokenizer(["a b c d e"], "wordpiece", 61)
+    windows = read_windows(["a b c d e"], tokenizer, 2, 4)
+    assert tokenizer.batch_decode(windows) == ["[CLS] a b [SEP]", "[CLS] c d [SEP]"]
+    with pytest.raises(ValueError, match="2 tokens are too short for 2 special tokens"):
+        read_windows(["a b c d e"], tokenizer, 1, 2)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(ValueError, match=r"give a model with a tokenizer\.json"):
+        read_windows(["abcdef"], ByT5Tokenizer(), 1, 2)

@@ -1,0 +1,1 @@
+"""Benches, studies, searches and the demo: what is measured, compared and tried."""

@@ -1,0 +1,129 @@
+"""`sublayers attention-distance`: how differently the attention heads of models look at the same text."""
+
+import argparse
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sublayers.training.flags import positive
+from sublayers.training.folders import refuse_to_overwrite, whole_folder
+
+# of the distances, and of the files in which they are drawn
+UNITS = {"value": "attention weight", "position": "tokens"}
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Compare models two by two, print the distances, and write and draw them if there is a folder for that.
+
+    Returns:
+        The models, their kinds (orders), the text and, for each metric of `attention_distances`, the matrix of
+        `distances` and their means `within` and `between` kinds as far as there are such pairs.
+
+    Raises:
+        FileExistsError: the output folder holds files.
+        OSError: there is no such model, tokenizer or file.
+        ValueError: fewer than two models, models that cannot be compared, tokenizers that read the text differently, or
+            a text that is too short; see also `load`.
+    """
+    parser = argparse.ArgumentParser(
+        prog="sublayers attention-distance",
+        description="Compare where the attention heads of models look: Press, Smith and Levy (2020), section 6.",
+        epilog="For each token and self-attention sublayer, heads are matched at least cost; the distance is the sum "
+        "over matched heads, averaged over tokens and sublayers. `value` compares the weights as samples, as the "
+        "paper's numbers do, whatever a head looks at; `position` is by how many tokens attention has to be moved.",
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="two or more folders or names on the Hub")
+    parser.add_argument("--text", help="file to read (default: held-out files of Python's standard library)")
+    parser.add_argument("--tokens", type=positive, default=256, help="how many to compare (default: 256)")
+    parser.add_argument("--window", type=positive, default=128, help="tokens read at a time (default: 128)")
+    parser.add_argument("--output_dir", type=Path, help="new folder for numbers and pictures")
+    args = parser.parse_args(argv)
+    if len(args.models) < 2:
+        raise ValueError(f"{args.models[0]} has nothing to be compared with; give two models or more")
+    if args.tokens % args.window:
+        raise ValueError(f"--tokens={args.tokens} is not a multiple of --window={args.window}; give one that is")
+    if args.output_dir:
+        refuse_to_overwrite(args.output_dir)
+    found = _compare(args)
+    console = Console()
+    for metric in UNITS:
+        console.print(_table(found, metric))
+    if args.output_dir:
+        with whole_folder(args.output_dir) as folder:
+            (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            for metric in UNITS:
+                _paint(found, metric, folder / f"{metric}.svg")
+    return found
+
+
+def _compare(args: argparse.Namespace) -> dict[str, Any]:
+    # take seconds, which --help need not
+    from transformers import AutoModel, AutoTokenizer
+
+    from sublayers.hub.loading import load
+    from sublayers.training.data.corpus import CorpusArguments, load_corpus
+    from sublayers.training.lab.attention_weights import (
+        attention_distances,
+        attention_weights,
+        mean_distances,
+        read_windows,
+    )
+    from sublayers.training.trainers.start import check_positions
+
+    text = load_corpus(CorpusArguments(validation_file=args.text))["validation"]
+    kinds, weights, windows = [], [], None
+    for name in args.models:
+        read = read_windows(text.pieces(), load(AutoTokenizer, name), args.tokens // args.window, args.window)
+        windows = read if windows is None else windows
+        if not read.equal(windows):
+            raise ValueError(f"{name} reads the text as other tokens than {args.models[0]}; share a tokenizer")
+        model = load(AutoModel, name, attn_implementation="eager")
+        check_positions(model.config, args, "window")
+        weights.append(attention_weights(model, windows))
+        # others' models have no order
+        kinds.append(getattr(model.config, "sublayer_order", model.config.model_type))
+    found: dict[str, Any] = {"models": args.models, "kinds": kinds}
+    found["text"] = args.text or f"the standard library of Python {platform.python_version()}"
+    found |= {"tokens": args.tokens, "window": args.window}
+    for metric, distances in attention_distances(weights).items():
+        found[metric] = {"distances": distances.tolist(), **mean_distances(distances, kinds)}
+    return found
+
+
+def _table(found: dict[str, Any], metric: str) -> Table:
+    means = [f"{name} kinds {found[metric][name]:.4g}" for name in ("within", "between") if name in found[metric]]
+    table = Table(title=f"{metric}, {UNITS[metric]}", caption="mean " + ", ".join(means))
+    table.add_column("")
+    table.add_column("kind")
+    for number, _ in enumerate(found["models"], 1):
+        table.add_column(str(number), justify="right")
+    rows = zip(found["models"], found["kinds"], found[metric]["distances"], strict=True)
+    for number, (name, kind, row) in enumerate(rows, 1):
+        table.add_row(Text(f"{number} {name}"), kind, *(f"{distance:.4g}" for distance in row))
+    return table
+
+
+def _paint(found: dict[str, Any], metric: str, file: Path) -> None:
+    from matplotlib.figure import Figure
+
+    distances, places = found[metric]["distances"], range(len(found["models"]))
+    figure = Figure(figsize=(0.9 * len(places) + 3, 0.9 * len(places) + 2), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(distances, cmap="Blues")
+    middle = max(map(max, distances)) / 2
+    for row in places:
+        for column in places:
+            distance = distances[row][column]
+            colour = "white" if distance > middle else "black"
+            axes.text(column, row, f"{distance:.3g}", ha="center", va="center", color=colour)
+    labels = [f"{name}\n{kind}" for name, kind in zip(found["models"], found["kinds"], strict=True)]
+    axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(places, labels)
+    figure.colorbar(image, label=f"{metric} distance, {UNITS[metric]}")
+    # long names of folders would be cut off
+    figure.savefig(file, bbox_inches="tight", metadata={"Date": None})

@@ -1,0 +1,96 @@
+"""What `sublayers bench iot` measures: models that choose an order for each sentence beside one with a fixed order."""
+
+import argparse
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
+from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
+from sublayers.configuration.sublayer_order import interleaved
+from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
+from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
+from sublayers.training.lab.bench.seq2seq import PAD, compare, make_batch, read_lengths, transformers_calls
+from sublayers.training.metrics.timing import Call, Comparison
+
+TRANSFORMER = "Transformer"
+REMARK = (
+    "Ratios are to the Transformer of the same sizes and weights, whose order is fixed. In training all orders run. In "
+    "decoding every order has an equal share of the sentences, so that each batch mixes all of them; the predictor "
+    "runs, but does not choose. Decoding makes the same number of tokens for every source."
+)
+
+
+SIZES = {
+    "layers": (6, "blocks of the encoder, and as many of the decoder"),
+    "hidden_size": (512, "width; feed-forward sublayers are twice as wide"),
+    "heads": (4, "attention heads"),
+    "vocab_size": (10152, "tokens in the vocabulary"),
+    "new_tokens": (20, "tokens that are decoded"),
+    "repeats": (5, "rounds, after one to warm up"),
+}
+# measured unless --orders says otherwise
+ORDERS = "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders"
+# what other benches do not have
+FLAGS: dict[str, dict[str, Any]] = {"--shapes": {"nargs": "+", "default": ["64x20"], "help": "rows x tokens"}}
+
+
+def default_orders(args: argparse.Namespace) -> list[str]:
+    """The paper's choices of two, three and four decoder orders (appendix A.3)."""
+    return ["sf:csf,fcs", "sf:scf,csf,fcs", "sf:scf,fsc,csf,fcs"]
+
+
+def build(args: argparse.Namespace) -> dict[str, Any]:
+    """Build the Transformer, and a model for each choice of orders such as `sf:csf,fcs`, all without dropout."""
+    longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
+    sizes = {
+        "vocab_size": args.vocab_size,
+        "hidden_size": args.hidden_size,
+        "intermediate_size": 2 * args.hidden_size,
+        "num_attention_heads": args.heads,
+        "max_position_embeddings": max(longest, args.new_tokens + 1),
+        "dropout": 0.0,
+        "pad_token_id": PAD,
+    }
+    n = args.layers
+    torch.manual_seed(0)
+    fixed = SandwichSeq2SeqConfig(
+        encoder_sublayer_order=interleaved(n), decoder_sublayer_order=interleaved(n, decoder=True), **sizes
+    )
+    models: dict[str, Any] = {TRANSFORMER: SandwichSeq2SeqForConditionalGeneration(fixed)}
+    for orders in args.orders:
+        encoder, decoder = (stack.split(",") for stack in orders.split(":"))
+        torch.manual_seed(0)
+        several = IOTSeq2SeqConfig(
+            encoder_orders=encoder, decoder_orders=decoder, num_encoder_blocks=n, num_decoder_blocks=n, **sizes
+        )
+        models[orders] = IOTSeq2SeqForConditionalGeneration(several)
+    return {name: model.to(args.device, getattr(torch, args.dtype)) for name, model in models.items()}
+
+
+def spread_orders(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor | int]:
+    """Give every order of both stacks an equal share of the batch, if the model has several."""
+    rows = torch.arange(len(batch["input_ids"]), device=batch["input_ids"].device)
+    if not isinstance(model, IOTSeq2SeqForConditionalGeneration):
+        return {}
+    numbers = (len(orders) for orders in model.config.stack_orders)
+    return {
+        f"forced_{stack}_order": rows % number if number > 1 else 0
+        for stack, number in zip(("encoder", "decoder"), numbers, strict=True)
+    }
+
+
+def comparison(args: argparse.Namespace) -> Comparison:
+    """Compare models that choose orders with the Transformer, task by task and shape by shape."""
+    models = build(args)
+
+    def calls(shape: str) -> dict[str, dict[str, Call]]:
+        batch = make_batch(shape, args)
+        return {
+            name: transformers_calls(model, batch, args.new_tokens, **spread_orders(model, batch))
+            for name, model in models.items()
+        }
+
+    peers = {name: [] if name == TRANSFORMER else [TRANSFORMER] for name in models}
+    return compare(models, peers, calls, args, REMARK)

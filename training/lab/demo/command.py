@@ -1,0 +1,43 @@
+"""`sublayers demo`: train small models of each kind on the standard library, compare and try them."""
+
+import argparse
+import platform
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from sublayers.training.flags import positive
+from sublayers.training.folders import refuse_to_overwrite
+
+STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
+
+
+def main(argv: list[str]) -> None:
+    """Show language models and a BERT; with `--all` a second BERT and encoder-decoders, too.
+
+    Raises:
+        FileExistsError: the output folder holds files.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="also a second BERT, and two encoder-decoders")
+    steps_help = "steps of each language model; BERTs have half, then three times as many, the others as many"
+    parser.add_argument("--max_steps", type=positive, default=250, help=steps_help)
+    parser.add_argument("--output_dir", type=Path, help="default: a new folder in runs")
+    args = parser.parse_args(argv)
+    folder = args.output_dir or Path(f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
+    refuse_to_overwrite(folder)
+    console = Console()
+    # take seconds, which --help need not
+    from sublayers.training.lab.demo import bert, lm, seq2seq
+    from sublayers.training.results import provenance, write
+
+    rows = lm.show_language_models(folder, args.max_steps, console)
+    berts = [*bert.MODELS] if args.all else ["par_bert"]
+    rows += bert.show_berts(berts, folder / "bert", max(1, args.max_steps // 2), console)
+    if args.all:
+        rows += seq2seq.show_encoder_decoders(folder / "seq2seq", args.max_steps, console)
+    # the Trainer's own, which no flag changes here
+    about = provenance(["demo", *argv], [STANDARD_LIBRARY]) | {"seeds": "42"}
+    write(rows, folder / "results.csv", about)
+    console.print(f"\nModels, loss curves and figures are in {folder}")

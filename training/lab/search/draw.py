@@ -1,0 +1,121 @@
+"""The orders that a search trains: drawn at random, the papers' patterns, or all that a file names."""
+
+import random
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sublayers.configuration.sublayer_order import (
+    ALPHABET,
+    compact,
+    expand,
+    interleaved,
+    par,
+    random_unbalanced,
+    sandwich,
+    shuffled,
+)
+
+if TYPE_CHECKING:
+    from sublayers.training.lab.search.price import Price
+
+# how often in a row nothing new may be drawn before there is nothing left, and how many are drawn to choose from
+TRIES = 2000
+# by which share the cost of orders of equal cost may differ
+TOLERANCE = 0.05
+
+
+class Candidate(NamedTuple):
+    """An order to be trained: its canonical form, where it is from, and the seed that it was drawn with, if it was."""
+
+    order: str
+    name: str
+    draw_seed: int | None = None
+
+
+def letters_of(order: str) -> str:
+    """List the kinds of sublayers of an order, each once, as the alphabet has them."""
+    return "".join(letter for letter in ALPHABET if letter in expand(order))
+
+
+def units(order: str) -> int:
+    """Count an order's parameters in units of 4 d^2: 2 for a feed-forward sublayer, 1 for others (Sandwich, 3.2)."""
+    return sum(2 if letter == "f" else 1 for letter in expand(order))
+
+
+def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[Candidate]:
+    """Draw different orders (Sandwich, sections 3.1 and 3.2), with the seeds from the first one on.
+
+    Args:
+        order: whose sublayers are permuted or, if unbalanced, whose number of parameters is spent on its letters.
+        number: of orders.
+        seed: the first.
+        unbalanced: draw letter by letter.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    found: dict[str, Candidate] = {}
+    tried = 0
+    for one in count(seed):
+        drawn = random_unbalanced(units(order), one, letters_of(order)) if unbalanced else shuffled(order, one)
+        tried += 1
+        if drawn not in found:
+            found[drawn], tried = Candidate(drawn, f"random {one}", one), 0
+        if len(found) == number:
+            break
+        if tried == TRIES:
+            raise ValueError(f"there seem to be only {len(found)} orders like {order!r}, not {number}; ask for fewer")
+    return [*found.values()]
+
+
+def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int) -> list[Candidate]:
+    """Draw different orders of the letters of one, of any length and balance, at about a given cost.
+
+    The first ones whose cost differs by at most 5 % or, where there are too few, those whose cost is nearest.
+    """
+    drawn: dict[str, Candidate] = {}
+    for one in range(seed, seed + TRIES):
+        # what costs as little as another one may have more parameters
+        budget = random.Random(f"budget {one}").randint(1, 2 * units(order))
+        other = random_unbalanced(budget, one, letters_of(order))
+        drawn.setdefault(other, Candidate(other, f"random {one}", one))
+    distances = {other: max(TOLERANCE, abs(price.cost(other) / cost - 1)) for other in drawn}
+    return sorted(drawn.values(), key=lambda candidate: distances[candidate.order])[:number]
+
+
+def patterns(letters: str, price: "Price", cost: float) -> list[Candidate]:
+    """Choose of each of the papers' patterns the one whose cost is nearest to another order's.
+
+    Args:
+        letters: of the stack; with `c` the patterns are those of decoders.
+        price: of its sublayers.
+        cost: of the other order.
+    """
+    decoder = "c" in letters
+    layers = range(1, 65)
+    kinds = {
+        "interleaved": [interleaved(n, decoder) for n in layers],
+        # the coefficient that did best in the paper, 6 of 16
+        "sandwich": [sandwich(n, round(3 * n / 8), decoder) for n in layers],
+    }
+    if not decoder:
+        kinds["par"] = [par(2 * n, 5) for n in layers if n > 2]
+    return [
+        Candidate(min(orders, key=lambda order: abs(price.cost(order) - cost)), name) for name, orders in kinds.items()
+    ]
+
+
+def read_orders(file: Path) -> list[Candidate]:
+    """Read the orders of a text file, one in each line, in any spelling.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there is no order in it, or one that cannot be read.
+    """
+    lines: Iterable[str] = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    found = {compact(line): Candidate(compact(line), line) for line in lines if line}
+    if not found:
+        raise ValueError(f"{file} has no orders; write one in each line")
+    return [*found.values()]

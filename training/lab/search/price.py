@@ -1,0 +1,95 @@
+"""What orders cost: a sum over their sublayers, which has an exact mean where the order is not decided."""
+
+from typing import NamedTuple
+
+import torch
+
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.training.lab.search.settings import Cost
+from sublayers.training.metrics.order_times import milliseconds
+
+# more sublayers of a kind in a row, so that the clock sees something
+IN_A_ROW = 4
+
+
+class Price(NamedTuple):
+    """What a sublayer of each kind costs.
+
+    From the last attention of an order on, that one included, only the positions that are read are computed.
+
+    Attributes:
+        full: by letter, for a sublayer before the last attention.
+        read: by letter, for the others.
+    """
+
+    full: dict[str, float]
+    read: dict[str, float]
+
+    def cost(self, order: str) -> float:
+        """Add up the sublayers of an order. Raises what `expand` raises."""
+        letters, last = expand(order), tail_start(order) - 1
+        return sum((self.full if i < last else self.read)[letter] for i, letter in enumerate(letters))
+
+    def expected(self, letters: str, probabilities: torch.Tensor) -> torch.Tensor:
+        """Find the mean cost of the orders that are drawn letter by letter, exactly and with its gradient.
+
+        The layers are drawn independently, so the letter of one says nothing about those behind it. No attention stands
+        behind layer l with probability q_l = prod_{j>l} (1 - a_j), where a_j is the probability of an attention in
+        layer j. A letter there costs (1 - q_l) * full + q_l * read in the mean, whichever it is: an attention without
+        another one behind it is the last one, and a feed-forward sublayer is in the tail. The mean of the sum is the
+        sum over all layers and letters.
+
+        Args:
+            letters: the candidates of every layer; the identity, which costs nothing, comes after them.
+            probabilities: (layers, letters + 1).
+
+        Returns:
+            The mean cost, a scalar.
+        """
+        mixers = [i for i, letter in enumerate(letters) if not ALPHABET[letter].is_position_wise]
+        without = 1 - probabilities[:, mixers].sum(1)
+        behind = without.flip(0).cumprod(0).flip(0)
+        none_behind = torch.cat([behind[1:], behind.new_ones(1)])[:, None]
+        full, read = (probabilities.new_tensor([table[letter] for letter in letters]) for table in self)
+        return (probabilities[:, :-1] * (full * (1 - none_behind) + read * none_behind)).sum()
+
+
+def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: str) -> Price:
+    """Find what sublayers of a family cost.
+
+    Args:
+        config: of the family, with its sizes.
+        letters: the kinds of sublayers.
+        cost: FLOPs, parameters, bytes of keys and values in half precision, or milliseconds measured on this machine.
+        length: tokens of a sequence.
+        read: which of its positions are read: "all", "masked" or "one".
+
+    Raises:
+        ValueError: milliseconds of a family with memory.
+    """
+    if cost == "milliseconds":
+        return _measured(config, letters, length, read)
+    positions = read_positions(length)[READS[read]]
+    sizes = config.sizes._asdict()
+
+    def of(letter: str, read: int) -> float:
+        if cost == "flops":
+            return flops(letter, length=length, read=read, **sizes)
+        return cache_bytes(letter, length=length, **sizes) if cost == "cache" else parameters(letter, **sizes)
+
+    return Price(
+        {letter: of(letter, length) for letter in letters}, {letter: of(letter, positions) for letter in letters}
+    )
+
+
+def _measured(config: SublayersConfig, letters: str, length: int, read: str) -> Price:
+    single = {letter: letter * (IN_A_ROW if ALPHABET[letter].is_position_wise else 1) for letter in letters}
+    full = milliseconds(config, [letter * IN_A_ROW for letter in letters], length, ["all"])
+    some = milliseconds(config, [*single.values()], length, [read])
+    return Price(
+        {letter: full[letter * IN_A_ROW]["all"] / IN_A_ROW for letter in letters},
+        {letter: some[row][read] / len(row) for letter, row in single.items()},
+    )

@@ -1,0 +1,73 @@
+"""`sublayers search random`: train random orders alike, and find out what the good ones share."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sublayers.training.flags import positive
+from sublayers.training.folders import claim
+from sublayers.training.lab.search.arguments import add_flags
+from sublayers.training.lab.search.draw import Candidate, draw, read_orders
+from sublayers.training.log import open_log
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sublayers.training.lab.search.space import Space
+
+
+def main(argv: list[str]) -> "pd.DataFrame":
+    """Train every order that is not finished, measure what all cost, and report (Sandwich, section 3).
+
+    Args:
+        argv: the training's command, its flags and those of the search; see `sublayers search random --help`.
+
+    Returns:
+        A row for each run, see `report`.
+
+    Raises:
+        FileExistsError: the output folder holds something else, or another search.
+        ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
+    """
+    args, space, candidates = parse(argv)
+    # take seconds, which --help need not
+    from sublayers.training.lab.search.report import BEGUN, log_costs, report
+    from sublayers.training.lab.search.runs import train_orders
+    from sublayers.training.results import provenance
+
+    with claim(args.output_dir):
+        log = open_log(args.output_dir, "search", {**space.training._asdict(), "letters": space.letters})
+        log.append(BEGUN, **provenance(["search", "random", *argv], space.data))
+        train_orders(log, space.training, candidates, args.seeds, args.jobs)
+        log_costs(log, space.config, args.length)
+        return report(log)
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]]:
+    """Read the flags of the search and those of the training, and find the orders that they ask for.
+
+    Raises:
+        ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers search random", description=__doc__, allow_abbrev=False)
+    add_flags(parser, "runs/search-random")
+    parser.add_argument("--number", type=positive, default=20, help="number of orders, default %(default)s")
+    parser.add_argument(
+        "--draw_seed", type=int, default=0, help="seed of the first order; the next ones have the next seeds"
+    )
+    parser.add_argument(
+        "--unbalanced",
+        action="store_true",
+        help="draw letter by letter until the parameters are spent, instead of permuting the sublayers",
+    )
+    parser.add_argument("--orders", type=Path, help="a file with an order in each line to be trained instead")
+    args, flags = parser.parse_known_args(argv)
+    from sublayers.training.lab.search.space import read_space
+
+    space = read_space(args.training, flags, args.stack)
+    if args.orders:
+        candidates = read_orders(args.orders)
+    else:
+        candidates = draw(space.order, args.number, args.draw_seed, args.unbalanced)
+    space.check(candidates)
+    return args, space, candidates

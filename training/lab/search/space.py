@@ -1,0 +1,116 @@
+"""The space of orders that the flags of a training span, and how they are trained and searched."""
+
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_order import expand
+from sublayers.training.commands import pretrain, seq2seq
+from sublayers.training.flags import expand_settings_file
+from sublayers.training.lab.search.draw import Candidate, letters_of
+from sublayers.training.lab.search.runs import OF_WINDOWS, Training
+from sublayers.training.lab.search.settings import Settings
+from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
+from sublayers.training.trainers.publish import describe_data
+
+
+class Space(NamedTuple):
+    """The orders that are searched: how they are trained, a configuration with the order that the flags give, and data.
+
+    The number and the kinds of sublayers of this order limit what is searched.
+    """
+
+    training: Training
+    config: SublayersConfig
+    data: list[str]
+
+    @property
+    def order(self) -> str:
+        """The order that the flags give."""
+        return self.config.orders[self.training.field]
+
+    @property
+    def letters(self) -> str:
+        """The kinds of its sublayers."""
+        return letters_of(self.order)
+
+    def check(self, candidates: list[Candidate]) -> None:
+        """Check that the family can run orders.
+
+        Raises:
+            ValueError: it has not all of their sublayers.
+        """
+        for candidate in candidates:
+            config = copy(self.config)
+            setattr(config, self.training.field, candidate.order)
+            if "w" not in expand(candidate.order):
+                for name in OF_WINDOWS:
+                    setattr(config, name, None)
+            config.validate()
+
+    def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
+        """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
+        order = f"({settings.letters}){len(expand(self.order))}"
+        own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
+        own += [f"--max_steps={steps}"] if steps else []
+        flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
+        trainer: Any
+        if self.training.command == "seq2seq":
+            pair_trainer = partial(SupernetPairTrainer, settings=settings)
+            trainer, _ = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=pair_trainer)
+        else:
+            own_trainer = partial(SupernetTrainer, settings=settings)
+            trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=own_trainer)
+        metrics = trainer.train().metrics
+        return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
+
+
+def read_space(command: str, flags: list[str], stack: str) -> Space:
+    """Find what is searched.
+
+    Args:
+        command: that trains an order.
+        flags: of it, after an optional recipe or settings file.
+        stack: of an encoder-decoder.
+
+    Raises:
+        ValueError: flags that the command refuses, or a family that has no single order.
+    """
+    flags = expand_settings_file(flags, command)
+    run: Any
+    run, model_flags, data, args = (seq2seq if command == "seq2seq" else pretrain).parse(flags)
+    if run.model_name_or_path:
+        raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
+    if not (args.do_train and args.do_eval):
+        raise ValueError(
+            "orders are trained and then ranked by their loss; give both --do_train and --do_eval or neither"
+        )
+    config: Any
+    if command == "seq2seq":
+        config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
+    else:
+        config, field = pretrain.make_config(run, model_flags), "sublayer_order"
+    if field not in config.orders:
+        raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
+    described = describe_data(data, {"name": "the standard library"}, data.dataset_config_name)
+    return Space(Training(command, flags, field), config, [part["name"] for part in described])
+
+
+def check_mixture(space: Space) -> None:
+    """Check that a super-network can be made of a family.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if isinstance(space.config, RecurrentLMConfig):
+        raise ValueError(f"{space.config.model_type} has memory, which no mixture reads; search random orders of it")
+    if space.config.pre_attention_act not in (None, space.config.hidden_act):
+        raise ValueError(
+            f"pre_attention_act={space.config.pre_attention_act!r} is of those right before self-attention, which a "
+            f"mixture does not know; give --pre_attention_act {space.config.hidden_act}, as hidden_act is"
+        )
+    if len(expand(space.order)) < 2:
+        raise ValueError(f"there is nothing to search in the order {space.order!r}; give a longer one")

@@ -1,0 +1,223 @@
+"""The super-network: every layer a mixture of all sublayers and of none, whose weights are learned with the model's.
+
+Mandava, Migacz and Florea (2021), "Pay Attention when Required", section 2.2.
+"""
+
+from collections.abc import Container, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.nn.functional import gumbel_softmax
+from torch.utils.data import Subset
+from transformers import PreTrainedModel, TrainerCallback
+
+from sublayers.configuration.sublayer_order import compact
+from sublayers.modeling.mixer import Batch
+from sublayers.modeling.plan import select_positions
+from sublayers.modeling.stack import SublayerStack
+from sublayers.training.lab.search.settings import Settings
+from sublayers.training.trainers.pair_trainer import PairTrainer
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+# points of the curves
+RECORDED = 100
+
+
+class Mixture(SublayerStack):
+    """A stack of an order (letters)n that runs as n layers, each the weighted sum of its sublayers and of its input.
+
+    It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers.
+
+    Args:
+        stack: of the order.
+        letters: the candidates of a layer.
+    """
+
+    def __init__(self, stack: SublayerStack, letters: str):
+        nn.ModuleList.__init__(self, stack)
+        self.order, self.letters = stack.order, letters
+        # (layers, letters + 1), the last of the identity
+        self.weights: torch.Tensor = torch.full((len(stack) // len(letters), len(letters) + 1), 1 / (len(letters) + 1))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        batch: Batch,
+        order: int | torch.Tensor = 0,
+        dropped: Container[int] = (),
+        **kwargs,
+    ) -> torch.Tensor:
+        """Run every sublayer at all positions: (batch, length, hidden) -> (batch, length or kept, hidden)."""
+        plan, inputs = batch.plan, self.prepare(batch, **kwargs)
+        hidden_states = plan.enter(hidden_states)
+        for number, weights in enumerate(self.weights):
+            mixed = weights[-1] * hidden_states
+            for i, weight in enumerate(weights[:-1]):
+                states = self.run_one(number * len(self.letters) + i, hidden_states, inputs, plan.packing)
+                mixed = torch.addcmul(mixed, states, weight)
+            hidden_states = mixed
+        if plan.leaving is not None:
+            hidden_states = select_positions(hidden_states, plan.leaving)
+        return plan.leave(hidden_states)
+
+
+def mix(model: PreTrainedModel, field: str, letters: str) -> Mixture:
+    """Let the stack of a model that has an order (letters)n run as a mixture; `field` is the name of the order."""
+    body: Any = model.base_model
+    body = getattr(body, field.partition("_")[0]) if model.config.is_encoder_decoder else body
+    body.layers = Mixture(body.layers, letters)
+    return body.layers
+
+
+class Architecture:
+    """What is learned of an order: logits of the candidates in each layer, (layers, letters + 1)."""
+
+    def __init__(self, layers: int, settings: Settings, device: torch.device):
+        self.settings = settings
+        self.logits = torch.zeros(layers, len(settings.letters) + 1, device=device, requires_grad=True)
+        self.optimizer = torch.optim.Adam([self.logits], settings.learning_rate, weight_decay=settings.weight_decay)
+        # of the mean cost above the budget, in the loss
+        self.price_weight = 0.0
+
+    @property
+    def probabilities(self) -> torch.Tensor:
+        """Those of the candidates in each layer: (layers, letters + 1)."""
+        return self.logits.softmax(-1)
+
+    def draw(self, temperature: float) -> torch.Tensor:
+        """Draw the weights of a mixture, with their gradient: (layers, letters + 1)."""
+        return gumbel_softmax(self.logits, tau=temperature)
+
+    def excess(self) -> torch.Tensor:
+        """Find by which share of the budget the mean cost is above it; negative if below. A scalar."""
+        settings: Any = self.settings
+        return settings.price.expected(settings.letters, self.probabilities) / settings.budget - 1
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Improve the logits by the loss of a mixture that was drawn, and by the price if there is a budget."""
+        if self.settings.budget is not None:
+            excess = self.excess()
+            self.price_weight = max(0.0, self.price_weight + self.settings.price_rate * excess.item())
+            loss = loss + self.price_weight * excess
+        # of the logits alone, which spares the gradients of the model's weights
+        (self.logits.grad,) = torch.autograd.grad(loss, [self.logits])
+        self.optimizer.step()
+
+    def order(self) -> str:
+        """Read the order off: the most probable candidate of each layer, changed where it would exceed the budget.
+
+        While it does, the change that costs the least probability for what it saves is made. Where all layers are left
+        out, the most probable sublayer that the budget allows is the order.
+        """
+        settings, logs = self.settings, self.probabilities.detach().log().tolist()
+        names = [*settings.letters, ""]
+        budget = float("inf") if settings.budget is None else settings.budget
+
+        def cost(chosen: list[int]) -> float:
+            order = "".join(names[i] for i in chosen)
+            return settings.price.cost(order) if settings.price and order else 0.0
+
+        chosen = [row.index(max(row)) for row in logs]
+        while (now := cost(chosen)) > budget:
+            changes = [
+                ((logs[layer][chosen[layer]] - logs[layer][i]) / saved, changed)
+                for layer in range(len(chosen))
+                for i in range(len(names))
+                if (saved := now - cost(changed := [*chosen[:layer], i, *chosen[layer + 1 :]])) > 0
+            ]
+            chosen = min(changes)[1]
+        if order := "".join(names[i] for i in chosen):
+            return compact(order)
+        single = [(row[i], names[i]) for row in logs for i in range(len(settings.letters)) if cost([i]) <= budget]
+        return max(single)[1]
+
+
+class TurnCallback(TrainerCallback):
+    """Let a super-network's architecture take its turn after each step of the model."""
+
+    def __init__(self, trainer: "SupernetMixin"):
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Train the architecture after the warm-up; end the search when its order does not change any more."""
+        if self.trainer.take_turn(state.global_step, state.max_steps):
+            control.should_training_stop = True
+
+
+class SupernetMixin:
+    """What makes a Trainer train a super-network: a mixture in the place of the stack, and turns for its architecture.
+
+    Args:
+        settings: of the search.
+        kwargs: arguments of the Trainer; its model has the order (letters)n, and its data are divided in two.
+    """
+
+    def __init__(self, *args: Any, settings: Settings, train_dataset: Any, **kwargs: Any):
+        shuffled = torch.randperm(len(train_dataset), generator=torch.Generator().manual_seed(kwargs["args"].seed))
+        first = round(settings.held_out_share * len(train_dataset))
+        if not 0 < first < len(train_dataset):
+            raise ValueError(
+                f"{len(train_dataset)} training examples cannot be divided between weights and architecture; give more "
+                "text or another --held_out_share"
+            )
+        held_out, rest = shuffled[:first].tolist(), shuffled[first:].tolist()
+        # columns of a Dataset are read whole
+        choose: Any = train_dataset.select if isinstance(train_dataset, Dataset) else partial(Subset, train_dataset)
+        self.held_out = choose(held_out)
+        super().__init__(*args, train_dataset=choose(rest), **kwargs)  # type: ignore[call-arg]
+        trainer: Any = self
+        self.settings = settings
+        self.mixture = mix(trainer.model, settings.field, settings.letters)
+        self.architecture = Architecture(len(self.mixture.weights), settings, trainer.args.device)
+        self.temperature = settings.temperatures[0]
+        self.turns = self._held_out_batches()
+        self.curve: list[dict[str, Any]] = []
+        self.last_change = 0
+        self.last_choice: list[int] = []
+        trainer.add_callback(TurnCallback(self))
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Compute the gradients of a batch in a mixture that is drawn for it."""
+        with torch.no_grad():
+            self.mixture.weights = self.architecture.draw(self.temperature)
+        return super().training_step(*args, **kwargs)  # type: ignore[misc]
+
+    def take_turn(self, step: int, max_steps: int) -> bool:
+        """Train the architecture on a batch that the model never sees; say whether the search is over."""
+        settings = self.settings
+        trainer: Any = self
+        begin = round(settings.warmup_share * max_steps)
+        if step > begin:
+            first, last = settings.temperatures
+            self.temperature = first * (last / first) ** ((step - begin) / (max_steps - begin))
+            self.mixture.weights = self.architecture.draw(self.temperature)
+            inputs = trainer._prepare_inputs(next(self.turns))
+            with trainer.compute_loss_context_manager():
+                loss = trainer.compute_loss(trainer.model, inputs)
+            self.architecture.step(loss)
+        choice = self.architecture.logits.argmax(-1).tolist()
+        if choice != self.last_choice or step <= begin:
+            self.last_change, self.last_choice = step, choice
+        if step % max(1, max_steps // RECORDED) == 0 or step == max_steps:
+            probabilities = self.architecture.probabilities.detach()
+            point = {"step": step, "temperature": self.temperature, "price_weight": self.architecture.price_weight}
+            self.curve.append(
+                {**point, "probabilities": [[round(p, 4) for p in row] for row in probabilities.tolist()]}
+            )
+        return step - self.last_change >= max(1.0, settings.patience * (max_steps - begin))
+
+    def _held_out_batches(self) -> Iterator[Any]:
+        while True:
+            # in the order of the division, which is one of chance
+            yield from self.get_eval_dataloader(self.held_out)  # type: ignore[attr-defined]
+
+
+class SupernetTrainer(SupernetMixin, ResumableTrainer):
+    """Trains the super-network of a single stack."""
+
+
+class SupernetPairTrainer(SupernetMixin, PairTrainer):
+    """Trains the super-network of an encoder or a decoder."""

@@ -1,0 +1,227 @@
+"""`sublayers study bert`: pre-train and fine-tune several orders alike, and draw quality against cost."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar, NamedTuple
+
+from rich.console import Console
+
+from sublayers.configuration.sublayer_cost import flops, parameters
+from sublayers.configuration.sublayer_order import counts, interleaved
+from sublayers.training.data.corpus import CorpusArguments, load_corpus
+from sublayers.training.data.tokenizers import sample, train_tokenizer
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.lab.studies.run_once import run_once
+from sublayers.training.metrics.score_pictures import Panel, draw_scores
+from sublayers.training.results import Row, provenance, report, score
+
+# what a classifier reads in the cost that is drawn
+LENGTH = 128
+COST = "cost of classifying"
+# head, scale and digits of what is told of pre-training
+PRETRAINING = {
+    "eval_loss": ("pre-training loss (nats)", 1, 2),
+    "eval_masked_accuracy": ("masked words right (%)", 100, 1),
+    "eval_next_sentence_accuracy": ("next sentence right (%)", 100, 1),
+}
+
+
+class Studied(NamedTuple):
+    """A model of the study: its family, and the order of its sublayers.
+
+    A control of equal cost has a `width` as a share of the others', and feed-forward sublayers four times as wide as
+    its states; without one, a model has BERT's number of sublayer parameters.
+    """
+
+    model_type: str
+    order: str
+    width: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the model is beside BERT."""
+        if self.width not in (None, 1):
+            return "narrower"
+        return "plain" if self.order == interleaved(counts(self.order)["s"]) else "re-ordered"
+
+    def sizes(self, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
+        """Find the widths of states and of feed-forward sublayers, among models of that width."""
+        if self.width is None:
+            return hidden_size, intermediate_size(self.order, hidden_size)
+        own = num_attention_heads * round(self.width * hidden_size / num_attention_heads)
+        return own, 4 * own
+
+
+MODELS = {
+    "bert": Studied("par_bert", "(sf)12"),
+    "par_bert": Studied("par_bert", "(sff)5f9"),
+    "macaron_bert": Studied("macaron_bert", "(fsf)12"),
+    "s12f12": Studied("par_bert", "s12f12"),
+    "s5f19": Studied("par_bert", "s5f19"),
+    # what s12f12 and s5f19 cost can be had with fewer layers, or narrower ones
+    "5_layers": Studied("par_bert", "(sf)5", 1),
+    "3_layers": Studied("par_bert", "(sf)3", 1),
+    "2_layers": Studied("par_bert", "(sf)2", 1),
+    "narrow_s12f12": Studied("par_bert", "(sf)12", 0.625),
+    "narrow_s5f19": Studied("par_bert", "(sf)12", 0.375),
+}
+
+
+@dataclass
+class StudyArguments:
+    """Flags for the models, how long they are trained, and on what."""
+
+    _argument_group_name: ClassVar[str] = "models, training and tasks"
+
+    glue_dir: str = field(metadata={"help": "folder with one for each GLUE task, as --data_dir of sublayers glue"})
+    squad_train_file: str | None = field(default=None, metadata={"help": "as --train_file of sublayers squad"})
+    squad_validation_file: str | None = field(default=None, metadata={"help": "as --squad_train_file"})
+    output_dir: str = field(default="runs/study", metadata={"help": "what is finished in it is not run again"})
+    models: list[str] = field(default_factory=lambda: [*MODELS], metadata={"help": f"of {', '.join(MODELS)}"})
+    tasks: list[str] = field(
+        default_factory=lambda: ["sst2", "mrpc", "cola", "stsb"], metadata={"help": "GLUE tasks to fine-tune on"}
+    )
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "one pre-training and fine-tuning each"})
+    hidden_size: int = field(default=128, metadata={"help": "width of the models"})
+    num_attention_heads: int = field(default=4, metadata={"help": "attention heads"})
+    vocab_size: int = field(default=8192, metadata={"help": "largest size of the tokenizer, which is trained first"})
+    pretraining_flags: str = field(default="", metadata={"help": "flags of sublayers pretrain, in one text"})
+    glue_flags: str = field(default="", metadata={"help": "flags of sublayers glue"})
+    squad_flags: str = field(default="", metadata={"help": "flags of sublayers squad"})
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Run every model that is not finished, and report on all that are.
+
+    Models have BERT's number of sublayer parameters: what attention saves widens the feed-forward sublayers. Controls
+    have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. The
+    output folder has `results.csv`, a picture, and for each model and seed a file with every number.
+
+    Args:
+        argv: flags, after an optional settings file or recipe; see `sublayers study bert --help`.
+
+    Returns:
+        The scores of each finished model by seed and task, its parameters and its cost.
+
+    Raises:
+        ValueError: bad flags, an unknown model, or what the other commands raise.
+    """
+    args, corpus = parse_flags(
+        expand_settings_file(argv, "study"),
+        [StudyArguments, CorpusArguments],
+        "sublayers study bert [SETTINGS.yaml] --glue_dir DIR [--name value ...]",
+    )
+    if unknown := sorted(set(args.models) - MODELS.keys()):
+        raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}")
+    folder = Path(args.output_dir)
+    tokenizer = folder / "tokenizer"
+    if not tokenizer.exists():
+        texts = sample(load_corpus(corpus)["train"], "wordpiece")
+        train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(tokenizer)
+    for seed in args.seeds:
+        for name in args.models:
+            results = folder / f"{name}-{seed}.json"
+            if not results.exists():
+                scores = run(name, seed, folder / f"{name}-{seed}", args, corpus)
+                results.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    found: dict[str, Any] = {}
+    for name in MODELS:
+        runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
+        if runs:
+            found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
+    # takes seconds, which --help need not
+    from sublayers.training.trainers.publish import describe_data
+
+    data = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
+    tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
+    about = provenance(["study", "bert", *argv], [*(part["name"] for part in data), *tasks])
+    rows = rows_of(found)
+    report(rows, folder, about)
+    panel = Panel("mean", COST, "mean score over the tasks", f"FLOPs of classifying {LENGTH} tokens, relative to BERT")
+    draw_scores(rows, [panel], folder / "quality_against_cost.svg")
+    Console().print(f"the figures and a picture of quality against cost are in {folder}")
+    return found
+
+
+def intermediate_size(order: str, hidden_size: int) -> int:
+    """Find the feed-forward width that gives an order as many parameters as BERT of 12 layers has in its sublayers.
+
+    Rounded to a multiple of 8, which processors like.
+    """
+    budget = parameters(interleaved(12), hidden_size, 4 * hidden_size)
+    fixed = parameters(order, hidden_size, 0)
+    return 8 * round((budget - fixed) / (parameters(order, hidden_size, 1) - fixed) / 8)
+
+
+def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments) -> dict[str, Any]:
+    """Pre-train one model and fine-tune it on every task, as far as that was not finished before."""
+    # takes seconds, which --help need not
+    from transformers import AutoModelForPreTraining
+
+    model_type, order, _ = MODELS[name]
+    width, inner = MODELS[name].sizes(args.hidden_size, args.num_attention_heads)
+    pretrained = folder / "pretrained"
+
+    def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
+        given = [f"--{flag}={value}" for flag, value in {**flags, "seed": seed}.items()]
+        run_once(results, f"{results.parent.name}: {name}, {order}, seed {seed}", [command, *given, *more.split()])
+        return json.loads(results.read_text(encoding="utf-8"))
+
+    flags = {
+        "objective": "mlm+nsp",
+        "model_type": model_type,
+        "sublayer_order": order,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_attention_heads": args.num_attention_heads,
+        "tokenizer_name_or_path": Path(args.output_dir) / "tokenizer",
+        **{flag: value for flag, value in vars(corpus).items() if value is not None and value is not False},
+    }
+    pretraining = once("pretrain", pretrained / "all_results.json", flags, args.pretraining_flags)
+    start = {"model_name_or_path": pretrained}
+    scores = {}
+    for task in args.tasks:
+        flags = {**start, "task_name": task, "data_dir": args.glue_dir}
+        found = once("glue", folder / task / "results.json", flags, args.glue_flags)[task]
+        scores[task] = {"metric": found["metric"], "score": found["best"]["median"], "all": found["best"]["runs"]}
+    if args.squad_train_file:
+        flags = {**start, "train_file": args.squad_train_file, "validation_file": args.squad_validation_file}
+        metrics = once("squad", folder / "squad" / "all_results.json", flags, args.squad_flags)
+        scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
+    bert = interleaved(12)
+    heads = args.num_attention_heads
+    cost = flops(order, width, inner, LENGTH, 1, num_attention_heads=heads)
+    return {
+        "order": order,
+        "parameters": AutoModelForPreTraining.from_pretrained(pretrained).num_parameters(),
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "cost": cost / flops(bert, args.hidden_size, 4 * args.hidden_size, LENGTH, 1, num_attention_heads=heads),
+        "pretraining": pretraining,
+        "tasks": scores,
+    }
+
+
+def rows_of(found: dict[str, Any]) -> list[Row]:
+    """Make a row of figures for each model: its cost, what it learned in pre-training, and its scores times 100."""
+    rows = []
+    for name, by_seed in found.items():
+        runs = [*by_seed.values()]
+        first = runs[0]
+        row = {"model": name, "order": first["order"], "kind": MODELS[name].kind}
+        row |= {"parameters": f"{first['parameters']}"}
+        row |= {"width": f"{first['hidden_size']}", COST: f"{first['cost']:.2f}"}
+        for metric, (head, scale, digits) in PRETRAINING.items():
+            if all(metric in run["pretraining"] for run in runs):
+                row |= score(head, [scale * run["pretraining"][metric] for run in runs], digits)
+        for task, result in first["tasks"].items():
+            row |= score(f"{task} ({result['metric']})", [100 * run["tasks"][task]["score"] for run in runs])
+        rows.append(row | score("mean", means(runs)) | {"seeds": ", ".join(by_seed)})
+    return rows
+
+
+def means(runs: list[dict[str, Any]]) -> list[float]:
+    """Take the mean score of all tasks, times 100, in each run."""
+    return [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]

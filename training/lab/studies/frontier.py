@@ -1,0 +1,248 @@
+"""`sublayers study frontier`: how good students in several orders are, and how fast, beside their teacher."""
+
+import json
+import re
+import shlex
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from sentence_transformers import SentenceTransformer
+
+from sublayers.configuration.sublayer_order import compact, counts, expand
+from sublayers.training.data.files import BUILDERS, check_file, read_rows
+from sublayers.training.data.squad import SquadDataArguments, load_questions, read_json
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.lab.studies.frontier_arguments import FLAGS, USAGE, FrontierArguments
+from sublayers.training.lab.studies.frontier_report import TEACHER, report
+from sublayers.training.lab.studies.run_once import run_once
+from sublayers.training.metrics.sentence_encoders import Texts, score
+from sublayers.training.metrics.timing import Call, ratio, time_in_turn
+from sublayers.training.results import provenance
+from sublayers.training.trainers.publish import describe_data
+
+# files and folders of a student
+SCORES = "scores.json"
+GLUE = "glue"
+PAIR_COLUMNS = ("sentence1", "sentence2", "label")
+
+
+class Candidate(NamedTuple):
+    """A student: its name, what the study calls such a one, its order, and flags of its own."""
+
+    name: str
+    kind: str
+    order: str
+    flags: list[str]
+
+    @property
+    def words(self) -> list[str]:
+        """What `sublayers distill` is told of it."""
+        return ["--sublayer_order", self.order, *self.flags]
+
+    @property
+    def folder(self) -> str:
+        """The name as a part of a path."""
+        return re.sub(r"\W+", "_", self.name).strip("_")
+
+
+def main(argv: list[str]) -> pd.DataFrame:
+    """Teach every student as often as there are seeds, test all, time them side by side, and draw quality against time.
+
+    What is finished in the output folder is not run again, but for the times, which can be compared where they were
+    measured in turn. It has `results.csv`, `frontier.svg` and a card.
+
+    Args:
+        argv: the teacher's folder or repository, a SentenceTransformer, then flags, after an optional settings file;
+            see `sublayers study frontier --help`.
+
+    Returns:
+        A row for the teacher and for each student and seed: scores from 0 to 100, milliseconds per text, and times as
+        ratios to the teacher's.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: bad flags or data, a student twice, or what the other commands raise.
+    """
+    source, *flags = argv
+    args, corpus = parse_flags(expand_settings_file(flags, "study"), FLAGS, USAGE)
+    students = [read_student(text) for text in args.students]
+    check(args, students)
+    texts = load_texts(args)
+    # one that cannot be opened is refused before hours of training
+    SentenceTransformer(source, device="cpu")
+    folder = Path(args.output_dir)
+    corpus_flags = as_flags({name: value for name, value in vars(corpus).items() if value not in (None, False)})
+    # a recipe or settings file comes first
+    distill = ["distill", source, *shlex.split(args.distill_flags), *corpus_flags, f"--answers={folder / 'answers'}"]
+    check_settings(folder, {"distill": distill, "tests": [args.sts_file, args.squad_file, args.max_questions]})
+    keep(folder / TEACHER, {"name": TEACHER, "kind": TEACHER, "order": "", "seed": 0}, source, texts, args)
+    for seed in args.seeds:
+        for student in students:
+            out = folder / f"{student.folder}-{seed}"
+            run_once(
+                out / "all_results.json", f"{student.name}, seed {seed}", [*distill, *student.words, f"--seed={seed}"]
+            )
+            about = {"name": student.name, "kind": student.kind, "order": student.order, "seed": seed}
+            keep(out, about, str(out), texts, args)
+    fine_tune(source, students, folder, args)
+    found = {file.parent: read_json(str(file)) for file in sorted(folder.glob(f"*/{SCORES}"), reverse=True)}
+    encoders = {row["name"]: str(out) for out, row in found.items()} | {TEACHER: source}
+    results = pd.DataFrame(found.values()).merge(measure(encoders, texts, args), on="name")
+    described = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
+    tested = [Path(file).name for file in (args.sts_file, args.squad_file) if file]
+    data = [*(part["name"] for part in described), *tested, *(f"GLUE {task}" for task in args.glue_tasks)]
+    report(results, read_glue(folder), folder, provenance(["study", "frontier", *argv], data))
+    return results
+
+
+def read_student(text: str) -> Candidate:
+    """Read an order with flags, and say what it is beside its teacher: narrower, with fewer layers, or re-ordered.
+
+    Raises:
+        ValueError: the order cannot be read.
+    """
+    order, *flags = shlex.split(text)
+    kind = "layers dropped" if expand(order) == "sf" * counts(order)["s"] else "re-ordered"
+    if any(flag.startswith("--hidden_size") for flag in flags):
+        kind = "narrower"
+    return Candidate(" ".join([compact(order), *flags]), kind, compact(order), flags)
+
+
+def name_of(text: str) -> str:
+    """Return the name of a student that is written in any way, or of the teacher."""
+    return TEACHER if text == TEACHER else read_student(text).name
+
+
+def check(args: FrontierArguments, students: list[Candidate]) -> None:
+    """Check what no other command checks.
+
+    Raises:
+        ValueError: a student or seed twice, no test, or fine-tuning of a student that there is not.
+    """
+    for what, values in (
+        ("students", [each.folder for each in students]),
+        ("seeds", args.seeds),
+        ("batch_sizes", args.batch_sizes),
+    ):
+        if len({*values}) < len(values):
+            raise ValueError(f"--{what} {' '.join(map(str, values))} has one twice; give each once")
+    if not (args.sts_file or args.squad_file):
+        raise ValueError("there is nothing to test students on; give --sts_file or --squad_file")
+    if args.glue_tasks and not args.glue_dir:
+        raise ValueError(f"there are no data to fine-tune on {args.glue_tasks[0]}; give --glue_dir")
+    names = [TEACHER, *(each.name for each in students)]
+    if unknown := [text for text in args.glue_students if name_of(text) not in names]:
+        raise ValueError(f"--glue_students {unknown[0]!r} is none of the students; choose from {', '.join(names)}")
+    if min(args.rounds, args.timed_texts, *args.batch_sizes) < 1:
+        raise ValueError("--rounds, --timed_texts and --batch_sizes are numbers of 1 or more; give others")
+
+
+def check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Keep what all students have in common beside the results.
+
+    Raises:
+        ValueError: what is there already has other settings.
+    """
+    file = folder / "settings.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    elif differing := [name for name, value in settings.items() if read_json(str(file)).get(name) != value]:
+        raise ValueError(
+            f"{folder} has results with other settings of {' and '.join(differing)}; choose another --output_dir"
+        )
+
+
+def load_texts(args: FrontierArguments) -> Texts:
+    """Read the texts of the tests.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file cannot be read, or lacks a column.
+    """
+    pairs: Any = None
+    questions: Any = None
+    if args.sts_file:
+        check_file(args.sts_file, BUILDERS)
+        pairs = read_rows([args.sts_file])
+        if missing := [name for name in PAIR_COLUMNS if name not in pairs.column_names]:
+            raise ValueError(f"{args.sts_file} has no column {missing[0]!r}, only {', '.join(pairs.column_names)}")
+    if args.squad_file:
+        questions = load_questions("validation", SquadDataArguments(validation_file=args.squad_file)).shuffle(seed=0)
+    return Texts(pairs, questions)
+
+
+def as_flags(values: dict[str, Any]) -> list[str]:
+    """Write names and values as flags; a list has one word each."""
+    return [
+        word
+        for name, value in values.items()
+        for word in (f"--{name}", *map(str, value if isinstance(value, list) else [value]))
+    ]
+
+
+def keep(folder: Path, about: dict[str, Any], encoder: str, texts: Texts, args: FrontierArguments) -> None:
+    """Write the scores of an encoder, and what it is, into a folder, if they are not there."""
+    file = folder / SCORES
+    if not file.exists():
+        folder.mkdir(exist_ok=True)
+        scores = score(SentenceTransformer(encoder, device="cpu"), texts, args.max_questions)
+        file.write_text(json.dumps(about | scores, indent=2) + "\n", encoding="utf-8")
+
+
+def fine_tune(source: str, students: list[Candidate], folder: Path, args: FrontierArguments) -> None:
+    """Fine-tune the teacher and the students of the first seed on every task, as far as that was not done before."""
+    known = {TEACHER: folder / TEACHER}
+    known |= {each.name: folder / f"{each.folder}-{args.seeds[0]}" for each in students}
+    chosen = [name_of(text) for text in args.glue_students] or [*known]
+    for task in args.glue_tasks:
+        for name in chosen:
+            out = known[name]
+            model = source if name == TEACHER else str(out)
+            command = ["glue", f"--model_name_or_path={model}", f"--task_name={task}", f"--data_dir={args.glue_dir}"]
+            seeds = ["--seeds", *map(str, args.glue_seeds)]
+            run_once(
+                out / GLUE / task / "results.json", f"{name}, {task}", [*command, *seeds, *shlex.split(args.glue_flags)]
+            )
+
+
+def read_glue(folder: Path) -> pd.DataFrame:
+    """Read the scores of all fine-tunings, from 0 to 100: a row for each student, task and seed."""
+    rows = []
+    for file in sorted(folder.glob(f"*/{GLUE}/*/results.json")):
+        task = file.parent.name
+        name = read_json(str(file.parents[2] / SCORES))["name"]
+        found = read_json(str(file))[task]
+        split, metric = found["split"], found["metric"]
+        about = {"name": name, "task": f"{task} ({metric})"}
+        rows += [about | {"seed": run["seed"], "score": 100 * run[split][metric]} for run in found["best"]["runs"]]
+    return pd.DataFrame(rows)
+
+
+def measure(encoders: dict[str, str], texts: Texts, args: FrontierArguments) -> pd.DataFrame:
+    """Time encoders, folders or repositories by name, in turn on the texts of each test, tokenization included.
+
+    Returns:
+        A row for each: median milliseconds per text, and the median of the ratios to the teacher within a round.
+    """
+    opened = {name: SentenceTransformer(source, device="cpu") for name, source in encoders.items()}
+    rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in encoders}
+    for test, of_test in texts.by_score().items():
+        # as many texts of each length as there are in all
+        by_length = sorted(of_test, key=len)
+        number = min(args.timed_texts, len(by_length))
+        timed = [by_length[i * len(by_length) // number] for i in range(number)]
+        for batch_size in args.batch_sizes:
+            calls: dict[Any, Call] = {
+                name: partial(encoder.encode, timed, batch_size=batch_size, show_progress_bar=False)
+                for name, encoder in opened.items()
+            }
+            times = time_in_turn(f"{test}, {batch_size} at once", calls, args.rounds, torch.device("cpu"))
+            for name, row in rows.items():
+                row[f"{test}_ms_{batch_size}"] = median(times[name]) / number
+                row[f"{test}_time_{batch_size}"] = ratio(times[name], times[TEACHER])
+    return pd.DataFrame(rows.values())

@@ -1,0 +1,202 @@
+"""`sublayers study orders`: how the order of sublayers changes what a trained encoder-decoder writes."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from sublayers.training.data.pairs import SIDES, load_pairs
+from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
+from sublayers.training.lab.studies.orders_arguments import FLAGS, USAGE, StudyOrdersArguments
+from sublayers.training.lab.studies.orders_report import leave, read_losses
+from sublayers.training.lab.studies.writer import Writer, load_writer
+from sublayers.training.metrics.seq2seq import task_metrics
+from sublayers.training.results import provenance
+from sublayers.training.trainers.publish import describe_data
+from sublayers.training.trainers.resume import complete_checkpoints
+
+# the metric of each task that tables and pictures show
+TASK_METRICS = {"translation": "bleu", "summarization": "rougeL", "code": "sentence_bleu"}
+# how many tokens are the frequent ones of Table 18
+FREQUENT = 20
+
+# texts by side
+Pairs = dict[str, list[str]]
+# metrics of predictions and references
+Score = Callable[[list[str], list[str]], dict[str, Any]]
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Let every model write a split in each order that it has, and compare; also ensembles and checkpoints.
+
+    The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 10, 18 and 21, and setting 1 of section 5.4.
+
+    Args:
+        argv: flags, after an optional settings file; see `sublayers study orders --help`.
+
+    Returns:
+        What `results.json` in the output folder holds: of each model in `models` what `study_model` finds, and in
+        `curves` its losses in training and, with --checkpoints, their scores, as pairs of a step and a value; and in
+        `ensembles` the metrics of the first model, the first two, ...
+
+    Raises:
+        FileExistsError: the output folder is not empty.
+        FileNotFoundError: there is no such file.
+        ValueError: bad flags or data, or models that cannot be studied so.
+    """
+    args, data = parse_flags(expand_settings_file(argv, "study"), FLAGS, USAGE)
+    folder, names, metric = Path(args.output_dir), args.model_name_or_path, TASK_METRICS[args.task]
+    refuse_to_overwrite(folder)
+    if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
+        raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
+    options = {name: getattr(args, name) for name in ("num_beams", "length_penalty", "max_length")}
+    load = partial(
+        load_writer,
+        max_source_length=data.max_source_length,
+        batch_size=args.batch_size,
+        options={name: value for name, value in options.items() if value is not None},
+        orders=args.orders,
+    )
+    writers = {name: load(name) for name in names}
+    if args.ensemble:
+        check_vocabularies(writers)
+    loaded = load_pairs(data)
+    needed = {args.split, *("validation" for writer in writers.values() if writer.is_undecided)}
+    if missing := sorted(needed - loaded.keys()):
+        raise ValueError(f"there are no {missing[0]} data; give --{missing[0]}_file")
+    splits = {split: {side: list(loaded[split][side]) for side in SIDES} for split in needed}
+    pairs = splits[args.split]
+
+    def score(predictions: list[str], references: list[str]) -> dict[str, Any]:
+        return task_metrics(args.task, predictions, references, args.language, data.target)
+
+    found: dict[str, Any] = {"split": args.split, "metric": metric, "models": {}, "curves": {}, "ensembles": []}
+    for name, writer in writers.items():
+        found["models"][name] = study_model(writer, name, splits, args, score)
+        found["curves"][name] = read_losses(Path(name))
+        if args.checkpoints:
+            points = found["curves"][name][metric] = []
+            for path in complete_checkpoints(name):
+                texts = load(str(path)).write(pairs["source"], str(path))
+                points.append([int(path.name.split("-")[-1]), score(texts, pairs["target"])[metric]])
+    if args.ensemble:
+        first, *_ = writers.values()
+        for number in range(1, len(writers) + 1):
+            members = [writer.model for writer in [*writers.values()][:number]]
+            texts = replace(first, model=Seq2SeqEnsemble(members)).write(pairs["source"], f"ensemble of {number}")
+            found["ensembles"].append(score(texts, pairs["target"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    described = describe_data(data, {"name": "functions of Python's standard library"}, data.dataset_config_name)
+    leave(found, folder, provenance(["study", "orders", *argv], [part["name"] for part in described]))
+    return found
+
+
+def check_vocabularies(writers: dict[str, Writer]) -> None:
+    """Check that models can write together.
+
+    Raises:
+        ValueError: two have other tokens.
+    """
+    (first, expected), *others = writers.items()
+    for name, writer in others:
+        for own, same in zip(writer.tokenizers, expected.tokenizers, strict=True):
+            if own.get_vocab() != same.get_vocab():
+                raise ValueError(f"{name} has another vocabulary than {first}; an ensemble needs models with the same")
+
+
+def study_model(
+    writer: Writer, name: str, splits: dict[str, Pairs], args: StudyOrdersArguments, score: Score
+) -> dict[str, Any]:
+    """Let a model write a split in each of its orders.
+
+    Returns:
+        `orders`, a list of a dict each: `encoder` and `decoder`, whether the order was `trained`, the `metrics` of the
+        whole split (Table 21) and, if orders are predicted, the `share` of the sources that are predicted to suit it.
+        `predicted`: the metrics of the texts in predicted orders, and `subsets`: see `study_subset`, one for each order
+        that is predicted at all.
+        `best`, if orders are trained, but not predicted: the number of the `order` that scores best on the `validation`
+        data, that score, and its metrics on the split.
+    """
+
+    def write_all(split: str) -> list[list[str]]:
+        sources, number = splits[split]["source"], len(writer.paths)
+        return [
+            writer.write(sources, f"{name}, {split}, order {n} of {number}", path)
+            for n, path in enumerate(writer.paths, 1)
+        ]
+
+    pairs, metric, texts = splits[args.split], TASK_METRICS[args.task], write_all(args.split)
+    encoders, decoders = writer.model.config.stack_orders
+    orders: list[dict[str, Any]] = [
+        {
+            "encoder": encoders[m],
+            "decoder": decoders[n],
+            "trained": number < writer.trained,
+            "metrics": score(texts[number], pairs["target"]),
+        }
+        for number, (m, n) in enumerate(writer.paths)
+    ]
+    found: dict[str, Any] = {"orders": orders}
+    if writer.predicts:
+        chosen = writer.choose(pairs["source"], f"{name}, predicting orders")
+        own = [texts[number][row] for row, number in enumerate(chosen)]
+        found |= {"predicted": score(own, pairs["target"]), "subsets": []}
+        for number, order in enumerate(orders):
+            rows = [row for row, other in enumerate(chosen) if other == number]
+            order["share"] = len(rows) / len(chosen)
+            if rows:
+                subset = study_subset(rows, pairs, texts, writer.tokenizers, score, metric)
+                found["subsets"].append({"order": number + 1, **subset})
+    if writer.is_undecided:
+        scores = [order["metrics"][metric] for order in orders]
+        if args.split != "validation":
+            target = splits["validation"]["target"]
+            scores = [score(written, target)[metric] for written in write_all("validation")]
+        best = scores.index(max(scores))
+        found["best"] = {"order": best + 1, "validation": scores[best], "metrics": orders[best]["metrics"]}
+    return found
+
+
+def study_subset(
+    rows: list[int],
+    pairs: Pairs,
+    texts: list[list[str]],
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+    score: Score,
+    metric: str,
+) -> dict[str, Any]:
+    """Score some rows under every order (Figure 2), and count their tokens (Table 18).
+
+    Args:
+        rows: numbers of the pairs.
+        pairs: sources and targets of the split.
+        texts: what was written for each pair, by order.
+        tokenizers: of sources and of targets.
+        score: metrics of predictions and references.
+        metric: the one to keep.
+
+    Returns:
+        The number of `sentences`, `scores` under each order and their mean `mean_score`; and for `source` and `target`
+        the `tokens`, special ones not counted, `distinct_tokens`, and how frequent the 20 most frequent ones are among
+        them in all, `top_frequency`, from 0 to 1.
+    """
+    found: dict[str, Any] = {"sentences": len(rows)}
+    references = [pairs["target"][row] for row in rows]
+    found["scores"] = [score([written[row] for row in rows], references)[metric] for written in texts]
+    found["mean_score"] = mean(found["scores"])
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        ids = tokenizer([pairs[side][row] for row in rows], add_special_tokens=False, verbose=False).input_ids
+        counts = Counter(token for text in ids for token in text)
+        found[side] = {
+            "tokens": counts.total(),
+            "distinct_tokens": len(counts),
+            "top_frequency": sum(count for _, count in counts.most_common(FREQUENT)) / counts.total(),
+        }
+    return found

@@ -1,0 +1,183 @@
+"""`sublayers study seq2seq`: train several encoder-decoders alike, and compare what they write."""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
+from sublayers.hub.model_card import RUN
+from sublayers.training import cli
+from sublayers.training.flags import expand_settings_file, positive
+from sublayers.training.metrics.pictures import save
+from sublayers.training.results import Row, provenance, report, score
+
+# figures of a run that are compared
+SHOWN_SCORES = {
+    "eval_loss": "validation loss (nats per token)",
+    "eval_bleu": "validation BLEU",
+    "test_bleu": "test BLEU",
+}
+
+
+class Studied(NamedTuple):
+    """A model of the study: its family, what `sublayers seq2seq` is told, and its share of the feed-forward width."""
+
+    model_type: str
+    flags: dict[str, Any]
+    width: float = 1.0
+
+
+def studied(n: int) -> dict[str, Studied]:
+    """All that can be compared: the Transformer of `n` layers, and what others made of it with equal parameters.
+
+    That are Macaron, a sandwich in the encoder or the decoder, IOT with the paper's two and four decoder orders, its
+    regularization studies (section 5.4), and convolutions in the place of self-attention, alone and in IOT (5.3).
+    """
+
+    def fixed(family: str, encoder: str, decoder: str, width: float = 1.0) -> Studied:
+        orders = {"encoder_sublayer_order": encoder, "decoder_sublayer_order": decoder}
+        return Studied(f"{family}_seq2seq", orders, width)
+
+    def chosen(encoder: str, *decoders: str, **options: Any) -> Studied:
+        orders = {"encoder_orders": [encoder], "decoder_orders": decoders}
+        blocks = {"num_encoder_blocks": n, "num_decoder_blocks": n}
+        return Studied("iot_seq2seq", orders | blocks | options)
+
+    encoder, decoder = interleaved(n), interleaved(n, decoder=True)
+    four = ("scf", "fsc", "csf", "fcs")
+    return {
+        "transformer": fixed("sandwich", encoder, decoder),
+        "macaron": fixed("macaron", macaron(n), macaron(n, decoder=True), 0.5),
+        "sandwich_encoder": fixed("sandwich", sandwich(n, n // 2), decoder),
+        "sandwich_decoder": fixed("sandwich", encoder, sandwich(n, n // 2, decoder=True)),
+        "iot_2": chosen("sf", "csf", "fcs"),
+        "iot_4": chosen("sf", *four),
+        "equal_orders_4": chosen("sf", *four, predict_order=False),
+        "layerdrop": chosen("sf", "scf", layerdrop=0.2),
+        "iot_4_layerdrop": chosen("sf", *four, layerdrop=0.2),
+        "dynamic_conv": fixed("sandwich", f"(df){n}", f"(dcf){n}"),
+        "light_conv": fixed("sandwich", f"(lf){n}", f"(lcf){n}"),
+        "iot_4_dynamic_conv": chosen("df", *(order.replace("s", "d") for order in four)),
+    }
+
+
+# what is trained unless --models says otherwise
+DEFAULT = ("transformer", "macaron", "sandwich_encoder", "sandwich_decoder")
+
+
+def main(argv: list[str]) -> dict[str, dict[str, Any]]:
+    """Run every model that is not finished, and report on all that are.
+
+    `results.csv` and a picture of the learning curves are left in the output folder, every number in those of the runs.
+
+    Args:
+        argv: flags of the study and, for all runs alike, of `sublayers seq2seq`, after an optional recipe of it.
+
+    Returns:
+        For each finished model its orders and parameters, and the metrics of each run by seed.
+
+    Raises:
+        ValueError: bad flags, an unknown model, or what `sublayers seq2seq` raises.
+    """
+    parser = argparse.ArgumentParser(prog="sublayers study seq2seq", description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "--models", nargs="+", default=DEFAULT, help=f"of {', '.join(studied(2))}; default: the first 4"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
+    parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
+    parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
+    parser.add_argument("--output_dir", type=Path, help="what is finished in it is not run again")
+    # what a recipe says of a single run, the models decide here
+    parser.add_argument("--encoder_sublayer_order", help=argparse.SUPPRESS)
+    parser.add_argument("--decoder_sublayer_order", help=argparse.SUPPRESS)
+    args, flags = parser.parse_known_args(expand_settings_file(argv, "seq2seq"))
+    models, folder = studied(args.layers), args.output_dir or Path("runs/study-seq2seq")
+    if unknown := sorted({*args.models} - models.keys()):
+        raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(models)}")
+    for seed in args.seeds:
+        for name in args.models:
+            run, model = folder / f"{name}-{seed}", models[name]
+            # written last
+            if (run / "loss_curve.json").exists():
+                continue
+            Console().rule(f"{name}, seed {seed}")
+            # what a killed run left
+            shutil.rmtree(run, ignore_errors=True)
+            own = {
+                "model_type": model.model_type,
+                **model.flags,
+                "intermediate_size": round(args.intermediate_size * model.width),
+                "seed": seed,
+                "output_dir": run,
+            }
+            cli.run(["seq2seq", *flags, *(word for flag, value in own.items() for word in _words(flag, value))])
+    found = {name: finished for name in models if (finished := _read(name, folder))}
+    report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data_of(folder)))
+    draw(found, folder / "learning_curves.svg")
+    Console().print(f"the figures and the learning curves are in {folder}")
+    return found
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    return [f"--{flag}", *value] if isinstance(value, (list, tuple)) else [f"--{flag}={value}"]
+
+
+def _read(name: str, folder: Path) -> dict[str, Any]:
+    runs = sorted(path.parent for path in folder.glob(f"{name}-*/loss_curve.json"))
+    if not runs:
+        return {}
+    # takes seconds, which --help need not
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
+    encoder, decoder = map(" ".join, model.config.stack_orders)
+    return {
+        "encoder": encoder,
+        "decoder": decoder,
+        "parameters": model.num_parameters(),
+        "runs": {
+            run.name.rpartition("-")[2]: {
+                **json.loads((run / "all_results.json").read_text(encoding="utf-8")),
+                "curves": json.loads((run / "loss_curve.json").read_text(encoding="utf-8")),
+            }
+            for run in runs
+        },
+    }
+
+
+def data_of(folder: Path) -> list[str]:
+    """Name the data that all runs in a folder had."""
+    file = next(folder.glob(f"*/{RUN}"))
+    return [part["name"] for part in json.loads(file.read_text(encoding="utf-8"))["data"]]
+
+
+def rows_of(found: dict[str, dict[str, Any]]) -> list[Row]:
+    """Make a row of figures for each model: its orders, scores, and minutes of training."""
+    rows = []
+    for name, model in found.items():
+        runs = [*model["runs"].values()]
+        row = {"model": name, "encoder order": model["encoder"], "decoder order": model["decoder"]}
+        row["parameters"] = f"{model['parameters']}"
+        for metric, head in SHOWN_SCORES.items():
+            if all(metric in run for run in runs):
+                row |= score(head, [run[metric] for run in runs], 2)
+        row |= score("training (minutes)", [run["train_runtime"] / 60 for run in runs])
+        rows.append(row | {"seeds": ", ".join(model["runs"])})
+    return rows
+
+
+def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
+    """Draw the validation losses of each model's first seed."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, model in found.items():
+        first, *_ = model["runs"].values()
+        axes.plot(*zip(*first["curves"]["eval_loss"], strict=True), marker=".", label=name)
+    axes.set(xlabel="step", ylabel="validation loss (nats per token)")
+    axes.legend()
+    save(figure, file)

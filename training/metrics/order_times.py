@@ -1,0 +1,95 @@
+"""How long stacks of sublayers take."""
+
+from copy import copy
+from functools import partial
+from math import inf
+from statistics import median
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.sublayer_cost import READS, read_positions
+from sublayers.configuration.sublayer_order import expand
+from sublayers.modeling.body import shared_positions
+from sublayers.modeling.linear import run_in_onednn
+from sublayers.modeling.mixer import Batch, Source
+from sublayers.modeling.plan import Plan
+from sublayers.modeling.stack import SublayerStack
+from sublayers.training.metrics.timing import Call, time_in_turn
+
+REPEATS = 9
+
+
+def can_be_measured(config: SublayersConfig) -> bool:
+    """Say whether a family's stacks run on their own; those with memory do not."""
+    return not isinstance(config, RecurrentLMConfig)
+
+
+@torch.inference_mode()
+def milliseconds(
+    config: SublayersConfig, orders: list[str], length: int, reads: list[str], rows: int = 1, seconds: float = inf
+) -> dict[str, dict[str, float]]:
+    """Measure how long stacks of these orders take for some sequences, in turn, as the median of some rounds.
+
+    Args:
+        config: of the family, with its sizes.
+        orders: what is run; all share their sublayers, so that many need little memory.
+        length: tokens of a sequence and, for cross-attention, of its source.
+        reads: which positions are read, see `price`; "next" is a token that is generated behind them, by a decoder.
+        rows: how many sequences.
+        seconds: for each of the reads, after which no new round begins.
+
+    Raises:
+        ValueError: the family has memory, whose stacks need more than a sequence.
+    """
+    if not can_be_measured(config):
+        raise ValueError(f"milliseconds of {config.model_type} are not measured here; give another --cost")
+    config = copy(config)
+    config._attn_implementation = "sdpa"
+    expanded = [expand(order) for order in orders]
+    pool = "".join(letter * max(order.count(letter) for order in expanded) for letter in ALPHABET)
+    # a mask that hides half of the keys halves the work
+    is_causal = isinstance(config, SandwichLMConfig) or "c" in pool
+    stack = SublayerStack(config, [pool], is_causal).eval()
+    stack.set_orders(expanded)
+    run_in_onednn(stack)
+    text = torch.randn(rows, length, config.hidden_size)
+    positions = shared_positions(config)
+
+    def batch(states: torch.Tensor, plan: Plan, cache: Cache | None = None) -> Batch:
+        start = 0 if cache is None else cache.get_seq_length()
+        numbers = torch.arange(start, start + states.shape[1])[None]
+        return Batch(states, plan, numbers=numbers, past_key_values=cache, positions=positions, source=Source(text))
+
+    def decode(order: int, cache: Cache) -> None:
+        # whose place is another one in each step
+        stack(token, batch(token, Plan(token), cache), order=order)
+
+    token = text[:, -1:]
+    found: dict[str, dict[str, float]] = {order: {} for order in orders}
+    if "next" in reads:
+        # by it the cache knows what each slot keeps
+        config.sublayer_order = pool
+    for read in reads:
+        places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
+        calls: dict[Any, Call] = {}
+        for number, order in enumerate(orders):
+            plan = Plan(text, read=None if read == "all" else places)
+            if read == "next":
+                cache = DynamicCache(config=config)
+                stack(text, batch(text, plan, cache), order=number)
+                calls[order] = partial(decode, number, cache)
+                continue
+            # what all sublayers share is not counted
+            whole = batch(text, plan)
+            leaving, inputs = stack.lay_out(whole, [number]), stack.prepare(whole)
+            calls[order] = partial(stack.run, text, plan, inputs, leaving, stack.steps(plan, number, [number]))
+        times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
+        for order in orders:
+            found[order][read] = median(times[order])
+    return found
