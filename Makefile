@@ -35,7 +35,7 @@ endef
 
 .PHONY: quick
 quick: $(VENV)/.installed  ## lint, check the types, run the tests that find most mistakes
-	$(call check,$(VENV),-m 'not slow')
+	$(call check,$(VENV),-m 'not slow and not full')
 
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -44,7 +44,11 @@ $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
 	@touch $@
 
 .PHONY: test
-test: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests
+test: $(ECOSYSTEM)/.installed  ## lint, check the types, run the tests, of many alike the first ones
+	$(call check,$(ECOSYSTEM),-m 'not full')
+
+.PHONY: test-full
+test-full: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
 	$(call check,$(ECOSYSTEM))
 
 $(RELEASE)/.installed:

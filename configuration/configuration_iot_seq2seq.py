@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.field_values import number
 from sublayers.configuration.sublayer_order import compact, expand
 
 
@@ -33,13 +34,13 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     # of a block each; all of a stack run the same sublayers
     encoder_orders: list[str] = field(default_factory=lambda: ["sf"])
     decoder_orders: list[str] = field(default_factory=lambda: ["scf", "fsc", "csf", "fcs"])
-    num_encoder_blocks: int = 6
-    num_decoder_blocks: int = 6
+    num_encoder_blocks: int = number(6, least=1)
+    num_decoder_blocks: int = number(6, least=1)
     intermediate_size: int = 1024
     num_attention_heads: int = 4
     dropout: float | int = 0.3
     # the share of blocks that a training step leaves out (LayerDrop, Fan et al. 2019)
-    layerdrop: float | int = 0.0
+    layerdrop: float | int = number(0.0, most=1)
     # without prediction all orders are trained alike, and the first is used (section 5.4, setting 1)
     predict_order: bool = True
     # product: each encoder order with each decoder order (equation 3). paired (the authors' code): a pass for each
@@ -48,22 +49,22 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     # the authors' code runs the encoder anew for each decoder order
     shared_encoder: bool = True
     # the authors' code drops predictor logits as it drops hidden states
-    predictor_dropout: float | int = 0.0
+    predictor_dropout: float | int = number(0.0, most=1)
     # the paper names no value; the authors' settings keep the confidences close to equal
-    gumbel_temperature: float | int = 20.0
-    gumbel_temperature_min: float | int = 2.0
+    gumbel_temperature: float | int = number(20.0)
+    gumbel_temperature_min: float | int = number(2.0)
     # of its exponent per update, applied every 5,000 updates
-    gumbel_temperature_decay: float | int = 0.0
+    gumbel_temperature_decay: float | int = number(0.0)
     # the authors' code draws noise in each pass and averages
     gumbel_per_pass: bool = False
     # what probabilities are clamped to in the sharpness loss and, with clamp_gumbel, in front of the noise
-    min_order_probability: float | int = 0.05
+    min_order_probability: float | int = number(0.05, most=1)
     clamp_gumbel: bool = True
     # the authors' code sums the smoothing of all orders, whatever their confidences
     weighted_smoothing: bool = True
     # c1 and c2 of equation 7
-    diversity_weight: float | int = 0.1
-    sharpness_weight: float | int = 0.01
+    diversity_weight: float | int = number(0.1)
+    sharpness_weight: float | int = number(0.01)
 
     @property
     def orders(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Literal
 from sublayers.configuration.adaptive_bands import check_cutoffs, divide
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.field_values import number
 
 
 @strict
@@ -32,21 +33,21 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     attention_dropout: float | int = 0.0
     position_embedding_type: Literal["relative"] = "relative"  # type: ignore[assignment]
     # how many tokens before a segment its attention remembers
-    memory_length: int = 192
+    memory_length: int = number(192)
     # distances beyond are seen as this one; None: all are seen as they are
-    clamp_length: int | None = None
+    clamp_length: int | None = number(None)
     # whether every token sees memory_length tokens, itself included, or else all of the memory and of its segment
     same_length: bool = False
     # whether all sublayers share the vectors by which heads weigh content and distance, as in the original; in
     # transformers' Transformer-XL each had its own
     share_position_biases: bool = True
     # of the most frequent words' vectors; None: hidden_size
-    embedding_size: int | None = None
+    embedding_size: int | None = number(None, least=1)
     # ids, sorted by frequency, at which bands of rarer words begin; those beyond the vocabulary divide nothing
     adaptive_cutoffs: list[int] | None = field(default_factory=lambda: [19997, 39997, 199997])
     # how many times narrower than those of the band before the vectors of a band are, `div_val` in the original
-    adaptive_factor: int = 1
-    projection_initializer_range: float = 0.01
+    adaptive_factor: int = number(1, least=1)
+    projection_initializer_range: float = number(0.01, most=1)
 
     @property
     def adaptive_bands(self) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from sublayers.configuration.configuration_sublayers import PositionEmbeddingType, SublayersConfig, strict
+from sublayers.configuration.field_values import number
 
 
 @strict
@@ -21,7 +22,7 @@ class ReorderedBertConfig(SublayersConfig):
     intermediate_size: int = 3072
     num_attention_heads: int = 12
     max_position_embeddings: int = 512
-    type_vocab_size: int = 2
+    type_vocab_size: int = number(2, least=1)
     # the vector of the first segment stays zero
     untrained_first_segment: bool = False
     hidden_act: str = "gelu"
@@ -31,11 +32,11 @@ class ReorderedBertConfig(SublayersConfig):
     pooler_norm: bool = False
     activation_dropout: float | int = 0.0
     # in front of classifiers of texts, choices and tokens; None: dropout
-    classifier_dropout: float | int | None = None
+    classifier_dropout: float | int | None = number(None, most=1)
     # in front of the pooler's linear map; None: dropout
-    pooler_dropout: float | int | None = 0.0
+    pooler_dropout: float | int | None = number(0.0, most=1)
     # in front of the map that scores where answers start and end
-    qa_dropout: float | int = 0.0
+    qa_dropout: float | int = number(0.0, most=1)
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = True
     position_embedding_type: PositionEmbeddingType = "learned"

@@ -4,6 +4,7 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.field_values import number
 from sublayers.configuration.sublayer_order import expand
 
 # the folder beside a model's files that has the tokenizer of a target side with a vocabulary of its own
@@ -23,7 +24,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
 
     vocab_size: int = 32768
     # None: vocab_size
-    encoder_vocab_size: int | None = None
+    encoder_vocab_size: int | None = number(None, least=1)
     hidden_size: int = 512
     intermediate_size: int = 2048
     # of source and of target, each
@@ -42,7 +43,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     share_encoder_decoder_embeddings: bool = True
     output_bias: bool = False
     # the share of each label's weight that the loss spreads over the vocabulary
-    label_smoothing: float | int = 0.0
+    label_smoothing: float | int = number(0.0, most=1)
     is_encoder_decoder: bool = True
     pad_token_id: int | None = 1
     bos_token_id: int | None = 0

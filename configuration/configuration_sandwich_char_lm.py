@@ -4,6 +4,7 @@ from typing import Literal
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.field_values import number
 
 
 @strict
@@ -30,12 +31,12 @@ class SandwichCharLMConfig(RecurrentLMConfig):
     scale_embedding: bool = False
     tie_word_embeddings: bool = False
     # how many tokens before it each token sees, itself not included
-    attention_span: int = 8192
+    attention_span: int = number(8192, least=1)
     # whether every head learns which share of the span it reads, or else reads all of it
     adaptive_span: bool = True
     # over how many tokens the attention of a head fades out
-    span_ramp_size: int = 32
+    span_ramp_size: int = number(32, least=1)
     # what share that is in the beginning
-    initial_span_share: float | int = 0.0
+    initial_span_share: float | int = number(0.0, most=1)
     # what each token of a head's mean span adds to the loss
-    span_loss: float = 5e-7
+    span_loss: float = number(5e-7)

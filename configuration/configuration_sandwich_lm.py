@@ -3,6 +3,7 @@
 from sublayers.configuration.adaptive_bands import check_cutoffs, divide
 from sublayers.configuration.alphabet import Sizes
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.field_values import number
 
 
 @strict
@@ -29,12 +30,12 @@ class SandwichLMConfig(SublayersConfig):
     # the first, which has none in the softmax
     adaptive_cutoffs: list[int] | None = None
     # how many times narrower than those of the band before the vectors of a band are
-    adaptive_factor: int = 4
+    adaptive_factor: int = number(4, least=1)
     # of what the adaptive softmax reads, and of that made narrow for a band
-    adaptive_softmax_dropout: float | int = 0.2
+    adaptive_softmax_dropout: float | int = number(0.2, most=1)
 
     # what a tanh keeps logits below
-    final_logit_softcapping: float | int | None = None
+    final_logit_softcapping: float | int | None = number(None, least=1)
 
     @property
     def adaptive_bands(self) -> list[tuple[int, int]]:

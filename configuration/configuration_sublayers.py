@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDa
 from transformers import PreTrainedConfig
 
 from sublayers.configuration.alphabet import ALPHABET, Sizes
-from sublayers.configuration.field_values import check_value
+from sublayers.configuration.field_values import LEAST_EPS, check_ranges, check_value, number
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
@@ -25,6 +25,7 @@ Config = TypeVar("Config", bound=PreTrainedConfig)
 def strict(config_class: type[Config]) -> type[Config]:
     """Make a configuration check its fields' types and values, with a ValueError of one sentence."""
     checked: Any = strict_dataclass(config_class)
+    check_ranges(checked)
     set_field, validate = checked.__setattr__, checked.validate
 
     def set_in_one_sentence(self, name, value):
@@ -64,25 +65,25 @@ class SublayersConfig(PreTrainedConfig):
     # the fields that hold an order, or several in a list, and the kind of stack of each; the last stack has the cache
     order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "single"}
 
-    vocab_size: int = 28996
-    hidden_size: int = 1024
-    intermediate_size: int = 4096
-    num_attention_heads: int = 8
-    max_position_embeddings: int = 3072
+    vocab_size: int = number(28996, least=1)
+    hidden_size: int = number(1024, least=1)
+    intermediate_size: int = number(4096, least=1)
+    num_attention_heads: int = number(8, least=1)
+    max_position_embeddings: int = number(3072, least=1)
     hidden_act: str = "relu"
     # of feed-forward sublayers right before self-attention; None: hidden_act
     pre_attention_act: str | None = None
     # of keys and values, each of which several queries share; None: num_attention_heads
-    num_key_value_heads: int | None = None
+    num_key_value_heads: int | None = number(None, least=1)
     # the width of a head; None: hidden_size / num_attention_heads
-    head_dim: int | None = None
+    head_dim: int | None = number(None, least=1)
     # RMS norms of each head's queries and keys
     qk_norm: bool = False
     # how far the sublayers `w` see: a decoder's see so many tokens, the last of which is their own; those of an encoder
     # half as many on each side
-    attention_window: int | None = None
+    attention_window: int | None = number(None, least=1)
     # what a tanh keeps attention's scores below; kernels such as sdpa cannot
-    attn_logit_softcapping: float | int | None = None
+    attn_logit_softcapping: float | int | None = number(None, least=1)
     # act(gate(x)) * fc1(x) in the place of act(fc1(x))
     gated_feed_forward: bool = False
     # of queries, keys and values
@@ -91,15 +92,15 @@ class SublayersConfig(PreTrainedConfig):
     # of the maps of feed-forward sublayers
     mlp_bias: bool = True
     # of what sublayers add, and of embeddings
-    dropout: float | int = 0.1
+    dropout: float | int = number(0.1, most=1)
     # of embeddings alone; None: dropout
-    embedding_dropout: float | int | None = None
+    embedding_dropout: float | int | None = number(None, most=1)
     # of what all sublayers but feed-forward ones add; None: dropout
-    attention_output_dropout: float | int | None = None
+    attention_output_dropout: float | int | None = number(None, most=1)
     # of attention's weights
-    attention_dropout: float | int = 0.1
+    attention_dropout: float | int = number(0.1, most=1)
     # inside feed-forward sublayers
-    activation_dropout: float | int = 0.1
+    activation_dropout: float | int = number(0.1, most=1)
     norm_position: Literal["pre", "post"] = "pre"
     # whether the first sublayer has one, where norms stand in front
     first_norm: bool = True
@@ -112,17 +113,17 @@ class SublayersConfig(PreTrainedConfig):
     norm_unit_offset: bool = False
     final_norm: bool = False
     # what the residual of a feed-forward sublayer is multiplied by: 0.5 are Macaron's half steps
-    feed_forward_scale: float | int = 1.0
+    feed_forward_scale: float | int = number(1.0)
     position_embedding_type: PositionEmbeddingType = "sinusoidal"
     # of rotary positions, as transformers has them; None where positions are others
     rope_parameters: dict[str, Any] | None = None
     # of those of the sublayers `w`, which are then not scaled; None: rope_parameters
-    local_rope_theta: float | int | None = None
+    local_rope_theta: float | int | None = number(None, least=1)
     # the number of the first position of a table: fairseq's sinusoids start at its padding index + 1
-    position_offset: int = 0
+    position_offset: int = number(0)
     scale_embedding: bool = True
-    layer_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
+    layer_norm_eps: float = number(1e-5, least=LEAST_EPS)
+    initializer_range: float = number(0.02, most=1)
     tie_word_embeddings: bool = True
     use_cache: bool = True
     pad_token_id: int | None = None
@@ -160,7 +161,7 @@ class SublayersConfig(PreTrainedConfig):
         if name in self.order_fields:
             value = [compact(order) for order in value] if isinstance(value, list) else compact(value)
         elif name in self.__dataclass_fields__ or name == "num_labels":
-            check_value(name, value)
+            check_value(type(self), name, value)
         if name == "rope_parameters" and isinstance(value, dict):
             # transformers completes it in place
             value = dict(value)

@@ -1,26 +1,18 @@
-"""Which values the fields of configurations can have, whatever the others have."""
+"""Which values the fields of configurations can have, whatever the others have, and how fields declare it."""
 
 import math
-from typing import Any
+from dataclasses import field, fields
+from functools import cache
+from inspect import get_annotations
+from types import UnionType
+from typing import Any, get_args
 
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
-# how the names of numbers end that are 1 or more, and of those that are 0 to 1; all others are 0 or more. None is
-# larger than LARGEST, beyond which states overflow
-COUNTS = (
-    "_size",
-    "_heads",
-    "_dim",
-    "_softcapping",
-    "_position_embeddings",
-    "_blocks",
-    "_factor",
-    "_span",
-    "_window",
-    "_theta",
-)
-SHARES = ("dropout", "layerdrop", "_smoothing", "_probability", "_share", "initializer_range")
+# where a field's metadata have it
+RANGE = "range"
+# beyond which states overflow
 LARGEST = 10**9
 # of a division by the root of a number and this, which 32 bits can hold
 LEAST_EPS = 1e-30
@@ -41,8 +33,40 @@ ROPE_RANGES = {
 }
 
 
-def check_value(name: str, value: Any) -> None:
-    """Check the value of a field by the field's name.
+def number(default: Any, least: float = 0, most: float = LARGEST) -> Any:
+    """Declare a field that holds a number, and its range; None is in range wherever the type allows it.
+
+    A subclass that gives only another default keeps the range, which it would not keep of transformers' validators.
+    """
+    return field(default=default, metadata={RANGE: (least, most)})
+
+
+@cache
+def declared_range(config_class: type, name: str) -> tuple[float, float] | None:
+    """Find the range of a field, which a class or the one that it is derived from declares."""
+    for base in config_class.__mro__:
+        own = vars(base).get("__dataclass_fields__", {}).get(name)
+        if own is not None and RANGE in own.metadata:
+            return own.metadata[RANGE]
+    return None
+
+
+def check_ranges(config_class: Any) -> None:
+    """Check that a class of configurations declares a range for each number among its own fields.
+
+    Raises:
+        TypeError: it does not.
+    """
+    for own in fields(config_class):
+        kinds = get_args(own.type) if isinstance(own.type, UnionType) else (own.type,)
+        holds_number = {int, float} & {*kinds} and not own.name.endswith("_token_id")
+        is_own = own.name in get_annotations(config_class)
+        if is_own and holds_number and declared_range(config_class, own.name) is None:
+            raise TypeError(f"{config_class.__name__} declares no range of {own.name}; use number({own.default})")
+
+
+def check_value(config_class: type, name: str, value: Any) -> None:
+    """Check the value of a field.
 
     Raises:
         ValueError: a number out of range, an unknown activation or type of weights, an empty list of end tokens, labels
@@ -60,10 +84,8 @@ def check_value(name: str, value: Any) -> None:
         raise ValueError(f"num_labels={value!r} does not fit; give a number from 1 to {MOST_LABELS}")
     if name == "dtype" and value is not None and str(value).removeprefix("torch.") not in DTYPES:
         raise ValueError(f"dtype={value!r} is unknown here; choose from {', '.join(DTYPES)}")
-    # transformers only warns of special tokens that are out of range
-    if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("_token_id"):
-        least = LEAST_EPS if name.endswith("_eps") else int(name.endswith(COUNTS))
-        low, high = (0, 1) if name.endswith(SHARES) else (least, LARGEST)
+    if isinstance(value, int | float) and (limits := declared_range(config_class, name)):
+        low, high = limits
         if not low <= value <= high:
             raise ValueError(f"{name}={value} is out of range; give a number from {low} to {high}")
 

@@ -5,14 +5,13 @@ from torch import nn
 
 from sublayers import PARBertConfig, PARBertModel
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.modeling.mixer import Mixer
 from sublayers.modeling.stack import BUILDERS
 from sublayers.modeling.sublayer import Sublayer
 
 
-class Gate(nn.Module):
+class Gate(Mixer):
     """Weigh what each channel holds: (batch, length, hidden) -> the same, and no attention weights."""
-
-    reads_source = False
 
     def __init__(self, config):
         super().__init__()

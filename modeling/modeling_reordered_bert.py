@@ -12,7 +12,6 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
-    ModelOutput,
     MultipleChoiceModelOutput,
     NextSentencePredictorOutput,
     QuestionAnsweringModelOutput,
@@ -361,13 +360,14 @@ def divide_scores(
 class Head(ReorderedBertPreTrainedModel):
     """What heads with one kind of score share; each says what it reads, how it scores that, and what the loss is."""
 
-    output_class: type[ModelOutput]
+    # its fields are those of a SequenceClassifierOutput, which sentence-transformers looks up in the annotation
+    output_class: Any
 
     def read(self, **inputs) -> tuple[torch.Tensor, Any]:
         """Run the body; return the states that are scored, and its outputs."""
         raise NotImplementedError
 
-    def score(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Score states: (..., hidden) -> (..., classes)."""
         raise NotImplementedError
 
@@ -386,7 +386,7 @@ class Head(ReorderedBertPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
-    ) -> ModelOutput:
+    ) -> SequenceClassifierOutput:
         """Score what the head reads, and compute its loss where there are labels."""
         states, outputs = self.read(
             input_ids=input_ids,
@@ -396,7 +396,7 @@ class Head(ReorderedBertPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.score(states)
+        logits = self.compute_logits(states)
         return self.output_class(
             loss=None if labels is None else self.loss(logits, labels, num_items_in_batch),
             logits=logits,
@@ -443,7 +443,7 @@ class ReorderedBertForNextSentencePrediction(FirstTokenHead):
         self.seq_relationship = NextSentenceHead(config)
         self.post_init()
 
-    def score(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Score both classes: (batch, hidden) -> (batch, 2)."""
         return self.seq_relationship(states)
 
@@ -463,7 +463,7 @@ class ReorderedBertForSequenceClassification(FirstTokenHead):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
-    def score(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Score each label: (batch, hidden) -> (batch, labels)."""
         return self.classifier(self.dropout(states))
 
@@ -494,7 +494,7 @@ class ReorderedBertForMultipleChoice(FirstTokenHead):
         pooled, outputs = super().read(**inputs | flat)
         return pooled.unflatten(0, (-1, shape[1])), outputs
 
-    def score(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Score each choice: (batch, choices, hidden) -> (batch, choices)."""
         return self.classifier(self.dropout(states))[..., 0]
 
@@ -514,7 +514,7 @@ class ReorderedBertForTokenClassification(EveryTokenHead):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
         self.post_init()
 
-    def score(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Score each label: (batch, length, hidden) -> (batch, length, labels)."""
         return self.classifier(self.dropout(states))
 
@@ -530,7 +530,7 @@ class ReorderedBertForQuestionAnswering(EveryTokenHead):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    def score(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Score each token as the first and as the last one: (batch, length, hidden) -> (batch, length, 2)."""
         return self.qa_outputs(self.dropout(states))
 

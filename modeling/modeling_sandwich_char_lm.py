@@ -56,12 +56,15 @@ class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
         self.register_forward_pre_hook(SandwichCharLMModel.clamp_spans)
         self.post_init()
 
-    @torch.no_grad()
     def clamp_spans(self, args: tuple = ()) -> None:
         """Clamp the shares to the range from 0 to 1, which an optimiser's step may have left."""
-        for attention in self.span_attentions() if self.training else ():
-            if attention.span is not None and attention.span.requires_grad:
-                attention.span.clamp_(0, 1)
+        # in evaluation there is nothing to clamp, and an exported program would keep the mode
+        if not self.training:
+            return
+        with torch.no_grad():
+            for attention in self.span_attentions():
+                if attention.span is not None and attention.span.requires_grad:
+                    attention.span.clamp_(0, 1)
 
     def empty_cache(self) -> Cache:
         """Make the cache of generation, in which each sublayer has what its longest head reads."""

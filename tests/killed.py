@@ -89,6 +89,8 @@ def _main(task):
     from torch import set_num_threads
 
     from sublayers.training import cli
+    from sublayers.training.metrics import glue, language_modeling  # noqa: F401
+    from sublayers.training.trainers import order_trainer, run, stream_trainer  # noqa: F401
 
     for words in [words for words, _ in task["places"]] if "places" in task else [task["words"]]:
         import_module(f"sublayers.training.{cli.COMMANDS[words[0]][0]}")

@@ -48,6 +48,7 @@ def test_make_targets_exist():
     assert {*called} <= {*targets}
 
 
+@pytest.mark.full
 def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_path):
     pytest.importorskip("sphinx")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(tmp_path)]
@@ -62,6 +63,7 @@ def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_
     assert 'aria-label="interleaved(6) = (sf)6, sandwich(6,2) = s2(sf)4f2, ' in orders
 
 
+@pytest.mark.full
 def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer = train_tokenizer(["Who has never heard of it?"], "wordpiece", 60)

@@ -51,6 +51,7 @@ def test_all_are_short_and_run_here():
     assert [name for name in names if f'run("{name}"' not in here] == []
 
 
+@pytest.mark.full
 def test_custom_order(run):
     assert "sswfff: " in run("custom_order", "s2wf3")
 
@@ -59,12 +60,14 @@ def test_custom_mixer(run):
     assert run("custom_mixer") == "torch.Size([1, 4, 64])\n"
 
 
+@pytest.mark.full
 def test_trainer_glue(run, bert, tmp_path):
     files = [write(tmp_path / f"{name}.jsonl", make_rows("sst2", 16, seed)) for seed, name in enumerate(("a", "b"))]
     assert "'eval_accuracy': " in run("trainer_glue", str(bert), *files)
     assert (tmp_path / "runs/trainer/best/model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_accelerate_loop(run, tmp_path):
     printed = run("accelerate_loop", launcher=("-m", "accelerate.commands.launch", "--cpu"))
     losses = [float(line.split()[2]) for line in printed.splitlines() if line.startswith("epoch")]
@@ -72,22 +75,26 @@ def test_accelerate_loop(run, tmp_path):
     assert (tmp_path / "runs/loop/config.json").exists()
 
 
+@pytest.mark.full
 def test_peft_lora(run, tmp_path):
     losses = [float(line.split()[2]) for line in run("peft_lora").splitlines() if line.startswith("step")]
     assert losses[-1] < losses[0]
     assert (tmp_path / "runs/adapters/adapter_model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_sentence_encoder(run, bert, tmp_path):
     assert "tensor" in run("sentence_encoder", str(bert))
     assert (tmp_path / "runs/encoder/modules.json").exists()
 
 
+@pytest.mark.full
 def test_hub_round_trip(run, hub, tmp_path):
     assert "LABEL_" in run("hub_round_trip", "ann/mine", environment=hub.environment(tmp_path / "home", token=ANN))
     assert "modeling_par_bert.py" in hub.repositories["ann/mine"].files()
 
 
+@pytest.mark.full
 def test_what_an_order_saves(run):
     printed = run("what_an_order_saves")
     assert [line.split()[0] for line in printed.splitlines()] == [

@@ -181,6 +181,7 @@ def test_help_does_not_wait_for_the_models():
     ],
 )
 @pytest.mark.slow
+@pytest.mark.representatives(1)
 def test_auto_classes_know_the_models_of_whoever_imports_the_package(code):
     code += "; from transformers import AutoModel, MODEL_MAPPING; print(MODEL_MAPPING[type(c)])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ import sys
 from typing import Any, NoReturn
 
 from sublayers.training.extras import require
-from sublayers.training.flags import nearest, parse_flags, underscored
+from sublayers.training.flags import nearest, underscored
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.inputs import check_words
 from sublayers.training.progress import write_lines
@@ -41,8 +41,6 @@ COMMANDS = {
 }
 # these need no extra, but for the formats of `export`
 BARE = ("order", "list", "convert", "export", "push", "results")
-# what these can be asked for stands in a module of its own, which does not import the models
-SLOW = ("pretrain", "seq2seq", "distill", "glue", "squad", "study orders", "study frontier")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -81,11 +79,7 @@ def run(argv: list[str]) -> Any:
     name, rest = find(argv)
     if name not in BARE:
         require("train")
-    module = f"sublayers.training.{COMMANDS[name][0]}"
-    if name in SLOW and {"-h", "--help"} & {*rest}:
-        arguments = importlib.import_module(f"{module}_arguments")
-        parse_flags(["--help"], arguments.FLAGS, arguments.USAGE)
-    return importlib.import_module(module).main(rest)
+    return importlib.import_module(f"sublayers.training.{COMMANDS[name][0]}").main(rest)
 
 
 def find(argv: list[str]) -> tuple[str, list[str]]:

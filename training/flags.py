@@ -13,6 +13,8 @@ from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 
+# what asks for help
+HELP = {"-h", "--help", "--help_all"}
 RECIPES = Path(__file__).with_name("recipes")
 
 

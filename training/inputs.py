@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.sources import check_source
-from sublayers.training.flags import expand_settings_file
+from sublayers.training.flags import HELP, expand_settings_file
 
 # commands that have a teacher, and those with settings files, by whose name their recipes go
 TEACHERS = {"distill": "sublayers distill TEACHER --sublayer_order s6f6"}
@@ -26,7 +26,7 @@ def check_words(command: str, words: list[str]) -> None:
         FileNotFoundError: one of them is not there.
         ValueError: an order that cannot be read, an unknown recipe, or no teacher.
     """
-    if command not in SETTINGS or {"-h", "--help", "--help_all"} & {*words}:
+    if command not in SETTINGS or HELP & {*words}:
         return
     if command in TEACHERS:
         if not words or words[0].startswith("-"):

@@ -25,6 +25,7 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.full
 def test_compares_models_within_each_runtime(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     # a process for each model takes seconds, and there is one below
@@ -65,6 +66,7 @@ def test_compares_models_within_each_runtime(tmp_path, capsys, monkeypatch):
     assert set(sizes.values()) == {(1, 2)}
 
 
+@pytest.mark.full
 def test_memory_is_that_of_a_process_of_its_own(tmp_path):
     from sublayers import PARBertConfig
 

@@ -113,6 +113,7 @@ def inputs_of(tokenizer, texts, with_types=True):
 
 @every_format
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.representatives(6)
 def test_the_graph_gives_the_encoders_embeddings(served, form, side):
     encoder, root, computes_first = served
     tokenizer = AutoTokenizer.from_pretrained(root / form, padding_side=side)
@@ -171,6 +172,7 @@ ASKED = ["Ada wrote the first program.", "Who wrote it?"]
 
 
 @every_format
+@pytest.mark.representatives(3)
 def test_the_card_tells_how_to_embed_where_torch_is_not(served, form, without_torch):
     encoder, root, _ = served
     found = run_snippet(root, form, "sentence_embedding", without_torch)
@@ -253,6 +255,7 @@ def test_cross_encoder_opens_the_folder(reranker, form, optimum):
 
 
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
+@pytest.mark.representatives(1)
 def test_of_embeddings_8_bits_are_measured_by_their_cosine(form, tmp_path, capsys):
     encoder = make_encoder(tmp_path, *ENCODERS["mean"])
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))

@@ -100,6 +100,7 @@ def snippet(folder):
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
+@pytest.mark.representatives(4)
 def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tmp_path, monkeypatch):
     model = save(build(family, head), tmp_path / "trained")
     inputs = {"input_ids", "attention_mask"}
@@ -135,6 +136,7 @@ def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tm
         assert metadata_errors((folder / "README.md").read_text()) == ([], [])
 
 
+@pytest.mark.full
 def test_models_of_transformers_run_alike(tmp_path):
     config = DistilBertConfig(vocab_size=61, dim=32, n_layers=1, n_heads=4, hidden_dim=48)
     model = DistilBertForSequenceClassification(config).eval()
@@ -171,6 +173,7 @@ def in_eager(root, text):
 
 
 @every_format
+@pytest.mark.representatives(1)
 def test_the_card_tells_how_to_load_it_where_this_package_is_not(classifier, form):
     code = f"{snippet(classifier / form)}import sys\nassert 'sublayers' not in sys.modules\nprint(logits.tolist())"
     done = subprocess.run([sys.executable, "-c", code], cwd=classifier, capture_output=True, text=True, check=True)
@@ -262,6 +265,7 @@ def linear_maps(folder):
 
 @pytest.mark.parametrize("calibrated", [False, True])
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
+@pytest.mark.representatives(1)
 def test_what_8_bits_change_is_measured_on_texts(classifier, form, calibrated, capsys, tmp_path):
     flags = ["--format", form, "--int8", "--texts", str(classifier / "texts.txt")]
     if calibrated:
@@ -299,6 +303,7 @@ def test_what_8_bits_change_is_measured_on_texts(classifier, form, calibrated, c
     assert calibrated or sizes[0] < sizes[1]
 
 
+@pytest.mark.full
 def test_ranges_of_8_bits_come_from_the_calibration_file(classifier, tmp_path):
     served = []
     for name, text in (("a", "Ada"), ("b", "program program first")):
@@ -310,6 +315,7 @@ def test_ranges_of_8_bits_come_from_the_calibration_file(classifier, tmp_path):
     assert served[0] != served[1]
 
 
+@pytest.mark.full
 def test_8_bits_are_measured_on_the_standard_library_where_there_are_no_texts(tmp_path):
     # so many words that the exporter does not store their table transposed, too
     model = save(build("macaron_seq2seq", vocab_size=12000), tmp_path / "trained")
@@ -365,6 +371,7 @@ def test_8_bits_without_texts_or_tokenizer_are_refused(classifier, tmp_path):
 
 
 @every_format
+@pytest.mark.representatives(1)
 def test_without_a_tokenizer_the_card_shows_numbers(form, tmp_path, monkeypatch):
     build("macaron_seq2seq").save_pretrained(tmp_path / "trained")
     export_graph(tmp_path / "trained", tmp_path / "served", form)

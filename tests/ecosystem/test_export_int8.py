@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.representatives(1)
 def test_embeddings_have_8_bits_and_a_scale_for_each(is_tied, tmp_path):
     # one of the words is far larger than all others, and one is nothing
     model = build("par_bert", tie_word_embeddings=is_tied, vocab_size=12000)

@@ -59,6 +59,7 @@ NO_ANSWERS = {"text": ["a"], "answer_start": [0]}
 STUDENTS = ["--students", "s3f3 --moves_every 1", "(sf)2 --layers 0 2", "(sf)3 --hidden_size 8"]
 
 
+@pytest.mark.full
 def test_tests_times_and_draws_every_student_once(flags, tmp_path, monkeypatch, capsys):
     commands, run = [], cli.run
     monkeypatch.setattr(cli, "run", lambda argv: (commands.append(argv), run(argv)))
@@ -120,6 +121,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.full
 def test_students_are_fine_tuned_and_compared(flags, tmp_path):
     rows = [{"sentence1": text, "sentence2": TEXTS[-1], "label": n % 2, "idx": n} for n, text in enumerate(TEXTS)]
     (tmp_path / "glue" / "mrpc").mkdir(parents=True)

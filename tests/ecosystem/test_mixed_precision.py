@@ -35,6 +35,7 @@ def train(family, folder, **options) -> tuple[Trainer, list[float], list[torch.d
 # older transformers know it by no other name
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning")
 @every_family
+@pytest.mark.representatives(2)
 def test_trains_in_bfloat16_with_checkpointed_gradients(family, tmp_path):
     _, expected, single = train(family, tmp_path)
     trainer, losses, half = train(family, tmp_path, bf16=True, gradient_checkpointing=True)

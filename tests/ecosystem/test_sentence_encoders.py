@@ -125,6 +125,7 @@ def test_an_encoder_that_is_set_to_the_first_token_stays_so_when_it_is_saved(tmp
 
 
 @every_family
+@pytest.mark.representatives(1)
 def test_a_stranger_embeds_with_a_self_contained_folder(family, tmp_path):
     model, _ = save_model(tmp_path / "plain", family)
     model.save_pretrained(tmp_path / "plain", self_contained=True)
@@ -171,6 +172,7 @@ def test_training_changes_the_weights_as_it_does_where_all_tokens_are_computed(f
         torch.testing.assert_close(first[name], parameter, rtol=1e-5, atol=1e-6, msg=name)
 
 
+@pytest.mark.full
 def test_several_processes_embed_alike(tmp_path):
     save_model(tmp_path)
     encoder = load_encoder(tmp_path)

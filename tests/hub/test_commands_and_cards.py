@@ -112,6 +112,7 @@ def read_cards(home, folders):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.representatives(4)
 def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
     _, out, found = opened
     assert found[name] == EXPECTED[name]
@@ -144,6 +145,7 @@ def test_a_stranger_gets_the_numbers_that_we_get(opened, name):
         np.testing.assert_allclose(embeddings, teacher.encode(SENTENCES), atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_stranger_opens_every_head_as_its_card_says(tmp_path):
     tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 60)
     folders = []

@@ -68,6 +68,7 @@ def assert_sound(text):
 
 
 @pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
+@pytest.mark.representatives(10)
 def test_the_card_of_every_head_is_sound_and_its_code_runs(tmp_path, monkeypatch, config_class, auto_class):
     tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 60)
     model = AUTO_CLASSES[config_class][auto_class](small(config_class))

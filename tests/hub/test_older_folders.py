@@ -56,6 +56,7 @@ def older(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["plain", "self_contained"])
+@pytest.mark.full
 def test_what_version_01_saved_gives_the_same_outputs(older, kind):
     folders = sorted((older / kind).iterdir())
     assert len(folders) == 25

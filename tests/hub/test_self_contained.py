@@ -99,6 +99,7 @@ def folders(stranger):
 
 
 @pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
+@pytest.mark.representatives(8)
 def test_every_head_gives_a_stranger_the_same_outputs(folders, config_class, auto_class):
     folder = folders / AUTO_CLASSES[config_class][auto_class].__name__
     model = auto_class.from_pretrained(folder)

@@ -204,6 +204,7 @@ class TestConvolutionsInTheContract(FamilyContract):
 
 
 class TestConvolutionsWithoutGates(TestConvolutionsInTheContract):
+    is_sibling = True
     """The same promises where nothing is gated, as in what fairseq released."""
 
     def config(self, *orders, **overrides):

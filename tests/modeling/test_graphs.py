@@ -24,6 +24,7 @@ def assert_same_tensors(actual, expected):
 
 
 @every_model
+@pytest.mark.representatives(8)
 def test_a_graph_gives_the_same_at_padding(config_class, auto_class):
     model = build_model(config_class, auto_class, use_cache=False)
     batch = padded(model, auto_class)
@@ -64,6 +65,7 @@ def test_encoder_decoders_train_with_tuples(family):
 
 @every_model
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.representatives(8)
 def test_torchscript_traces_it(config_class, auto_class, monkeypatch):
     # which runs an operator that a trace cannot record
     monkeypatch.setattr(linear, "gains_from_onednn", lambda: True)

@@ -42,6 +42,7 @@ def rotations(order: str) -> list[str]:
 
 
 class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
+    is_sibling = True
     config_class = IOTSeq2SeqConfig
     classes = {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration}
     # of encoder and decoder

@@ -18,6 +18,7 @@ FIXTURE = REFERENCE / "macaron" / "bert_macaron_pretrain"
 
 
 class TestMacaronBert(BertContract):
+    is_sibling = True
     config_class = MacaronBertConfig
     classes = AUTO_CLASSES[MacaronBertConfig]
 

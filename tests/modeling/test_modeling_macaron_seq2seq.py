@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestMacaronSeq2Seq(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
+    is_sibling = True
     config_class = MacaronSeq2SeqConfig
     classes = {AutoModel: MacaronSeq2SeqModel, AutoModelForSeq2SeqLM: MacaronSeq2SeqForConditionalGeneration}
 

@@ -65,6 +65,7 @@ class TestSandwichLM(CausalLMContract):
 
 @pytest.mark.slow
 class TestAdaptiveSandwichLM(CausalLMContract):
+    is_sibling = True
     config_class = SandwichLMConfig
     classes = TestSandwichLM.classes
 

@@ -31,6 +31,7 @@ SIZES = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_atte
 SIZES |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
 
 
+@pytest.mark.full
 def test_two_processes_that_split_or_shard_the_model_equal_one(tmp_path):
     own = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
     blocks = {"num_encoder_blocks": 1, "num_decoder_blocks": 1, "encoder_orders": ["sf", "fs"]}

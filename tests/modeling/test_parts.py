@@ -330,6 +330,7 @@ def build_todays(family: str, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.representatives(1)
 def test_graphs_give_the_same_at_padding(family):
     model = build_todays(family, use_cache=False)
     batch = inputs(model)

@@ -17,7 +17,8 @@ from sublayers import (
     PARBertForTokenClassification,
     PARBertModel,
 )
-from sublayers.tasks.question_answering import QuestionAnsweringPipeline, longest_input
+from sublayers.tasks.question_answering import QuestionAnsweringPipeline
+from sublayers.tasks.windows import longest_input
 from sublayers.training.data.tokenizers import train_tokenizer
 
 CONTEXT = "Ann wrote the café's letter in Paris. Bob read it in Rome, and an unbelievably long winter came. "

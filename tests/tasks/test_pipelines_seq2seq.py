@@ -98,16 +98,10 @@ def generated(model, tokenizer, text, decoder=None, **settings):
 
 
 @pytest.mark.parametrize("make", [make_bart, make_marian, make_t5, make_macaron, make_iot])
-@pytest.mark.parametrize(
-    ("task", "key"),
-    [
-        ("text2text-generation", "generated"),
-        ("summarization", "summary"),
-        ("translation", "translation"),
-        ("translation_de_to_en", "translation"),
-    ],
-)
-def test_answers_as_generate_does_for_single_texts(make, task, key, tokenizer, tmp_path):
+@pytest.mark.parametrize("task", ["text2text-generation", "summarization", "translation", "translation_de_to_en"])
+@pytest.mark.representatives(6)
+def test_answers_as_generate_does_for_single_texts(make, task, tokenizer, tmp_path):
+    key = {"text2text-generation": "generated", "summarization": "summary"}.get(task, "translation")
     make(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     # Marian's sinusoids are made anew

@@ -1,32 +1,102 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.hub.loading import folder_of
-from sublayers.hub.self_contained import copy_modules
-from sublayers.tasks.question_answering import longest_input
-from sublayers.training.commands.distill_arguments import FLAGS, USAGE, DistillArguments, DistillTrainingArguments
-from sublayers.training.commands.pretrain import STANDARD_LIBRARY
+from sublayers.tasks.windows import longest_input
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts
-from sublayers.training.distill.moves import MovesCallback, moves
-from sublayers.training.distill.objectives import OBJECTIVES, Objective
-from sublayers.training.distill.student import make_student
-from sublayers.training.distill.teacher import CLASSIFIER, hash_vocabulary, hash_weights, open_teacher
-from sublayers.training.distill.texts import encode_texts, hash_rows
-from sublayers.training.distill.trainer import DistillTrainer
-from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.folders import claim
-from sublayers.training.trainers.loss_curve import save_loss_curve
-from sublayers.training.trainers.publish import describe_data, finish
-from sublayers.training.trainers.resume import find_checkpoint
+from sublayers.training.flags import HELP, expand_settings_file, parse_flags
+from sublayers.training.trainers.arguments import FromScratchArguments, default
 
+if TYPE_CHECKING:
+    from sublayers.training.distill.answers import AnsweredTexts
+    from sublayers.training.distill.objectives import Objective
+    from sublayers.training.distill.trainer import DistillTrainer
+
+USAGE = "sublayers distill TEACHER [SETTINGS.yaml] --sublayer_order ORDER [--name value ...]"
 SCORES = ("loss", "cosine", "agreement")
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
+
+
+@dataclass
+class DistillArguments:
+    """Flags for what a student is, and what it learns of its teacher."""
+
+    _argument_group_name: ClassVar[str] = "student and objective"
+
+    sublayer_order: str = field(metadata={"help": "order of the student, such as s6f6"})
+    objective: Literal["embeddings", "states", "logits", "words", "relations"] = field(
+        default="embeddings",
+        metadata={
+            "help": "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
+            "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
+            "self-attention (MiniLMv2), after which nothing learns"
+        },
+    )
+    pooling: Literal["mean", "cls"] | None = field(
+        default=None,
+        metadata={
+            "help": "pooling of the student; with cls, what follows the last attention runs for the first token only; "
+            "default: the teacher's"
+        },
+    )
+    layers: list[int] | None = field(
+        default=None,
+        metadata={"help": "the teacher's layers that the student keeps, from 0; default: first, last and some between"},
+    )
+    moves_every: int = field(
+        default=0,
+        metadata={
+            "help": "start in the teacher's order, and swap two neighbours each time after this many steps; 0: start "
+            "in the student's order"
+        },
+    )
+    hidden_size: int | None = field(
+        default=None, metadata={"help": "for a student with random weights; default: the teacher's sizes and weights"}
+    )
+    intermediate_size: int | None = field(default=None, metadata={"help": "as --hidden_size"})
+    num_attention_heads: int | None = field(default=None, metadata={"help": "as --hidden_size"})
+    temperature: float = field(default=2.0, metadata={"help": "of the probabilities in --objective logits or words"})
+    relation_heads: int = field(
+        default=12,
+        metadata={"help": "for --objective relations; must divide both hidden sizes, not equal the numbers of heads"},
+    )
+    whole_rows: bool = field(
+        default=False, metadata={"help": "read documents (lines of a .txt) as they are, not sentence by sentence"}
+    )
+    max_length: int = field(default=128, metadata={"help": "tokens of a text; what is longer is cut"})
+    answers: str | None = field(
+        default=None,
+        metadata={"help": "folder for the teacher's answers, for many students; default: one in --output_dir"},
+    )
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "use the first documents only (lines of a .txt)"}
+    )
+    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
+
+
+@dataclass
+class DistillTrainingArguments(FromScratchArguments):
+    """The Trainer's arguments for a student; train and evaluate by default, without training keep it as it starts."""
+
+    output_dir: str = default("output_dir", "runs/distill")
+    per_device_train_batch_size: int = default("per_device_train_batch_size", 32)
+    per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
+    learning_rate: float = default("learning_rate", 1e-4)
+    weight_decay: float = default("weight_decay", 0.01)
+
+    def __post_init__(self):
+        # the answers are no argument of a model; their counts are what a mean needs to know
+        self.remove_unused_columns, self.label_names = False, ["counts"]
+        super().__post_init__()
+
+
+FLAGS = (DistillArguments, CorpusArguments, DistillTrainingArguments)
 
 
 def main(argv: list[str]) -> dict[str, float]:
@@ -47,53 +117,20 @@ def main(argv: list[str]) -> dict[str, float]:
             that are kept of another teacher or text; fewer steps than the moves take.
     """
     source, run, corpus_args, args = parse(argv)
-    with claim(str(args.output_dir), args.process_index):
-        checkpoint = find_checkpoint(args)
-        kind = OBJECTIVES[run.objective]
-        teacher = open_teacher(source, kind.head)
-        longest = longest_input(teacher.model.config, teacher.tokenizer)
-        if not 3 <= run.max_length <= longest:
-            raise ValueError(f"max_length={run.max_length} is not between 3 and the teacher's {longest}; give another")
-        # a new head and new sublayers may be random
-        set_seed(args.seed)
-        sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
-        student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
-        objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-        orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
-        texts = read_texts(objective, run, corpus_args, args)
-        trainer = make_trainer(objective, orders, run, texts, args)
-        keep_answers(texts, objective, run, args)
-        metrics: dict[str, float] = {}
-        if args.do_train:
-            trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
-            trainer.save_metrics("train", trained)
-            metrics |= trained
-        if args.do_eval:
-            evaluated = trainer.evaluate()
-            trainer.save_metrics("eval", evaluated)
-            metrics |= evaluated
-        objective.release()
-        trainer.save_model()
-        folder = Path(str(args.output_dir))
-        if objective.pooling:
-            # takes seconds
-            from sublayers.training.distill.sentence_encoder import save_sentence_encoder
+    # models and Trainers take seconds to import, for which --help does not wait
+    from sublayers.training.commands.pretrain import STANDARD_LIBRARY
+    from sublayers.training.trainers.publish import describe_data
+    from sublayers.training.trainers.run import run as run_training
 
-            save_sentence_encoder(folder, teacher, objective.pooling, run.max_length)
-        elif teacher.head is CLASSIFIER:
-            copy_modules(folder_of(source), folder)
-        if args.do_train:
-            save_loss_curve(trainer.state.log_history, folder, "loss")
-        data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
-        remarks = [f"A student of {source}, which learned its {run.objective}: {objective.describe()}."]
-        if run.moves_every:
-            number = len(orders) - 1
-            remarks.append(
-                f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps."
-            )
-        about = {"command": ["distill", *argv], "data": data, "started_from": source, "remarks": remarks}
-        finish(trainer, metrics, SCORES, has_model=True, **about)
-        return metrics
+    return run_training(
+        args,
+        partial(make_trainer, source, run, corpus_args, args),
+        SCORES,
+        unit="loss",
+        command=["distill", *argv],
+        data=describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name),
+        started_from=source,
+    )
 
 
 def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, DistillTrainingArguments]:
@@ -102,7 +139,8 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     Raises:
         ValueError: unknown flags, or such as do not go together.
     """
-    source, *flags = argv
+    # --help comes without a teacher
+    source, *flags = argv if argv[0] not in HELP else ["", *argv]
     run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
     expand(run.sublayer_order)
     if corpus_args.streaming:
@@ -120,14 +158,73 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     return source, run, corpus_args, args
 
 
+def make_trainer(
+    source: str,
+    run: DistillArguments,
+    corpus_args: CorpusArguments,
+    args: DistillTrainingArguments,
+    checkpoint: str | None,
+) -> "DistillTrainer":
+    """Open the teacher, make a student of it, read the texts, and make the Trainer.
+
+    Raises:
+        OSError: there is no such teacher, or no room for its answers.
+        ValueError: a teacher, order or layers that do not go together, or fewer steps than the moves take.
+    """
+    from sublayers.training.distill.answers import AnswerCollator
+    from sublayers.training.distill.moves import MovesCallback, moves
+    from sublayers.training.distill.objectives import OBJECTIVES
+    from sublayers.training.distill.student import make_student
+    from sublayers.training.distill.teacher import open_teacher
+    from sublayers.training.distill.trainer import DistillTrainer
+
+    kind = OBJECTIVES[run.objective]
+    teacher = open_teacher(source, kind.head)
+    longest = longest_input(teacher.model.config, teacher.tokenizer)
+    if not 3 <= run.max_length <= longest:
+        raise ValueError(f"max_length={run.max_length} is not between 3 and the teacher's {longest}; give another")
+    # a new head and new sublayers may be random
+    set_seed(args.seed)
+    sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
+    student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
+    objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
+    orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
+    texts = read_texts(objective, run, corpus_args, args)
+    body: Any = student.model.base_model
+    callback = MovesCallback(body.layers, orders, run.moves_every)
+    trainer = DistillTrainer(
+        model=student.model,
+        args=args,
+        processing_class=teacher.tokenizer,
+        data_collator=AnswerCollator(teacher.tokenizer),
+        train_dataset=texts.get("train"),
+        eval_dataset=texts.get("validation"),
+        callbacks=[callback],
+        objective=objective,
+        max_length=run.max_length,
+    )
+    if args.do_train:
+        callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
+    keep_answers(texts, objective, run, args)
+    remarks = [f"A student of {source}, which learned its {run.objective}: {objective.describe()}."]
+    if run.moves_every:
+        number = len(orders) - 1
+        remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")
+    trainer.about["remarks"] = remarks
+    return trainer
+
+
 def read_texts(
-    objective: Objective, run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
-) -> dict[str, AnsweredTexts]:
+    objective: "Objective", run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
+) -> dict[str, "AnsweredTexts"]:
     """Read the texts of the splits that are needed, which wait for the teacher's answers.
 
     Raises:
         ValueError: a text that cannot be read or is empty.
     """
+    from sublayers.training.distill.answers import AnsweredTexts
+    from sublayers.training.distill.texts import encode_texts
+
     corpus = load_corpus(corpus_args)
     if args.do_train and "train" not in corpus:
         raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
@@ -142,39 +239,13 @@ def read_texts(
     return texts
 
 
-def make_trainer(
-    objective: Objective,
-    orders: list[str],
-    run: DistillArguments,
-    texts: dict[str, AnsweredTexts],
-    args: DistillTrainingArguments,
-) -> DistillTrainer:
-    """Make the Trainer of a student, which runs in one of the orders after the other.
-
-    Raises:
-        ValueError: fewer steps than the moves take.
-    """
-    model: Any = objective.student
-    callback = MovesCallback(model.base_model.layers, orders, run.moves_every)
-    trainer = DistillTrainer(
-        model=model,
-        args=args,
-        processing_class=objective.teacher.tokenizer,
-        data_collator=AnswerCollator(objective.teacher.tokenizer),
-        train_dataset=texts.get("train"),
-        eval_dataset=texts.get("validation"),
-        callbacks=[callback],
-        objective=objective,
-    )
-    if args.do_train:
-        callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
-    return trainer
-
-
 def keep_answers(
-    texts: dict[str, AnsweredTexts], objective: Objective, run: DistillArguments, args: DistillTrainingArguments
+    texts: dict[str, "AnsweredTexts"], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
 ) -> None:
     """Say where the teacher's answers are kept. Raises what `AnsweredTexts.keep` raises."""
+    from sublayers.training.distill.teacher import hash_vocabulary, hash_weights
+    from sublayers.training.distill.texts import hash_rows
+
     teacher = objective.teacher
     known = {
         "objective": run.objective,

@@ -3,11 +3,11 @@
 import difflib
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median, median_low
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,29 +15,53 @@ from accelerate import PartialState
 from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import PreTrainedTokenizerBase, set_seed
 
-from sublayers.hub.loading import load
 from sublayers.hub.upload import hub_errors
-from sublayers.tasks.question_answering import longest_input
-from sublayers.training.commands.glue_arguments import FLAGS, USAGE, GlueArguments, GlueTrainingArguments
+from sublayers.tasks.windows import longest_input
 from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits, load_task
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import claim, refuse_to_overwrite
 from sublayers.training.log import LOG, Log, open_log
-from sublayers.training.metrics.glue import GlueMetric, write_submission
-from sublayers.training.trainers.publish import describe_data, publish, result
-from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import find_checkpoint
+from sublayers.training.trainers.arguments import FineTuningArguments, default
 
+if TYPE_CHECKING:
+    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+USAGE = "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]"
 # what the flags begin with that may differ when runs go on
 FREE = ("output_dir", "resume", "push", "hub", "log", "report", "disable_tqdm", "local_rank", "per_device_eval")
+
+
+@dataclass
+class GlueArguments:
+    """Flags for what is fine-tuned how often."""
+
+    _argument_group_name: ClassVar[str] = "task, model and grid"
+
+    task_name: str = field(metadata={"help": f"{', '.join(GLUE_TASKS)}; or all, as far as there are data"})
+    model_name_or_path: str = field(metadata={"help": "model to fine-tune"})
+    max_length: int = field(default=128, metadata={"help": "tokens of a text or pair; the longer text is cut first"})
+    seeds: list[int] = field(default_factory=list, metadata={"help": "one run each; default: --seed"})
+    learning_rates: list[float] = field(default_factory=list, metadata={"help": "grid; default: --learning_rate"})
+    batch_sizes: list[int] = field(
+        default_factory=list, metadata={"help": "grid; default: --per_device_train_batch_size"}
+    )
+
+
+@dataclass
+class GlueTrainingArguments(FineTuningArguments):
+    """Arguments of one run; `do_eval` or `do_predict` alone leave training out."""
+
+    output_dir: str = default("output_dir", "runs/glue")
+    per_device_train_batch_size: int = default("per_device_train_batch_size", 32)
+
+    def __post_init__(self):
+        self.do_train = self.do_train or not (self.do_eval or self.do_predict)
+        super().__post_init__()
+
+
+FLAGS = (GlueArguments, GlueDataArguments, GlueTrainingArguments)
 
 
 def main(argv: list[str]) -> dict[str, dict[str, Any]]:
@@ -62,6 +86,11 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown task, or data that cannot be used; see `load_task`.
     """
     run, data_args, args = parse(argv)
+    # models and Trainers take seconds to import, for which --help does not wait
+    from transformers import AutoTokenizer
+
+    from sublayers.hub.loading import load
+
     with claim(str(args.output_dir), args.process_index):
         folder = Path(str(args.output_dir))
         if not (folder / LOG).exists():
@@ -157,6 +186,10 @@ def _task_names(run: GlueArguments, data_args: GlueDataArguments, console: Conso
 def _check_model(
     run: GlueArguments, args: GlueTrainingArguments, tokenizer: PreTrainedTokenizerBase, names: list[str]
 ) -> None:
+    from transformers import AutoConfig
+
+    from sublayers.hub.loading import load
+
     config = load(AutoConfig, run.model_name_or_path)
     shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2
     longest = longest_input(config, tokenizer)
@@ -252,16 +285,16 @@ def _folder(kept: Path, learning_rate: float, batch_size: int, seed: int) -> Pat
 def _run(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
 ) -> dict[str, dict[str, float]]:
+    from sublayers.training.trainers.resume import find_checkpoint
+    from sublayers.training.trainers.run import train_and_evaluate
+
     checkpoint = find_checkpoint(args)
     trainer = _trainer(name, model, splits, tokenizer, args)
-    if args.do_train:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.save_model()
-    scores = {}
-    for split in (split for split in GLUE_TASKS[name].validation if split in splits):
-        metrics = trainer.evaluate(splits[split], metric_key_prefix=split)
-        scores[split] = {metric: metrics[f"{split}_{metric}"] for metric in GLUE_TASKS[name].metrics}
-    return scores
+    # the best run's folder is that of the task, trained or not
+    trainer.leaves_model = True
+    validation = {split: splits[split] for split in GLUE_TASKS[name].validation if split in splits}
+    metrics = train_and_evaluate(trainer, checkpoint, validation.items())
+    return {split: {each: metrics[f"{split}_{each}"] for each in GLUE_TASKS[name].metrics} for split in validation}
 
 
 def _repository(name: str, run: GlueArguments, args: GlueTrainingArguments) -> str | None:
@@ -282,6 +315,8 @@ def _publish(
     args: GlueTrainingArguments,
     command: list[str],
 ) -> None:
+    from sublayers.training.trainers.publish import describe_data, publish, result
+
     data = describe_data(data_args, {"name": f"GLUE {name}", "id": HUB_NAME}, name)
     results = [
         result(data, split, metric, score, scores["seed"])
@@ -307,6 +342,8 @@ def _predict(
     for split, rows in tests.items():
         predictions = trainer.predict(rows).predictions
         if trainer.is_world_process_zero():
+            from sublayers.training.metrics.glue import write_submission
+
             file = folder.with_name("submission") / f"{GLUE_TASKS[name].files[split.removeprefix('test')]}.tsv"
             # what somebody who was killed has begun to write
             file.unlink(missing_ok=True)
@@ -315,7 +352,13 @@ def _predict(
 
 def _trainer(
     name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> ResumableTrainer:
+) -> "ResumableTrainer":
+    from transformers import AutoModelForSequenceClassification
+
+    from sublayers.hub.loading import load
+    from sublayers.training.metrics.glue import GlueMetric
+    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
     task, metric = GLUE_TASKS[name], GlueMetric(name, keep_in_memory=True)
     # a new head is random
     set_seed(args.seed)

@@ -2,48 +2,26 @@
 
 import platform
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoTokenizer,
-    PreTrainedConfig,
-    set_seed,
-)
+import transformers
+from transformers import PreTrainedConfig, set_seed
 
-from sublayers.auto_models import AUTO_CLASSES, families
+from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.hub.loading import load
-from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMPreTrainedModel
-from sublayers.training.commands.pretrain_arguments import FLAGS, USAGE, PretrainingArguments, RunArguments
+from sublayers.families import FAMILIES
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.data.language_modeling import check_windows
 from sublayers.training.data.tokenizers import TokenizerModel, read_words, sample, train_tokenizer
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
-from sublayers.training.folders import claim
-from sublayers.training.trainers.language_modeling import (
-    causal_trainer_arguments,
-    masked_trainer_arguments,
-    stream_trainer_arguments,
-)
-from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
-from sublayers.training.trainers.publish import describe_data, finish
-from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import find_checkpoint
-from sublayers.training.trainers.start import (
-    check_positions,
-    check_unchanged,
-    check_vocabulary,
-    find_tokenizer,
-    load_config,
-    new_model,
-)
-from sublayers.training.trainers.stream_trainer import StreamTrainer
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
+if TYPE_CHECKING:
+    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+USAGE = "sublayers pretrain [RECIPE | SETTINGS.yaml] [--name value ...]"
 STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 # printed at the end, as far as the objective has them
 LANGUAGE_MODEL_SCORES = (
@@ -58,19 +36,84 @@ LANGUAGE_MODEL_SCORES = (
 
 
 class Objective(NamedTuple):
-    """What differs by objective: the class of the models, and the defaults for a new one."""
+    """What differs by objective: the Auto class of the models, and the defaults for a new one."""
 
-    auto_class: Any
+    auto_class: str
     model_type: str
     tokenizer_model: TokenizerModel
 
 
 OBJECTIVES = {
-    "clm": Objective(AutoModelForCausalLM, "sandwich_lm", "bpe"),
-    "mlm": Objective(AutoModelForMaskedLM, "par_bert", "wordpiece"),
-    "mlm+nsp": Objective(AutoModelForPreTraining, "par_bert", "wordpiece"),
+    "clm": Objective("AutoModelForCausalLM", "sandwich_lm", "bpe"),
+    "mlm": Objective("AutoModelForMaskedLM", "par_bert", "wordpiece"),
+    "mlm+nsp": Objective("AutoModelForPreTraining", "par_bert", "wordpiece"),
 }
-PRETRAINED = families(*(objective.auto_class for objective in OBJECTIVES.values()))
+# the objectives of each family that has any
+HEADS = {
+    model_type: known
+    for model_type, family in FAMILIES.items()
+    if (known := [name for name, objective in OBJECTIVES.items() if objective.auto_class in family.models])
+}
+PRETRAINED = {model_type: CONFIGURATION_CLASSES[model_type] for model_type in HEADS}
+
+
+@dataclass
+class RunArguments(ModelArguments):
+    """Flags for what is trained on how much."""
+
+    _argument_group_name: ClassVar[str] = "model, tokenizer and windows"
+
+    model_type: str = field(default="sandwich_lm", metadata={"help": "family of a new model; par_bert for mlm"})
+    tokenizer_model: TokenizerModel = field(
+        default="bpe", metadata={"help": "kind of tokenizer to train; wordpiece for mlm"}
+    )
+    vocabulary_file: str | None = field(
+        default=None,
+        metadata={"help": ".txt with a word in each line, the most frequent first; default: counted on the corpus"},
+    )
+    objective: Literal["clm", "mlm", "mlm+nsp"] = field(
+        default="clm",
+        metadata={
+            "help": "causal or masked language modelling, or the latter with next-sentence prediction; "
+            "default for a --model_type that is not causal: mlm"
+        },
+    )
+    whole_word_mask: bool = field(default=False, metadata={"help": "mask whole words"})
+    optimizer: Literal["lamb", "jitlamb", "adagrad"] | None = field(
+        default=None,
+        metadata={"help": "takes the place of --optim; NVIDIA's LAMB for BERT or for Transformer-XL, or Adagrad"},
+    )
+    max_tensor_grad_norm: float | None = field(
+        default=None, metadata={"help": "clip the gradient of each tensor by itself; needs --optimizer adagrad"}
+    )
+    block_size: int = field(
+        default=512,
+        metadata={"help": "tokens in a window, in a segment of a model with memory, or in a pair of segments"},
+    )
+    context_window: int = field(
+        default=0, metadata={"help": "least context of a token in evaluation; Baevski and Auli: 2560 in blocks of 3072"}
+    )
+    evaluation_length: int | None = field(
+        default=None, metadata={"help": "tokens in a segment in evaluation with memory; default: --block_size"}
+    )
+    evaluation_memory_length: int | None = field(
+        default=None, metadata={"help": "memory_length in evaluation; every token then sees as many tokens"}
+    )
+    evaluation_clamp_length: int | None = field(default=None, metadata={"help": "clamp_length in evaluation"})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "use the first documents only (lines of a .txt)"}
+    )
+    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
+
+
+@dataclass
+class PretrainingArguments(FromScratchArguments):
+    """The Trainer's arguments for training a small language model; train and evaluate by default."""
+
+    output_dir: str = default("output_dir", "runs/pretrain")
+
+
+FLAGS = (RunArguments, CorpusArguments, PretrainingArguments)
 
 
 def main(argv: list[str]) -> dict[str, float]:
@@ -88,36 +131,24 @@ def main(argv: list[str]) -> dict[str, float]:
         ValueError: bad flags, a corpus that cannot be read, or windows longer than the model's positions.
     """
     run, model_flags, corpus_args, args = parse(argv)
-    with claim(str(args.output_dir), args.process_index):
-        checkpoint = find_checkpoint(args)
-        # the Trainer switches the cache off, and would save the model that way
-        use_cache = make_config(run, model_flags).use_cache
-        trainer = make_trainer(run, model_flags, corpus_args, args, checkpoint)
-        model: Any = trainer.model
-        metrics: dict[str, float] = {}
-        if args.do_train:
-            trained = trainer.train(resume_from_checkpoint=checkpoint).metrics
-            model.config.use_cache = use_cache
-            trainer.save_model()
-            model.config.use_cache = False
-            trainer.save_metrics("train", trained)
-            metrics |= trained
-        if args.do_eval:
-            evaluated = trainer.evaluate()
-            trainer.save_metrics("eval", evaluated)
-            metrics |= evaluated
-        if args.do_train and trainer.is_world_process_zero():
-            save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-            if isinstance(model, SandwichCharLMPreTrainedModel):
-                save_spans(model, Path(args.output_dir))
-        data = describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name)
-        about = {"command": ["pretrain", *argv], "data": data, "started_from": run.model_name_or_path}
-        finish(trainer, metrics, LANGUAGE_MODEL_SCORES, args.do_train, **about)
-        return metrics
+    # models and Trainers take seconds to import, for which --help does not wait
+    from sublayers.training.trainers.publish import describe_data
+    from sublayers.training.trainers.run import run as run_training
+
+    return run_training(
+        args,
+        partial(make_trainer, run, model_flags, corpus_args, args),
+        LANGUAGE_MODEL_SCORES,
+        command=["pretrain", *argv],
+        data=describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name),
+        started_from=run.model_name_or_path,
+    )
 
 
 def make_config(run: RunArguments, model_flags: dict[str, Any]) -> PreTrainedConfig:
     """Make the configuration of the model that is trained. Raises what `load_config` raises."""
+    from sublayers.training.trainers.start import load_config
+
     return load_config(run.model_name_or_path, PRETRAINED[run.model_type], model_flags, **config_defaults(run))
 
 
@@ -127,8 +158,8 @@ def make_trainer(
     corpus_args: CorpusArguments,
     args: PretrainingArguments,
     checkpoint: str | None = None,
-    trainer_class: Callable[..., ResumableTrainer] = ResumableTrainer,
-) -> ResumableTrainer:
+    trainer_class: Callable[..., Any] | None = None,
+) -> "ResumableTrainer":
     """Read corpus and tokenizer or train one, and make the Trainer of what `parse` returns.
 
     Args:
@@ -137,11 +168,29 @@ def make_trainer(
         corpus_args: the data.
         args: of the Trainer.
         checkpoint: from which the run goes on, if any.
-        trainer_class: makes the Trainer of a model without memory.
+        trainer_class: makes another Trainer of a model without memory.
 
     Raises:
         ValueError: flags that do not go together, or a corpus that cannot be read.
     """
+    from transformers import AutoTokenizer
+
+    from sublayers.hub.loading import load
+    from sublayers.training.trainers.language_modeling import (
+        causal_trainer_arguments,
+        masked_trainer_arguments,
+        stream_trainer_arguments,
+    )
+    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+    from sublayers.training.trainers.start import (
+        check_positions,
+        check_unchanged,
+        check_vocabulary,
+        find_tokenizer,
+        new_model,
+    )
+    from sublayers.training.trainers.stream_trainer import StreamTrainer
+
     # whatever can be wrong with the flags is said before the first file is written
     config = make_config(run, model_flags)
     if run.model_name_or_path and config.model_type in PRETRAINED:
@@ -180,13 +229,13 @@ def make_trainer(
             settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
             windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
     set_seed(args.seed)
-    auto_class = OBJECTIVES[run.objective].auto_class
+    auto_class = getattr(transformers, OBJECTIVES[run.objective].auto_class)
     if run.model_name_or_path:
         check_vocabulary(tokenizer, config.vocab_size)
         model = load(auto_class, run.model_name_or_path, config=config)
     else:
         model = new_model(auto_class, config, tokenizer)
-    return trainer_class(
+    return (trainer_class or ResumableTrainer)(
         model=model,
         args=args,
         processing_class=tokenizer,
@@ -232,7 +281,7 @@ def choose_family(argv: list[str]) -> tuple[str, list[str]]:
     """
     given = deciding_flags(argv, model_type=PRETRAINED, objective=OBJECTIVES)
     model_type = given.get("model_type")
-    objective = given.get("objective") or (_objectives(model_type) if model_type else [*OBJECTIVES])[0]
+    objective = given.get("objective") or (HEADS[model_type] if model_type else [*OBJECTIVES])[0]
     _, default_type, tokenizer_model = OBJECTIVES[objective]
     model_type = model_type or default_type
     check_head(model_type, objective)
@@ -246,8 +295,9 @@ def check_head(model_type: str, objective: str) -> None:
     Raises:
         ValueError: it has none.
     """
-    if objective not in (known := _objectives(model_type)):
-        raise ValueError(f"{model_type} has no head for --objective {objective}; choose from {', '.join(known)}")
+    if objective not in HEADS[model_type]:
+        known = ", ".join(HEADS[model_type])
+        raise ValueError(f"{model_type} has no head for --objective {objective}; choose from {known}")
 
 
 def check_objective(run: RunArguments, streaming: bool) -> None:
@@ -261,6 +311,9 @@ def check_objective(run: RunArguments, streaming: bool) -> None:
     if run.vocabulary_file and run.tokenizer_model != "word":
         raise ValueError("--vocabulary_file is for --tokenizer_model word; choose it or leave the file out")
     if run.objective == "clm":
+        # takes seconds to import
+        from sublayers.training.data.language_modeling import check_windows
+
         check_windows(run.block_size, run.context_window)
         if run.whole_word_mask:
             raise ValueError("--objective clm masks nothing; leave --whole_word_mask out or choose mlm or mlm+nsp")
@@ -316,11 +369,6 @@ def evaluation_settings(config: RecurrentLMConfig, run: RunArguments) -> dict[st
     if isinstance(config, PARTransformerXLConfig) and (settings or run.evaluation_length):
         settings["same_length"] = True
     return settings
-
-
-def _objectives(model_type: str) -> list[str]:
-    heads = AUTO_CLASSES[PRETRAINED[model_type]]
-    return [name for name, objective in OBJECTIVES.items() if objective.auto_class in heads]
 
 
 def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dict[str, Any]] | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM
 
@@ -204,7 +205,7 @@ def _pretrain(argv: list[str]) -> Recipe:
         length, settings = run.evaluation_length or run.block_size, evaluation_settings(config, run)
         training["evaluation"] = ", ".join([f"segments of {length}", *(f"{k} {v}" for k, v in settings.items())])
     task = "text-generation" if run.objective == "clm" else "fill-mask"
-    return Recipe(config, OBJECTIVES[run.objective].auto_class, training, task)
+    return Recipe(config, getattr(transformers, OBJECTIVES[run.objective].auto_class), training, task)
 
 
 def _training(args: FromScratchArguments, batch: str, config: Any, optimizer: str = "AdamW") -> dict[str, str]:

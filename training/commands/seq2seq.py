@@ -2,57 +2,116 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from accelerate import PartialState
+import transformers
 from datasets import Dataset
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    GenerationConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, set_seed
 
-from sublayers import IOTSeq2SeqConfig
-from sublayers.auto_models import families
+from sublayers.auto_configurations import CONFIGURATION_CLASSES
+from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
-from sublayers.hub.loading import load
-from sublayers.training.commands.seq2seq_arguments import (
-    FLAGS,
-    USAGE,
-    Seq2SeqArguments,
-    Seq2SeqTrainerArguments,
-    check_arguments,
-)
+from sublayers.families import FAMILIES
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
-from sublayers.training.folders import claim
-from sublayers.training.metrics.seq2seq import task_metrics
-from sublayers.training.trainers.average import average_checkpoints
-from sublayers.training.trainers.loss_curve import save_loss_curve
-from sublayers.training.trainers.order_trainer import OrderTrainer
-from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer, save_tokenizers
-from sublayers.training.trainers.publish import PREFIXES, describe_data, finish
-from sublayers.training.trainers.resume import checkpoints, find_checkpoint, find_fault, step_of
-from sublayers.training.trainers.start import (
-    check_positions,
-    check_unchanged,
-    check_vocabulary,
-    find_tokenizer,
-    load_config,
-    new_model,
-)
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
+if TYPE_CHECKING:
+    from sublayers.training.trainers.pair_trainer import PairTrainer
+
+USAGE = "sublayers seq2seq [RECIPE | SETTINGS.yaml] [--name value ...]"
 # printed at the end, as far as the task has them
 TEXT_SCORES = ("loss", "bleu", "tokenized_bleu", "sentence_bleu", "valid_code", "rouge1", "rouge2", "rougeL")
-ENCODER_DECODERS = families(AutoModelForSeq2SeqLM)
+ENCODER_DECODERS = {
+    model_type: CONFIGURATION_CLASSES[model_type]
+    for model_type, family in FAMILIES.items()
+    if "AutoModelForSeq2SeqLM" in family.models
+}
 # fields of a configuration that follow from the tokenizers, or from a flag of the Trainer
 DECIDED = ("encoder_vocab_size", "label_smoothing")
+
+
+@dataclass
+class Seq2SeqArguments(ModelArguments):
+    """Flags for what is trained, and how it writes."""
+
+    _argument_group_name: ClassVar[str] = "task, model, tokenizers and generation"
+
+    task: Literal["translation", "summarization", "code"] | None = field(
+        default=None, metadata={"help": "decides on the metrics; default without data: code"}
+    )
+    language: Literal["python", "java"] = field(
+        default="python", metadata={"help": "what the targets of --task code are written in"}
+    )
+    model_type: str = field(default="macaron_seq2seq", metadata={"help": "family of a new model, such as iot_seq2seq"})
+    target_tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "tokenizer of the targets, if it differs"}
+    )
+    separate_vocabularies: bool = field(
+        default=False, metadata={"help": "train one tokenizer for sources and one for targets"}
+    )
+    source_prefix: str = field(default="", metadata={"help": "text before every source, as T5 was trained with"})
+    max_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "tokens in a training batch of pairs of similar length, padding included, on its larger side; "
+            "takes the place of --per_device_train_batch_size"
+        },
+    )
+    average_checkpoints: int = field(
+        default=1, metadata={"help": "the final model is the mean of this many last checkpoints"}
+    )
+    length_penalty: float | None = field(
+        default=None, metadata={"help": "power of its length by which a beam's score is divided; a new model's: 1.0"}
+    )
+
+
+@dataclass
+class Seq2SeqTrainerArguments(FromScratchArguments, transformers.Seq2SeqTrainingArguments):
+    """The Trainer's arguments with the papers' defaults for translation; train and evaluate by default."""
+
+    output_dir: str = default("output_dir", "runs/seq2seq")
+    lr_scheduler_type: str = default("lr_scheduler_type", "inverse_sqrt")
+    warmup_steps: float = default("warmup_steps", 0.1)
+    weight_decay: float = default("weight_decay", 0.0)
+    adam_beta2: float = default("adam_beta2", 0.98)
+    label_smoothing_factor: float = default("label_smoothing_factor", 0.1)
+    per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
+    # generation needs it, and with labels no model fills it
+    use_cache: bool = default("use_cache", True)
+    predict_with_generate: bool = field(
+        default=True,
+        metadata={"help": "write texts and score them; while training only if --metric_for_best_model is such a score"},
+    )
+    generation_max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "most tokens of a text and the one that starts it; default: the model's, or --max_target_length + 1"
+        },
+    )
+    generation_num_beams: int | None = field(
+        default=None, metadata={"help": "default: the model's, for a new model 5", "aliases": ["--num_beams"]}
+    )
+
+    def __post_init__(self):
+        only_predict = self.do_predict and not (self.do_train or self.do_eval)
+        if only_predict:
+            self.eval_strategy = "no"
+        super().__post_init__()
+        if only_predict:
+            self.do_train = self.do_eval = False
+
+    @property
+    def generates_in_training(self) -> bool:
+        """Whether the evaluations of a run need generated texts, which take long."""
+        best = self.metric_for_best_model
+        return self.predict_with_generate and best is not None and best.removeprefix("eval_") != "loss"
+
+
+FLAGS = (Seq2SeqArguments, Seq2SeqDataArguments, Seq2SeqTrainerArguments)
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -74,40 +133,36 @@ def main(argv: list[str]) -> dict[str, Any]:
         ValueError: bad flags, or data that cannot be read.
     """
     run, model_flags, data_args, args = parse(argv)
-    with claim(str(args.output_dir), args.process_index):
-        checkpoint = find_checkpoint(args)
-        trainer, scorers = make_trainer(run, model_flags, data_args, args, checkpoint)
-        metrics: dict[str, Any] = {}
-        if args.do_train:
-            metrics |= _train(trainer, run, args, checkpoint)
-        for split, scorer in scorers.items():
-            prefix = PREFIXES[split]
-            trainer.compute_metrics = scorer if args.predict_with_generate else None
-            found = trainer.evaluate(scorer.rows, metric_key_prefix=prefix)
-            trainer.save_metrics(prefix, found)
-            if args.should_save and scorer.predictions:
-                scorer.save(Path(args.output_dir, f"predictions_{split}.jsonl"))
-            metrics |= found
-        if trainer.is_world_process_zero():
-            if args.do_train:
-                save_loss_curve(trainer.state.log_history, Path(args.output_dir))
-            if signature := metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature")):
-                print(f"sacreBLEU {signature}")
-        data = describe_data(
+    # models and Trainers take seconds to import, for which --help does not wait
+    from sublayers.training.trainers.publish import describe_data
+    from sublayers.training.trainers.run import run as run_training
+
+    languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
+    metrics = run_training(
+        args,
+        partial(make_trainer, run, model_flags, data_args, args),
+        TEXT_SCORES,
+        command=["seq2seq", *argv],
+        data=describe_data(
             data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name
-        )
+        ),
+        started_from=run.model_name_or_path,
         # the Hub has no task for code
-        task = None if run.task == "code" else run.task
-        languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
-        about = {"command": ["seq2seq", *argv], "data": data, "started_from": run.model_name_or_path}
-        finish(trainer, metrics, TEXT_SCORES, args.do_train, task=task, languages=languages or None, **about)
-        return metrics
+        task=None if run.task == "code" else run.task,
+        languages=languages or None,
+    )
+    signature = metrics.get("test_bleu_signature", metrics.get("eval_bleu_signature"))
+    if signature and args.process_index == 0:
+        print(f"sacreBLEU {signature}")
+    return metrics
 
 
 def make_config(
     run: Seq2SeqArguments, model_flags: dict[str, Any], data_args: Seq2SeqDataArguments
 ) -> PreTrainedConfig:
     """Make the configuration of the model that is trained. Raises what `load_config` raises."""
+    from sublayers.training.trainers.start import load_config
+
     longest = max(data_args.max_source_length, data_args.max_target_length)
     family = ENCODER_DECODERS[run.model_type]
     return load_config(run.model_name_or_path, family, model_flags, max_position_embeddings=longest)
@@ -119,8 +174,8 @@ def make_trainer(
     data_args: Seq2SeqDataArguments,
     args: Seq2SeqTrainerArguments,
     checkpoint: str | None = None,
-    trainer_class: Callable[..., PairTrainer] = PairTrainer,
-) -> tuple[PairTrainer, dict[str, Scorer]]:
+    trainer_class: Callable[..., Any] | None = None,
+) -> "PairTrainer":
     """Read pairs and tokenizers or train them, and make the Trainer of what `parse` returns.
 
     Args:
@@ -129,14 +184,19 @@ def make_trainer(
         data_args: the data.
         args: of the Trainer.
         checkpoint: from which the run goes on, if any.
-        trainer_class: makes the Trainer of a model that does not choose among orders.
-
-    Returns:
-        The Trainer, and what scores each split to evaluate on.
+        trainer_class: makes another Trainer of a model that does not choose among orders.
 
     Raises:
         ValueError: flags that do not go together, or data that cannot be read.
     """
+    from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+
+    from sublayers.hub.loading import load
+    from sublayers.training.metrics.seq2seq import task_metrics
+    from sublayers.training.trainers.order_trainer import OrderTrainer
+    from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer, save_tokenizers
+    from sublayers.training.trainers.start import check_positions, check_unchanged, find_tokenizer
+
     # whatever can be wrong with the flags is said before the first file is written
     config = make_config(run, model_flags, data_args)
     if not config.is_encoder_decoder:
@@ -184,21 +244,22 @@ def make_trainer(
         return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
 
     scorers = {
-        split: Scorer(pairs[split], encoded[split], tokenizers[-1], score) for split in PREFIXES if split in pairs
+        split: Scorer(rows, encoded[split], tokenizers[-1], score) for split, rows in pairs.items() if split != "train"
     }
     if isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1:
         trainer_class = OrderTrainer
-    trainer = trainer_class(
+    return (trainer_class or PairTrainer)(
         tokenizers,
         run.max_tokens,
+        scorers,
+        run.average_checkpoints,
         model=model,
         args=args,
         train_dataset=encoded.get("train"),
         eval_dataset=scorers["validation"].rows if args.do_eval else None,
-        data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
         compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
+        data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
     )
-    return trainer, scorers
 
 
 def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:
@@ -237,9 +298,12 @@ def _load_splits(
     return chosen
 
 
-def _load_model(
-    run: Seq2SeqArguments, config: PreTrainedConfig, tokenizers: list[PreTrainedTokenizerBase]
-) -> PreTrainedModel:
+def _load_model(run: Seq2SeqArguments, config: PreTrainedConfig, tokenizers: list[PreTrainedTokenizerBase]) -> Any:
+    from transformers import AutoModelForSeq2SeqLM
+
+    from sublayers.hub.loading import load
+    from sublayers.training.trainers.start import check_vocabulary, new_model
+
     source, target = tokenizers[0], tokenizers[-1]
     if run.model_name_or_path is None:
         if source is not target:
@@ -253,8 +317,12 @@ def _load_model(
 
 
 def _set_generation(
-    model: PreTrainedModel, run: Seq2SeqArguments, data: Seq2SeqDataArguments, args: Seq2SeqTrainerArguments
+    model: Any, run: Seq2SeqArguments, data: Seq2SeqDataArguments, args: Seq2SeqTrainerArguments
 ) -> None:
+    from transformers import GenerationConfig
+
+    from sublayers.training.trainers.pair_trainer import PairTrainer
+
     chosen = model.generation_config
     if args.generation_config:
         # the Trainer would put it over the flags
@@ -272,27 +340,61 @@ def _set_generation(
     model.generation_config = GenerationConfig.from_dict({**chosen.to_dict(), **settings, "_from_model_config": False})
 
 
-def _train(
-    trainer: PairTrainer, run: Seq2SeqArguments, args: Seq2SeqTrainerArguments, checkpoint: str | None
-) -> dict[str, float]:
-    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-    if run.max_tokens:
-        # counted from --per_device_train_batch_size
-        metrics.pop("train_samples_per_second", None)
+def check_arguments(
+    run: Seq2SeqArguments, config: dict[str, Any], data: Seq2SeqDataArguments, args: Seq2SeqTrainerArguments
+) -> None:
+    """Check that the flags go together, and choose a task where there are no data.
+
+    Raises:
+        ValueError: they do not.
+    """
+    has_data = bool(data.dataset_name or data.train_file or data.validation_file or data.test_file)
+    if run.task is None and has_data:
+        raise ValueError("the metrics depend on the task; give --task translation, summarization or code")
+    run.task = run.task or "code"
+    if not has_data and (run.task, run.language) != ("code", "python"):
+        what = f"--task {run.task}" if run.task != "code" else f"--language {run.language}"
+        raise ValueError(f"there are no data for {what}; give --train_file or --dataset_name")
+    for flags, name, least in (
+        (run, "average_checkpoints", 1),
+        (run, "max_tokens", max(data.max_source_length, data.max_target_length)),
+        (args, "generation_num_beams", 1),
+        (args, "generation_max_length", 2),
+    ):
+        value = getattr(flags, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name}={value} should be at least {least}")
+    if not args.do_train and not run.model_name_or_path:
+        raise ValueError("there is no model to evaluate; give --model_name_or_path")
+    own = (run.tokenizer_name_or_path, run.target_tokenizer_name_or_path)
+    if run.model_name_or_path is None and own[0] is None and own[1] is not None:
+        raise ValueError(
+            "--target_tokenizer_name_or_path needs that of the sources; give --tokenizer_name_or_path, too"
+        )
+    if run.separate_vocabularies and (run.model_name_or_path or any(own)):
+        raise ValueError(
+            "--separate_vocabularies trains two tokenizers for a new model; leave it out with a model or tokenizer"
+        )
+    if (run.separate_vocabularies or own[1]) and config.get("share_encoder_decoder_embeddings"):
+        raise ValueError("two vocabularies cannot share embeddings; leave --share_encoder_decoder_embeddings out")
     if run.average_checkpoints > 1:
-        PartialState().wait_for_everyone()
-        # a run that began at an earlier one may have left others
-        folders = [path for path in checkpoints(args.output_dir) if step_of(path) <= trainer.state.global_step]
-        folders = folders[-run.average_checkpoints :]
-        if fault := next(filter(None, map(find_fault, folders)), None):
-            raise ValueError(f"{fault}; resume from the one before it, or take it out of {args.output_dir}")
-        if len(folders) < run.average_checkpoints:
+        if args.load_best_model_at_end:
+            raise ValueError("--average_checkpoints and --load_best_model_at_end exclude each other; give one of them")
+        if (saves := _count_saves(args)) < run.average_checkpoints:
             raise ValueError(
-                f"there are {len(folders)} checkpoints in {args.output_dir}, fewer than --average_checkpoints "
-                f"{run.average_checkpoints}; give a smaller number and --resume_from_checkpoint"
+                f"there will be {saves} checkpoints, fewer than --average_checkpoints {run.average_checkpoints}; "
+                "give it or --save_steps a smaller number"
             )
-        # what is tied is in the files once
-        trainer.model.load_state_dict(average_checkpoints(folders, not args.disable_tqdm), strict=False)
-    trainer.save_model()
-    trainer.save_metrics("train", metrics)
-    return metrics
+        if args.save_total_limit is not None:
+            args.save_total_limit = max(args.save_total_limit, run.average_checkpoints)
+
+
+def _count_saves(args: Seq2SeqTrainerArguments) -> float:
+    # as far as it is known before the data are
+    if not args.do_train or args.save_strategy == "no":
+        return 0
+    if args.save_strategy == "epoch" and args.max_steps < 1:
+        return ceil(args.num_train_epochs)
+    if args.save_strategy == "steps" and args.save_steps < 1:
+        return ceil(1 / args.save_steps)
+    return ceil(args.max_steps / args.save_steps) if args.save_strategy == "steps" and args.max_steps > 0 else inf

@@ -2,28 +2,18 @@
 
 import json
 import sys
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from datasets import Dataset
-from torch.utils.data import SequentialSampler
 from tqdm.auto import tqdm
-from transformers import (
-    AutoConfig,
-    AutoModelForQuestionAnswering,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    EvalPrediction,
-    set_seed,
-)
 
-from sublayers.hub.loading import load
-from sublayers.tasks.question_answering import best_answers, longest_input
-from sublayers.training.commands.squad_arguments import FLAGS, USAGE, SquadArguments, SquadTrainingArguments
+from sublayers.tasks.windows import best_answers, longest_input
 from sublayers.training.data.squad import (
     PLACE,
     SquadDataArguments,
@@ -33,21 +23,51 @@ from sublayers.training.data.squad import (
     read_json,
 )
 from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.folders import claim
 from sublayers.training.metrics.squad import squad_metrics
-from sublayers.training.trainers.publish import describe_data, finish, summary
-from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import find_checkpoint
+from sublayers.training.trainers.arguments import FineTuningArguments, default
 
+if TYPE_CHECKING:
+    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+USAGE = "sublayers squad [SETTINGS.yaml] --model_name_or_path MODEL [--name value ...]"
 SQUAD_SCORES = ("exact_match", "exact", "f1", "best_exact", "best_f1", "best_f1_thresh")
 
 
-class SquadTrainer(ResumableTrainer):
-    """A Trainer that evaluates windows in their order, in which the answers are put together."""
+@dataclass
+class SquadArguments:
+    """Flags for the model and the choice of answers."""
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
-        # grouping by length would sort these, too
-        return SequentialSampler(eval_dataset)
+    _argument_group_name: ClassVar[str] = "model and answers"
+
+    model_name_or_path: str | None = field(default=None, metadata={"help": "model to fine-tune or evaluate"})
+    predictions_file: str | None = field(
+        default=None, metadata={"help": "score these predictions ({id: answer}) for --validation_file, without a model"}
+    )
+    n_best_size: int = field(default=20, metadata={"help": "best answers to keep of each question"})
+    max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
+    null_score_diff_threshold: float = field(
+        default=0.0,
+        metadata={"help": "predict no answer if its score exceeds the best answer's by more; with --version_2"},
+    )
+
+
+@dataclass
+class SquadTrainingArguments(FineTuningArguments):
+    """Arguments with BERT's defaults for SQuAD; train and evaluate by default."""
+
+    output_dir: str = default("output_dir", "runs/squad")
+    num_train_epochs: float = default("num_train_epochs", 2.0)
+    per_device_train_batch_size: int = default("per_device_train_batch_size", 16)
+    logging_steps: float = default("logging_steps", 0.01)
+    metric_for_best_model: str | None = default("metric_for_best_model", "f1")
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_eval):
+            self.do_train = self.do_eval = True
+        super().__post_init__()
+
+
+FLAGS = (SquadArguments, SquadDataArguments, SquadTrainingArguments)
 
 
 def main(argv: list[str]) -> dict[str, float]:
@@ -68,54 +88,71 @@ def main(argv: list[str]) -> dict[str, float]:
             windows too long for the model or too short for the questions.
     """
     run, data, args = parse(argv)
+    # models and Trainers take seconds to import, for which --help does not wait
+    from sublayers.training.trainers.publish import describe_data
+    from sublayers.training.trainers.run import run as run_training
+
     if run.predictions_file:
         return _score_file(run.predictions_file, data)
-    with claim(str(args.output_dir), args.process_index):
-        checkpoint = find_checkpoint(args)
-        source = str(run.model_name_or_path)
-        # positions of answers count from the left
-        tokenizer = load(AutoTokenizer, source, padding_side="right")
-        # batches need it, and what is decoder-only often has none
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-        longest = longest_input(load(AutoConfig, source), tokenizer)
-        if data.max_seq_length > longest:
-            raise ValueError(
-                f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
-                "give a smaller --max_seq_length"
-            )
-        train_windows, eval_windows, questions = None, None, None
-        with args.main_process_first(desc="reading and tokenizing the data"):
-            if args.do_eval:
-                questions = load_questions("validation", data)
-                eval_windows = answer_windows(questions, tokenizer, data, training=False)
-            if args.do_train:
-                train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
-        set_seed(args.seed)
-        trainer = SquadTrainer(
-            model=load(AutoModelForQuestionAnswering, source),
-            args=args,
-            train_dataset=train_windows,
-            eval_dataset=eval_windows,
-            processing_class=tokenizer,
-            data_collator=DataCollatorWithPadding(tokenizer),
-            compute_metrics=partial(
-                _evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args
-            ),
-            preprocess_logits_for_metrics=_start_and_end,
+    return run_training(
+        args,
+        partial(make_trainer, run, data, args),
+        SQUAD_SCORES,
+        unit="loss",
+        command=["squad", *argv],
+        data=describe_data(data, {"name": "SQuAD", "id": hub_name(data)}),
+        started_from=run.model_name_or_path,
+    )
+
+
+def make_trainer(
+    run: SquadArguments, data: SquadDataArguments, args: SquadTrainingArguments, checkpoint: str | None
+) -> "ResumableTrainer":
+    """Read the questions, cut their contexts into windows, and make the Trainer.
+
+    Raises:
+        ValueError: data that cannot be read, or windows too long for the model or too short for the questions.
+    """
+    from transformers import (
+        AutoConfig,
+        AutoModelForQuestionAnswering,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        set_seed,
+    )
+
+    from sublayers.hub.loading import load
+    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+    source = str(run.model_name_or_path)
+    # positions of answers count from the left
+    tokenizer = load(AutoTokenizer, source, padding_side="right")
+    # batches need it, and what is decoder-only often has none
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    longest = longest_input(load(AutoConfig, source), tokenizer)
+    if data.max_seq_length > longest:
+        raise ValueError(
+            f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
+            "give a smaller --max_seq_length"
         )
-        metrics: dict[str, float] = {}
-        if args.do_train:
-            metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-            trainer.save_model()
-            trainer.save_metrics("train", metrics)
+    train_windows, eval_windows, questions = None, None, None
+    with args.main_process_first(desc="reading and tokenizing the data"):
         if args.do_eval:
-            evaluated = trainer.evaluate()
-            trainer.save_metrics("eval", evaluated)
-            metrics |= evaluated
-        described = describe_data(data, {"name": "SQuAD", "id": hub_name(data)})
-        about = {"command": ["squad", *argv], "data": described, "started_from": source}
-        finish(trainer, metrics, SQUAD_SCORES, args.do_train, **about)
-        return metrics
+            questions = load_questions("validation", data)
+            eval_windows = answer_windows(questions, tokenizer, data, training=False)
+        if args.do_train:
+            train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
+    set_seed(args.seed)
+    return ResumableTrainer(
+        model=load(AutoModelForQuestionAnswering, source),
+        args=args,
+        train_dataset=train_windows,
+        eval_dataset=eval_windows,
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=partial(_evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
+        preprocess_logits_for_metrics=_start_and_end,
+    )
 
 
 def choose_answers(
@@ -177,7 +214,7 @@ def _start_and_end(logits: Any, labels: Any) -> Any:
 
 
 def _evaluate(
-    prediction: EvalPrediction,
+    prediction: Any,
     questions: Dataset,
     windows: Dataset,
     run: SquadArguments,
@@ -218,5 +255,7 @@ def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
     if missing := sum(name not in predictions for name in questions["id"]):
         print(f"{missing} of {len(questions)} questions have no prediction and count as wrong", file=sys.stderr)
     metrics = squad_metrics(predictions, questions, data.version_2)
+    from sublayers.training.trainers.publish import summary
+
     print(summary(metrics, SQUAD_SCORES))
     return metrics

@@ -10,6 +10,7 @@ import fsspec
 from datasets import Dataset, Features, List, Value, load_dataset
 from transformers import PreTrainedTokenizerBase
 
+from sublayers.tasks.windows import context_windows
 from sublayers.training.data.files import check_file, read_rows, reading
 
 TEXT = Value("string")
@@ -104,8 +105,6 @@ def answer_windows(
         ValueError: an empty question or context, no answer in version 1, in training an answer that is not where
             `answer_start` says, or windows that are too short.
     """
-    # imports the models, which what a command can be asked for need not wait for
-    from sublayers.tasks.question_answering import context_windows
 
     def cut(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
         for name, question, context, answers in zip(*(batch[column] for column in COLUMNS), strict=True):

@@ -1,8 +1,8 @@
 """What a student can learn: what its teacher is asked, what is kept of the answers, and how they are compared."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -91,8 +91,9 @@ class Objective(ABC):
         """Measure for each of the answers, (rows, width), how near both are: (rows,)."""
         return cosine_similarity(student, teacher)
 
-    def release(self) -> None:  # noqa: B027
-        """Take from the student what only its training needs."""
+    def released(self) -> AbstractContextManager[None]:
+        """Take from the student what only its training needs, for as long as it is saved."""
+        return nullcontext()
 
     @abstractmethod
     def describe(self) -> str:
@@ -205,10 +206,16 @@ class States(OfTokens):
         """Compare numbers."""
         return mse_loss(student, teacher)
 
-    def release(self) -> None:
+    @contextmanager
+    def released(self) -> Iterator[None]:
         """Take the map away."""
-        if self.is_mapped:
-            del self.student.to_teacher
+        if not self.is_mapped:
+            yield
+            return
+        to_teacher = self.student.to_teacher
+        del self.student.to_teacher
+        yield
+        self.student.to_teacher = to_teacher
 
     def describe(self) -> str:
         """Name the distance."""

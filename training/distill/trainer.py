@@ -1,12 +1,16 @@
 """The Trainer of a student."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import EvalPrediction
 
+from sublayers.hub.loading import folder_of
+from sublayers.hub.self_contained import copy_modules
 from sublayers.training.distill.objectives import Objective
+from sublayers.training.distill.teacher import CLASSIFIER
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 
@@ -15,14 +19,36 @@ class DistillTrainer(ResumableTrainer):
 
     Args:
         objective: what is asked, and how answers are compared.
+        max_length: tokens of a text that the student has read.
     """
 
-    def __init__(self, *args, objective: Objective, **kwargs):
+    def __init__(self, *args, objective: Objective, max_length: int, **kwargs):
         def mean(found: EvalPrediction) -> dict[str, float]:
             return {str(objective.metric): float(np.average(found.predictions, weights=found.label_ids))}
 
         super().__init__(*args, compute_metrics=mean if objective.metric else None, **kwargs)
         self.objective: Objective = objective
+        self.max_length = max_length
+        # without training the student is kept as it starts
+        self.leaves_model = True
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the student; what is not part of a checkpoint opens as its teacher's folder does."""
+        if _internal_call:
+            super().save_model(output_dir, _internal_call)
+            return
+        with self.objective.released():
+            super().save_model(output_dir)
+        if not self.args.should_save:
+            return
+        folder, teacher = Path(output_dir or str(self.args.output_dir)), self.objective.teacher
+        if self.objective.pooling:
+            # takes seconds to import
+            from sublayers.training.distill.sentence_encoder import save_sentence_encoder
+
+            save_sentence_encoder(folder, teacher, self.objective.pooling, self.max_length)
+        elif teacher.head is CLASSIFIER:
+            copy_modules(folder_of(teacher.source), folder)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
         """Ask the student, and compare; what is measured is the mean of each text."""

@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMPreTrainedModel
 
 
-def save_loss_curve(history: list[dict[str, float]], folder: Path, unit: str = "loss (nats per token)") -> None:
+def save_loss_curve(history: list[dict[str, float]], folder: Path, unit: str) -> None:
     """Write the losses that the Trainer logged into `loss_curve.json`, and draw them in `loss_curve.png`."""
     # a later entry of the same step, the final evaluation, replaces an earlier one
     curves = {name: {e["step"]: e[name] for e in history if name in e} for name in ("loss", "eval_loss")}
@@ -24,12 +25,14 @@ def save_loss_curve(history: list[dict[str, float]], folder: Path, unit: str = "
     figure.savefig(folder / "loss_curve.png", dpi=150)
 
 
-def save_spans(model: SandwichCharLMPreTrainedModel, folder: Path) -> None:
+def save_spans(model: Any, folder: Path) -> None:
     """Write how many tokens each attention head looks back into `spans.json`, a list for each sublayer, and draw them.
 
     As Sukhbaatar et al. (2019), "Adaptive Attention Span in Transformers", section 4, do; `spans.png` is the picture.
-    Without learned spans there is nothing to write.
+    Of a model without learned spans nothing is written.
     """
+    if not isinstance(model, SandwichCharLMPreTrainedModel):
+        return
     longest = model.config.attention_span
     learned = [attention.span for attention in model.span_attentions() if attention.span is not None]
     spans = [[round(share * longest, 1) for share in span.detach().clamp(0, 1).tolist()] for span in learned]

@@ -1,7 +1,7 @@
 """What `sublayers seq2seq` adds to transformers' Seq2SeqTrainer: batches of tokens, exact losses, scored texts."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,16 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers.trainer_utils import TrainOutput
 
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.training.data.token_batches import TokenBatchSampler
+from sublayers.training.trainers.average import average_checkpoints
+from sublayers.training.trainers.publish import PREFIXES
 from sublayers.training.trainers.resumable_trainer import EpochCallback, ResumableTrainer
+from sublayers.training.trainers.resume import checkpoints, find_fault, step_of
 
 
 class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
@@ -23,15 +27,25 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
     Args:
         tokenizers: of sources and of targets, or of both, saved with every checkpoint.
         max_tokens: size of a training batch, see `TokenBatchSampler`; None: `per_device_train_batch_size` pairs.
+        scorers: score what is generated for each split at the end of a run.
+        num_averaged: the final model is the mean of this many last checkpoints.
         kwargs: arguments of the Seq2SeqTrainer.
     """
 
+    args: Any
     model: PreTrainedModel
     train_dataset: Dataset | None
 
-    def __init__(self, tokenizers: list[PreTrainedTokenizerBase], max_tokens: int | None, **kwargs):
+    def __init__(
+        self,
+        tokenizers: list[PreTrainedTokenizerBase],
+        max_tokens: int | None,
+        scorers: "dict[str, Scorer] | None" = None,
+        num_averaged: int = 1,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
-        self.tokenizers = tokenizers
+        self.tokenizers, self.scorers, self.num_averaged = tokenizers, scorers or {}, num_averaged
         self.batches = None
         if max_tokens and self.train_dataset:
             sources, targets = ([len(ids) for ids in self.train_dataset[name]] for name in ("input_ids", "labels"))
@@ -55,9 +69,39 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
         )
         return self.accelerator.prepare(loader)
 
-    def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
-        # grouping by length would mix what comes sorted
-        return SequentialSampler(eval_dataset)
+    def evaluations(self) -> Iterator[tuple[str, Dataset]]:
+        """Give the splits, and write what is generated for each into a file."""
+        for split, scorer in self.scorers.items():
+            self.compute_metrics = scorer if self.args.predict_with_generate else None
+            yield PREFIXES[split], scorer.rows
+            if self.args.should_save and scorer.predictions:
+                scorer.save(Path(self.args.output_dir, f"predictions_{split}.jsonl"))
+
+    def train(self, *args, **kwargs) -> TrainOutput:
+        """Train, and take the mean of the last checkpoints.
+
+        Raises:
+            ValueError: there are fewer, or one is damaged.
+        """
+        output = super().train(*args, **kwargs)
+        if self.batches:
+            # counted from --per_device_train_batch_size
+            output.metrics.pop("train_samples_per_second", None)
+        if self.num_averaged > 1:
+            self.accelerator.wait_for_everyone()
+            # a run that began at an earlier one may have left others
+            done = [path for path in checkpoints(self.args.output_dir) if step_of(path) <= self.state.global_step]
+            folders = done[-self.num_averaged :]
+            if fault := next(filter(None, map(find_fault, folders)), None):
+                raise ValueError(f"{fault}; resume from the one before it, or take it out of {self.args.output_dir}")
+            if len(folders) < self.num_averaged:
+                raise ValueError(
+                    f"there are {len(folders)} checkpoints in {self.args.output_dir}, fewer than --average_checkpoints "
+                    f"{self.num_averaged}; give a smaller number and --resume_from_checkpoint"
+                )
+            # what is tied is in the files once
+            self.model.load_state_dict(average_checkpoints(folders, not self.args.disable_tqdm), strict=False)
+        return output
 
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> Any:
         """Evaluate, with the loss as a mean over the tokens of all pairs: the Trainer's is one over batches."""

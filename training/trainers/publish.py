@@ -1,9 +1,9 @@
-"""What every training command does at its end: record the run, write the model's card, publish it when asked to."""
+"""The record of a run and the card of its model, and how both are published."""
 
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -130,26 +130,6 @@ def publish(
             export(Path(folder), Path(exported), repository)
             upload(exported, repository, private=args.hub_private_repo, revision=args.hub_revision)
     return True
-
-
-def finish(trainer: Trainer, metrics: dict[str, Any], scores: Sequence[str], has_model: bool, **about: Any) -> None:
-    """Publish the model of a run that has saved one, and print what came of the run.
-
-    Args:
-        trainer: of the run.
-        metrics: of training and, with a prefix for each split, of evaluation.
-        scores: names, without prefix, of the metrics that count.
-        has_model: whether the trainer has saved a model.
-        about: `command`, `data`, `started_from` and what else `publish` takes.
-    """
-    if not trainer.is_world_process_zero():
-        return
-    args = trainer.args
-    names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
-    if has_model:
-        results = [result(about["data"], *names[name], metrics[name], args.seed) for name in names if name in metrics]
-        publish(str(args.output_dir), args, results=results, seeds=[args.seed], **about)
-    print(f"{summary(metrics, ['train_loss', *names])} in {args.output_dir}")
 
 
 def summary(metrics: dict[str, Any], names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from itertools import product
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -10,9 +10,10 @@ from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.trainers.publish import PublishingTrainer
@@ -55,20 +56,37 @@ class EpochCallback(TrainerCallback):
 class ResumableTrainer(PublishingTrainer):
     """A Trainer whose resumed runs end with the weights and report the losses of runs that never stopped.
 
+    Attributes:
+        leaves_model: whether the run leaves a model in its folder.
+        about: what the card tells of this run beside what its command knows.
+        use_cache: of the model's configuration, which the Trainer sets to its own.
+
     Raises, besides what the Trainer raises:
         OSError: there is no room for a checkpoint or the model.
         ValueError: a loss or a weight is not finite; no such weights are saved.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: Any, *args, **kwargs):
+        self.about: dict[str, Any] = {}
+        self.use_cache = getattr(model.config, "use_cache", None)
+        super().__init__(model, *args, **kwargs)
+        self.leaves_model = self.args.do_train
         self.add_callback(LossCallback(self))
+
+    def evaluations(self) -> Iterator[tuple[str, Any]]:
+        """Give the data on which a run is evaluated at its end, each behind the prefix of its metrics."""
+        if self.args.do_eval:
+            yield "eval", self.eval_dataset
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:  # type: ignore[override]
         """Train, or go on from a checkpoint."""
         if resume_from_checkpoint:
             _adopt_counts(self.args, resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler | None:
+        # predictions are read in the order of the data, which grouping by length would change
+        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
     def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
         """Make the optimizer that the flags name."""
@@ -111,8 +129,13 @@ class ResumableTrainer(PublishingTrainer):
             if not parameter.isfinite().all():
                 self._refuse(f"{name} is not finite")
         # of a checkpoint it is a part
-        with nullcontext() if _internal_call else writing(output_dir or str(self.args.output_dir)):
+        if _internal_call:
             super().save_model(output_dir, _internal_call)
+            return
+        while_training, model.config.use_cache = model.config.use_cache, self.use_cache
+        with writing(output_dir or str(self.args.output_dir)):
+            super().save_model(output_dir)
+        model.config.use_cache = while_training
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         try:

@@ -24,7 +24,7 @@ from transformers import (
     MarianConfig,
 )
 
-from sublayers.modeling import modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm
+from sublayers.modeling import body, modeling_reordered_seq2seq
 from sublayers.training.cli import main
 from sublayers.training.convert import bert as convert_bert, sources
 
@@ -291,7 +291,7 @@ def test_a_model_that_reads_its_padding_is_not_kept(auto_class, config, tmp_path
 @pytest.mark.parametrize(("auto_class", "config"), SOURCES[5:], ids=lambda value: getattr(value, "model_type", None))
 def test_a_model_that_counts_its_padding_is_not_kept(auto_class, config, tmp_path, refuse, monkeypatch):
     save(tmp_path / "source", auto_class, config)
-    for module in (modeling_reordered_bert, modeling_reordered_seq2seq, modeling_sandwich_lm):
+    for module in (body, modeling_reordered_seq2seq):
         monkeypatch.setattr(module, "number_positions", lambda length, *_: torch.arange(length)[None])
     refuse("source", "differs from the source's by", "--verify")
 

@@ -96,6 +96,7 @@ def test_reads_weights_without_settings(suffix, tmp_path, convert):
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.representatives(6)
 def test_reads_an_old_folder_of_transformers(kind, file, tmp_path, convert):
     model = transformer_xl(**kind)
     weights = authors_names(model)

@@ -44,13 +44,13 @@ def flags(tmp_path):
 GLUE = "sublayers.training.commands.glue"
 PLACES = [
     # the first run is trained, but not scored
-    (f"{GLUE}:ResumableTrainer", "evaluate", 1),
+    ("sublayers.training.trainers.resumable_trainer:ResumableTrainer", "evaluate", 1),
     # the first two are scored, the worse one is not removed yet
     ("shutil", "rmtree", 1),
     # of the last two, one is scored
-    (f"{GLUE}:ResumableTrainer", "evaluate", 2),
+    ("sublayers.training.trainers.resumable_trainer:ResumableTrainer", "evaluate", 2),
     # all is tested, but not written; the best one has no name yet; nothing is told of it
-    (GLUE, "write_submission", 1),
+    ("sublayers.training.metrics.glue", "write_submission", 1),
     ("pathlib:Path", "rename", 1),
     (GLUE, "_publish", 1),
 ]
@@ -74,6 +74,7 @@ def uploads(monkeypatch):
     return found
 
 
+@pytest.mark.full
 def test_a_grid_that_was_killed_anywhere_ends_as_if_it_had_not_been(flags, tmp_path, monkeypatch, capsys):
     flags = [*flags, "--task_name=sst2", *GRID, "--save_strategy=steps", "--save_steps=1"]
     whole = glue([*flags, f"--output_dir={tmp_path}/whole"])

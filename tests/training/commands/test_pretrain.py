@@ -267,6 +267,7 @@ def test_an_unknown_key_of_a_settings_file_and_a_full_folder(tmp_path, settings)
         pretrain([str(wrong)])
 
 
+@pytest.mark.full
 def test_killed_runs_resume_to_the_same_weights(tmp_path, settings, bert_settings, capsys):
     # a wordpiece tokenizer is not the same every time that it is trained
     train_tokenizer([f"line {n} of a tiny corpus.\n" for n in range(60)], "wordpiece", 80).save_pretrained(tmp_path)

@@ -52,6 +52,7 @@ def settings(tmp_path):
 
 
 @every_family
+@pytest.mark.representatives(1)
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(family, tmp_path, settings):
     dropout = {"dropout": 0.1, "attention_dropout": 0.1, "max_steps": 15, "save_steps": 1, "save_total_limit": 99}
     flags = ["pretrain", settings(family, **dropout, gradient_accumulation_steps=2), "--output_dir"]
@@ -93,6 +94,7 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path, settings, capsys):
 
 
 @every_family
+@pytest.mark.full
 def test_two_launched_processes_train_and_score_as_one(family, tmp_path, settings):
     dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
     # past the end of an epoch

@@ -77,6 +77,7 @@ def last_line(capsys):
     return error.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_a_pushed_model_runs_in_a_fresh_process_without_the_package(hub, model, tmp_path, capsys):
     main([str(tmp_path / "model"), "ann/model", "--commit_message", "First model"])
     assert f"{hub.url}/ann/model\n" in capsys.readouterr().out
@@ -180,6 +181,7 @@ def test_a_push_whose_answer_is_lost_stands_and_says_so(hub, model, tmp_path, ca
     assert [commit.title for commit in HfApi().list_repo_commits("ann/model")] == ["Mine", "initial commit"]
 
 
+@pytest.mark.full
 def test_who_cannot_look_says_so_and_a_second_push_finds_it_done(hub, model, tmp_path, capsys):
     hub.lose("POST .*/commit/.*|GET .*/commits/.*")
     with pytest.raises(SystemExit):

@@ -78,9 +78,9 @@ def test_trains_evaluates_predicts_and_leaves_everything_behind(tmp_path, settin
     smooth = ["--label_smoothing_factor", "0.3", "--length_penalty", "0.6"]
     metrics = seq2seq([settings, *files, *smooth, "--max_tokens", "80", "--output_dir", str(out)])
     printed = capsys.readouterr().out.splitlines()
-    assert "sacreBLEU nrefs:1|case:mixed" in printed[-2]
+    assert "sacreBLEU nrefs:1|case:mixed" in printed[-1]
     for name in ("train_loss", "eval_loss", "eval_bleu", "test_loss", "test_bleu", "test_tokenized_bleu"):
-        assert f"{name} {metrics[name]:.4f}" in printed[-1]
+        assert f"{name} {metrics[name]:.4f}" in printed[-2]
     saved = json.loads((out / "all_results.json").read_text())
     assert {name: saved[name] for name in ("eval_bleu", "test_loss")} == {
         name: metrics[name] for name in ("eval_bleu", "test_loss")

@@ -13,7 +13,7 @@ from transformers import AutoModelForQuestionAnswering, pipeline
 
 import sublayers.pipelines  # noqa: F401
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
-from sublayers.tasks.question_answering import context_windows
+from sublayers.tasks.windows import context_windows
 from sublayers.training import cli
 from sublayers.training.commands.squad import SquadArguments, choose_answers, main as squad
 from sublayers.training.data.squad import SquadDataArguments, answer_windows

@@ -96,6 +96,7 @@ def places(batch):
     return (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
 
 
+@pytest.mark.representatives(8)
 def test_the_report_accounts_for_every_tensor(pair):
     _, model, report = pair
     assert (report["left_out"], report["new"]) == ({}, [])

@@ -134,6 +134,7 @@ def convert(folder, *flags):
 
 @every_head
 @every_source
+@pytest.mark.representatives(12)
 def test_folders_are_verified_and_accounted_for(name, head, tmp_path, capsys):
     source = build(name, head)
     source.save_pretrained(tmp_path / "source")

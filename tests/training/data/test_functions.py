@@ -86,6 +86,7 @@ def test_code_is_paired_with_its_documentation_and_split_by_file():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_pairs_of_the_standard_library():
     pairs = documentation.docstring_to_code()
     found = {split: list(zip(rows["source"], rows["target"], strict=True)) for split, rows in pairs.items()}

@@ -262,6 +262,7 @@ def test_a_tokenizer_that_turns_texts_to_lower_case(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_another_process_trains_the_same_tokenizer():
     program = f"""
 from datasets import Dataset

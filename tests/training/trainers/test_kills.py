@@ -26,6 +26,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     seq2seq = make_commands(tmp_path)["seq2seq"]
@@ -39,6 +40,7 @@ def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(tmp
 
 
 @pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
+@pytest.mark.full
 def test_a_run_ends_as_if_it_had_not_been_killed_at_any_write(command, tmp_path, pytestconfig):
     words = [*make_commands(tmp_path)[command], "--resume_from_checkpoint"]
     (runs := tmp_path / "runs").mkdir()

@@ -99,6 +99,7 @@ def test_accumulation_ends_with_the_weights_of_one_large_batch(no_noise, tmp_pat
     assert_same(*trained, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_two_processes_have_the_gradients_of_one(no_noise, tmp_path):
     model = make_model()
     model.save_pretrained(tmp_path / "model")

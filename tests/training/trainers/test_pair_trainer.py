@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, TrainerState
 
 from sublayers import SandwichSeq2SeqConfig
-from sublayers.training.commands.seq2seq_arguments import Seq2SeqTrainerArguments
+from sublayers.training.commands.seq2seq import Seq2SeqTrainerArguments
 from sublayers.training.data.pairs import tokenize_pairs, train_pair_tokenizers
 from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer
 

@@ -57,6 +57,7 @@ def refusal(flags, capsys):
 
 
 @pytest.mark.parametrize("command", RESUMABLE)
+@pytest.mark.representatives(1)
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, tmp_path):
     whole = tmp_path / "whole"
     cli.main([*commands[command], "--output_dir", str(whole)])
@@ -191,6 +192,7 @@ def test_a_checkpoint_lacks_no_shard_and_names_nothing_outside(commands, tmp_pat
 
 
 @pytest.mark.parametrize("command", RESUMABLE)
+@pytest.mark.representatives(1)
 def test_a_run_that_is_over_trains_no_more(command, commands, tmp_path):
     out = tmp_path / "out"
     cli.main([*commands[command], "--output_dir", str(out)])
@@ -229,6 +231,7 @@ def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, cap
 
 
 @pytest.mark.parametrize("place", ["save_model", "_save_optimizer_and_scheduler", "_save_rng_state"])
+@pytest.mark.representatives(1)
 def test_a_run_without_room_says_so_and_goes_on_when_there_is(place, commands, tmp_path, capsys, monkeypatch):
     def without_room(trainer, *args, **kwargs):
         # of the second checkpoint some files come out

@@ -60,7 +60,7 @@ class Space(NamedTuple):
         trainer: Any
         if self.training.command == "seq2seq":
             pair_trainer = partial(SupernetPairTrainer, settings=settings)
-            trainer, _ = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=pair_trainer)
+            trainer = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=pair_trainer)
         else:
             own_trainer = partial(SupernetTrainer, settings=settings)
             trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=own_trainer)

@@ -3,27 +3,31 @@
 import json
 import re
 import shlex
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
-from sentence_transformers import SentenceTransformer
 
 from sublayers.configuration.sublayer_order import compact, counts, expand
+from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions, read_json
-from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.lab.studies.frontier_arguments import FLAGS, USAGE, FrontierArguments
+from sublayers.training.flags import HELP, expand_settings_file, parse_flags
 from sublayers.training.lab.studies.frontier_report import TEACHER, report
 from sublayers.training.lab.studies.run_once import run_once
-from sublayers.training.metrics.sentence_encoders import Texts, score
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
 from sublayers.training.results import provenance
-from sublayers.training.trainers.publish import describe_data
 
+if TYPE_CHECKING:
+    from sublayers.training.metrics.sentence_encoders import Texts
+
+USAGE = (
+    "sublayers study frontier TEACHER [SETTINGS.yaml] --students ORDER ['ORDER --flag value' ...] [--name value ...]"
+)
 # files and folders of a student
 SCORES = "scores.json"
 GLUE = "glue"
@@ -49,6 +53,45 @@ class Candidate(NamedTuple):
         return re.sub(r"\W+", "_", self.name).strip("_")
 
 
+@dataclass
+class FrontierArguments:
+    """Flags for the students, how they learn, and what they are tested on."""
+
+    _argument_group_name: ClassVar[str] = "students and tests"
+
+    students: list[str] = field(
+        metadata={
+            "help": "an order each, and flags of its own, such as '(sf)2 --layers 0 1' or '(sf)6 --hidden_size 192'"
+        }
+    )
+    output_dir: str = field(default="runs/frontier", metadata={"help": "what is finished in it is not run again"})
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "one distillation each"})
+    distill_flags: str = field(default="", metadata={"help": "recipe and flags of sublayers distill, in one text"})
+    sts_file: str | None = field(
+        default=None, metadata={"help": "rows with sentence1, sentence2 and label, such as the test data of STS-B"}
+    )
+    squad_file: str | None = field(
+        default=None, metadata={"help": "for each of its questions, the paragraph is searched among all"}
+    )
+    max_questions: int = field(default=1000, metadata={"help": "questions of --squad_file that are asked"})
+    glue_dir: str | None = field(default=None, metadata={"help": "folder with one for each task, as sublayers glue's"})
+    glue_tasks: list[str] = field(default_factory=list, metadata={"help": "tasks to fine-tune students on"})
+    glue_students: list[str] = field(
+        default_factory=list, metadata={"help": "students to fine-tune; default: all, and the teacher"}
+    )
+    glue_seeds: list[int] = field(
+        default_factory=lambda: [0, 1, 2, 3, 4],
+        metadata={"help": "one fine-tuning each, of the student of the first seed"},
+    )
+    glue_flags: str = field(default="", metadata={"help": "flags of sublayers glue"})
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 32], metadata={"help": "texts that are encoded at once"})
+    timed_texts: int = field(default=64, metadata={"help": "texts that are timed in one round"})
+    rounds: int = field(default=9, metadata={"help": "rounds of timing all encoders in turn"})
+
+
+FLAGS = (FrontierArguments, CorpusArguments)
+
+
 def main(argv: list[str]) -> pd.DataFrame:
     """Teach every student as often as there are seeds, test all, time them side by side, and draw quality against time.
 
@@ -67,8 +110,14 @@ def main(argv: list[str]) -> pd.DataFrame:
         FileNotFoundError: there is no such file.
         ValueError: bad flags or data, a student twice, or what the other commands raise.
     """
-    source, *flags = argv
+    # --help comes without a teacher
+    source, *flags = argv if argv[0] not in HELP else ["", *argv]
     args, corpus = parse_flags(expand_settings_file(flags, "study"), FLAGS, USAGE)
+    # models take seconds to import, for which --help does not wait
+    from sentence_transformers import SentenceTransformer
+
+    from sublayers.training.trainers.publish import describe_data
+
     students = [read_student(text) for text in args.students]
     check(args, students)
     texts = load_texts(args)
@@ -157,7 +206,7 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def load_texts(args: FrontierArguments) -> Texts:
+def load_texts(args: FrontierArguments) -> "Texts":
     """Read the texts of the tests.
 
     Raises:
@@ -173,6 +222,8 @@ def load_texts(args: FrontierArguments) -> Texts:
             raise ValueError(f"{args.sts_file} has no column {missing[0]!r}, only {', '.join(pairs.column_names)}")
     if args.squad_file:
         questions = load_questions("validation", SquadDataArguments(validation_file=args.squad_file)).shuffle(seed=0)
+    from sublayers.training.metrics.sentence_encoders import Texts
+
     return Texts(pairs, questions)
 
 
@@ -185,11 +236,15 @@ def as_flags(values: dict[str, Any]) -> list[str]:
     ]
 
 
-def keep(folder: Path, about: dict[str, Any], encoder: str, texts: Texts, args: FrontierArguments) -> None:
+def keep(folder: Path, about: dict[str, Any], encoder: str, texts: "Texts", args: FrontierArguments) -> None:
     """Write the scores of an encoder, and what it is, into a folder, if they are not there."""
     file = folder / SCORES
     if not file.exists():
         folder.mkdir(exist_ok=True)
+        from sentence_transformers import SentenceTransformer
+
+        from sublayers.training.metrics.sentence_encoders import score
+
         scores = score(SentenceTransformer(encoder, device="cpu"), texts, args.max_questions)
         file.write_text(json.dumps(about | scores, indent=2) + "\n", encoding="utf-8")
 
@@ -223,12 +278,14 @@ def read_glue(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measure(encoders: dict[str, str], texts: Texts, args: FrontierArguments) -> pd.DataFrame:
+def measure(encoders: dict[str, str], texts: "Texts", args: FrontierArguments) -> pd.DataFrame:
     """Time encoders, folders or repositories by name, in turn on the texts of each test, tokenization included.
 
     Returns:
         A row for each: median milliseconds per text, and the median of the ratios to the teacher within a round.
     """
+    from sentence_transformers import SentenceTransformer
+
     opened = {name: SentenceTransformer(source, device="cpu") for name, source in encoders.items()}
     rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in encoders}
     for test, of_test in texts.by_score().items():

@@ -2,26 +2,25 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from sublayers.training.data.pairs import SIDES, load_pairs
+from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
-from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
-from sublayers.training.lab.studies.orders_arguments import FLAGS, USAGE, StudyOrdersArguments
 from sublayers.training.lab.studies.orders_report import leave, read_losses
-from sublayers.training.lab.studies.writer import Writer, load_writer
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.results import provenance
-from sublayers.training.trainers.publish import describe_data
-from sublayers.training.trainers.resume import complete_checkpoints
 
+if TYPE_CHECKING:
+    from sublayers.training.lab.studies.writer import Writer
+
+USAGE = "sublayers study orders [SETTINGS.yaml] --model_name_or_path RUN [RUN ...] --task TASK [--name value ...]"
 # the metric of each task that tables and pictures show
 TASK_METRICS = {"translation": "bleu", "summarization": "rougeL", "code": "sentence_bleu"}
 # how many tokens are the frequent ones of Table 18
@@ -31,6 +30,31 @@ FREQUENT = 20
 Pairs = dict[str, list[str]]
 # metrics of predictions and references
 Score = Callable[[list[str], list[str]], dict[str, Any]]
+
+
+@dataclass
+class StudyOrdersArguments:
+    """Flags for the models, how they write, and what is studied besides."""
+
+    _argument_group_name: ClassVar[str] = "models, task and generation"
+
+    model_name_or_path: list[str] = field(metadata={"help": "folders that sublayers seq2seq left"})
+    task: Literal["translation", "summarization", "code"] = field(metadata={"help": "decides on the metrics"})
+    language: Literal["python", "java"] = field(default="python", metadata={"help": "of the targets of --task code"})
+    split: Literal["validation", "test"] = field(default="validation", metadata={"help": "which pairs are written"})
+    output_dir: str = field(default="runs/study-orders", metadata={"help": "new or empty folder"})
+    orders: list[str] | None = field(
+        default=None, metadata={"help": "decoder orders to force on a model that has only one, such as fsc csf"}
+    )
+    ensemble: bool = field(default=False, metadata={"help": "let the first model, the first two, ... write together"})
+    checkpoints: bool = field(default=False, metadata={"help": "score every checkpoint in the models' folders, too"})
+    batch_size: int = field(default=32, metadata={"help": "sources that are decoded at once"})
+    num_beams: int | None = field(default=None, metadata={"help": "default: the model's"})
+    length_penalty: float | None = field(default=None, metadata={"help": "default: the model's"})
+    max_length: int | None = field(default=None, metadata={"help": "most tokens of a text; default: the model's"})
+
+
+FLAGS = (StudyOrdersArguments, Seq2SeqDataArguments)
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -52,6 +76,12 @@ def main(argv: list[str]) -> dict[str, Any]:
         ValueError: bad flags or data, or models that cannot be studied so.
     """
     args, data = parse_flags(expand_settings_file(argv, "study"), FLAGS, USAGE)
+    # models take seconds to import, for which --help does not wait
+    from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
+    from sublayers.training.lab.studies.writer import load_writer
+    from sublayers.training.trainers.publish import describe_data
+    from sublayers.training.trainers.resume import complete_checkpoints
+
     folder, names, metric = Path(args.output_dir), args.model_name_or_path, TASK_METRICS[args.task]
     refuse_to_overwrite(folder)
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
@@ -98,7 +128,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     return found
 
 
-def check_vocabularies(writers: dict[str, Writer]) -> None:
+def check_vocabularies(writers: dict[str, "Writer"]) -> None:
     """Check that models can write together.
 
     Raises:
@@ -112,7 +142,7 @@ def check_vocabularies(writers: dict[str, Writer]) -> None:
 
 
 def study_model(
-    writer: Writer, name: str, splits: dict[str, Pairs], args: StudyOrdersArguments, score: Score
+    writer: "Writer", name: str, splits: dict[str, Pairs], args: StudyOrdersArguments, score: Score
 ) -> dict[str, Any]:
     """Let a model write a split in each of its orders.
 

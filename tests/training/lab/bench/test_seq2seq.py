@@ -22,6 +22,7 @@ def arguments(**overrides):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_compares_every_task_at_every_shape_with_all_peers_that_have_it(tmp_path, capsys):
     path = tmp_path / "bench.json"
     bench.main([*TINY, "--orders", "(sf)2:(scf)2", "ssff:(sc)2f2", "--shapes", "2x6", "mixed", f"--json={path}"])

@@ -30,6 +30,7 @@ def test_bigram_perplexity_equals_a_naive_count():
     assert demo_lm.bigram_perplexity(train, validation, 7) == pytest.approx(math.exp(nats / 79))
 
 
+@pytest.mark.full
 def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch, capfd):
     library = corpus.standard_library()
     small = {split: rows.select(range(min(20, len(rows)))) for split, rows in library.items()}

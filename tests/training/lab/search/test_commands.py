@@ -59,6 +59,7 @@ def search(*words):
     return cli.run(["search", *words])
 
 
+@pytest.mark.full
 def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
     # where a bar moves
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -109,6 +110,7 @@ def test_ranks_orders_of_a_file_by_masked_words(tmp_path):
     assert (rows["flops_one"] < rows["flops_all"]).all()
 
 
+@pytest.mark.full
 def test_orders_without_local_attention_are_compared_with_those_that_have_it(tmp_path):
     (tmp_path / "orders.txt").write_text("s3f3\nwfwfsf\n")
     flags = ["--sublayer_order", "(sfw)2", "--attention_window", "6", "--local_rope_theta=100.0"]
@@ -120,6 +122,7 @@ def test_orders_without_local_attention_are_compared_with_those_that_have_it(tmp
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.full
 def test_searches_a_stack_of_an_encoder_decoder(tmp_path, stack):
     found = tmp_path / "found"
     flags = ["seq2seq", "pairs.json", "--stack", stack, "--length", "12", "--output_dir", str(found)]
@@ -138,6 +141,7 @@ def test_searches_a_stack_of_an_encoder_decoder(tmp_path, stack):
     assert getattr(trained.config, f"{other}_sublayer_order") == ("scf" if stack == "encoder" else "sf")
 
 
+@pytest.mark.full
 def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
     flags = ["--search_seeds", "0", "1", "--only_search", "--cost", "flops", "--read", "one", "--budget", "0.9"]
     flags += ["--output_dir", "found", "--length", "24", "--temperatures", "2", "0.5"]

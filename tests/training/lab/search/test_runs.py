@@ -30,6 +30,7 @@ def begin_search(folder):
     os._exit(0)
 
 
+@pytest.mark.full
 def test_a_search_that_is_killed_ten_times_loses_only_the_runs_in_progress(tmp_path):
     draw = random.Random(0)
     log = Log(tmp_path / "search")
@@ -55,6 +56,7 @@ def test_a_search_that_is_killed_ten_times_loses_only_the_runs_in_progress(tmp_p
     assert (tmp_path / "started").read_text().splitlines() == started
 
 
+@pytest.mark.full
 def test_what_fails_is_told_and_what_succeeds_is_kept(tmp_path, capfd):
     told = {}
 
@@ -74,6 +76,7 @@ def test_what_fails_is_told_and_what_succeeds_is_kept(tmp_path, capfd):
         run_all("runs", {tmp_path / "bad": fail}, finish, jobs=1)
 
 
+@pytest.mark.full
 def test_what_a_killed_run_left_is_removed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "half").write_text("written")

@@ -309,6 +309,7 @@ def test_a_search_whose_order_does_not_change_any_more_ends(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "order"), [(early, "s"), (late, "fs")])
+@pytest.mark.full
 def test_finds_where_the_data_need_attention(task, order, tmp_path):
     found = [search(task, seed, tmp_path).architecture.order() for seed in range(5)]
     assert sum(expand(one).startswith(order) for one in found) >= 4, found

@@ -93,6 +93,7 @@ def test_a_model_with_itself_writes_what_it_writes_alone(batch, beams):
             torch.testing.assert_close(together.sequences_scores, alone.sequences_scores)
 
 
+@pytest.mark.full
 def test_two_models_take_the_mean_of_their_probabilities(batch):
     families = [[iot(0), iot(1)], [iot(2), macaron(1)], [iot(3, encoder_orders=["sf", "fs"]), iot(4)]]
     for models in families:

@@ -159,6 +159,7 @@ def test_a_subset_is_described_by_its_tokens_without_special_ones(tokenizer):
     assert found["target"] == {"tokens": 3, "distinct_tokens": 2, "top_frequency": 1}
 
 
+@pytest.mark.full
 def test_with_orders_of_both_stacks_a_path_is_a_pair_of_them(tmp_path, tokenizer):
     model = iot(encoder_orders=["sf", "fs"], decoder_orders=ORDERS[:2])
     sources = sentences(8, seed=2)
@@ -192,6 +193,7 @@ def test_models_that_learnt_orders_in_pairs_write_in_the_first_of_the_encoder(tm
     assert studied["predicted"]["bleu"] == pytest.approx(100)
 
 
+@pytest.mark.full
 def test_without_prediction_the_order_that_is_best_on_validation_data_is_scored_on_test_data(tmp_path, tokenizer):
     model = iot(predict_order=False)
     splits = {"validation": (sentences(8, seed=3), 2), "test": (sentences(8, seed=4), 1)}

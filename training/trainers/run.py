@@ -1,0 +1,82 @@
+"""What every command that trains does between its flags and its folder."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from sublayers.training.folders import claim
+from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
+from sublayers.training.trainers.publish import PREFIXES, publish, result, summary
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+from sublayers.training.trainers.resume import find_checkpoint
+
+
+def run(
+    args: TrainingArguments,
+    make_trainer: Callable[[str | None], ResumableTrainer],
+    scores: Sequence[str],
+    unit: str = "loss (nats per token)",
+    **about: Any,
+) -> dict[str, Any]:
+    """Hold the output folder, train, evaluate, draw the losses, write the card, publish when asked to.
+
+    Args:
+        args: of the Trainer.
+        make_trainer: makes it; its argument is the checkpoint that the run goes on from, if any.
+        scores: names, without prefix, of the metrics that the card and the last line tell.
+        unit: of the loss.
+        about: `command`, `data`, `started_from` and what else `publish` takes.
+
+    Returns:
+        The metrics of training and evaluation.
+
+    Raises:
+        FileExistsError: the output folder is not empty and the run does not resume.
+    """
+    with claim(str(args.output_dir), args.process_index):
+        checkpoint = find_checkpoint(args)
+        trainer = make_trainer(checkpoint)
+        metrics = train_and_evaluate(trainer, checkpoint)
+        if trainer.is_world_process_zero():
+            _finish(trainer, metrics, scores, unit, about | trainer.about)
+        return metrics
+
+
+def train_and_evaluate(
+    trainer: ResumableTrainer, checkpoint: str | None, evaluations: Iterable[tuple[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Train, save the model and evaluate it, as far as the flags ask for it; metrics are saved, too.
+
+    Args:
+        trainer: of the run.
+        checkpoint: from which it goes on, if any.
+        evaluations: the data to evaluate on, each behind the prefix of its metrics; by default the Trainer's own.
+    """
+    metrics: dict[str, Any] = {}
+    if trainer.args.do_train:
+        metrics |= trainer.train(checkpoint).metrics
+        trainer.save_metrics("train", metrics)
+    if trainer.leaves_model:
+        trainer.save_model()
+    for prefix, rows in trainer.evaluations() if evaluations is None else evaluations:
+        found = trainer.evaluate(rows, metric_key_prefix=prefix)
+        trainer.save_metrics(prefix, found)
+        metrics |= found
+    return metrics
+
+
+def _finish(
+    trainer: ResumableTrainer, metrics: dict[str, Any], scores: Sequence[str], unit: str, about: dict[str, Any]
+) -> None:
+    args: Any = trainer.args
+    folder = Path(args.output_dir)
+    if args.do_train:
+        save_loss_curve(trainer.state.log_history, folder, unit)
+        save_spans(trainer.model, folder)
+    names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
+    if trainer.leaves_model:
+        results = [result(about["data"], *names[name], metrics[name], args.seed) for name in names if name in metrics]
+        publish(folder, args, results=results, seeds=[args.seed], **about)
+    print(f"{summary(metrics, ['train_loss', *names])} in {folder}")
