@@ -35,7 +35,7 @@ endef
 
 .PHONY: quick
 quick: $(VENV)/.installed  ## lint, check the types, run the tests that find most mistakes
-	$(call check,$(VENV),-m 'not slow and not full')
+	$(call check,$(VENV),--quick -m 'not slow' $(patsubst %,--ignore=tests/%,ecosystem training/convert training/lab training/metrics))
 
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -50,6 +50,22 @@ test: $(ECOSYSTEM)/.installed  ## lint, check the types, run the tests, of many 
 .PHONY: test-full
 test-full: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
 	$(call check,$(ECOSYSTEM))
+
+# its source distribution has the common tests of models, but not the mixins of generation and of exporters
+UPSTREAM := build/transformers_tests
+$(UPSTREAM)/.unpacked: $(ECOSYSTEM)/.installed
+	rm -rf $(UPSTREAM) && mkdir -p $(UPSTREAM)/generation $(UPSTREAM)/exporters
+	$(ECOSYSTEM)/bin/python -m pip install --quiet parameterized
+	$(ECOSYSTEM)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest build \
+		transformers==$$($(ECOSYSTEM)/bin/python -c 'from importlib.metadata import version; print(version("transformers"))')
+	tar --extract --gzip --file build/transformers-*.tar.gz --directory $(UPSTREAM) --strip-components 2 --wildcards '*/tests/*'
+	echo 'class GenerationTesterMixin: ...' > $(UPSTREAM)/generation/test_utils.py
+	echo 'class ExportTesterMixin: ...' > $(UPSTREAM)/exporters/test_export.py
+	touch $(UPSTREAM)/__init__.py $(UPSTREAM)/generation/__init__.py $(UPSTREAM)/exporters/__init__.py $@
+
+.PHONY: test-transformers
+test-transformers: $(UPSTREAM)/.unpacked  ## run transformers' own tests of models on every family
+	PYTHONPATH=build $(ECOSYSTEM)/bin/pytest --numprocesses 2 -o addopts=--import-mode=importlib tests/upstream
 
 $(RELEASE)/.installed:
 	$(PYTHON) -m venv $(RELEASE)

@@ -206,6 +206,7 @@ class BertContract(ModelContract):
 
     @every_head
     @pytest.mark.slow
+    @pytest.mark.representatives(2)
     def test_gradient_accumulation_is_exact(self, head, tmp_path):
         model = self.model(head)
         rows = examples(head, LENGTHS)
@@ -240,6 +241,7 @@ class BertContract(ModelContract):
         ids=["regression", "regressions", "multi-label", "one-logit"],
     )
     @pytest.mark.slow
+    @pytest.mark.representatives(2)
     def test_a_classifier_accumulates_every_kind_of_label_exactly(self, problem_type, labels, naive, tmp_path):
         num_labels = labels[0].numel()
         model = self.model(AutoModelForSequenceClassification, num_labels=num_labels, problem_type=problem_type)

@@ -64,6 +64,7 @@ class CausalLMContract(ModelContract):
         ],
         ids=lambda cache: "-".join(map(str, cache.values())) or "dynamic",
     )
+    @pytest.mark.representatives(4)
     def test_cached_generation_equals_a_naive_loop(self, cache):
         rows = 1 if "prompt_lookup_num_tokens" in cache else 3
         for order in ORDERS:
@@ -131,6 +132,7 @@ class CausalLMContract(ModelContract):
 
     @with_todays_parts
     @pytest.mark.slow
+    @pytest.mark.representatives(1)
     def test_continuous_batching_equals_plain_decoding(self):
         prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
         options = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=PAD)
@@ -279,6 +281,7 @@ class CausalLMContract(ModelContract):
         ids=["single-label", "regression", "multi-label"],
     )
     @pytest.mark.slow
+    @pytest.mark.representatives(1)
     def test_classifier_reads_the_last_token_and_accumulates_exactly(self, num_labels, labels, tmp_path):
         model = self.model(AutoModelForSequenceClassification, num_labels=num_labels)
         rows = []

@@ -180,6 +180,7 @@ class RecurrentLMContract(CausalLMContract):
         with pytest.raises(ValueError, match="pass it alone"):
             model(tokens(2, 3), memory=memory, attention_mask=torch.ones(2, 3))
 
+    @pytest.mark.slow
     def test_compiles_in_one_graph(self):
         model = self.model(AutoModelForCausalLM).train()
         batch = {"input_ids": tokens(2, 9), "labels": tokens(2, 9).where(tokens(2, 9) > 9, -100)}

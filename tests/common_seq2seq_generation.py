@@ -60,6 +60,7 @@ class Seq2SeqGenerationContract(Seq2SeqContract):
         [{}, {"use_cache": False}, {"cache_implementation": "static"}],
         ids=lambda cache: "-".join(map(str, cache.values())) or "dynamic",
     )
+    @pytest.mark.representatives(3)
     def test_cached_generation_of_padded_sources_equals_a_naive_loop(self, cache):
         for orders in ALL_PAIRS:
             if cache.get("cache_implementation") and "s" not in orders[1]:

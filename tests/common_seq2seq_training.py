@@ -86,6 +86,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
 
     @with_todays_parts
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.representatives(2)
     def test_loss_and_gradients_are_those_of_rows_without_padding(self, smoothing):
         rows = full_rows()
         batch = stacked(rows)
@@ -159,6 +160,7 @@ class Seq2SeqTrainingContract(Seq2SeqContract):
 
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     @pytest.mark.slow
+    @pytest.mark.representatives(1)
     def test_gradient_accumulation_is_exact(self, smoothing, tmp_path):
         model, rows = self.translator(label_smoothing=smoothing), full_rows()
         losses = naive_losses(model, rows, smoothing)

@@ -24,24 +24,28 @@ hypothesis.settings.load_profile("tests")
 
 
 def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="mark as slow all but the first case of each test")
     parser.addoption("--kills", type=int, default=1, help="at how many writes each training command is killed")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(items, config):
     """Leave to `make test-full` what others stand for.
 
-    Those are the cases of a test behind the first ones that `representatives` counts, and of a family that is the
-    sibling of another one the inherited tests but for SIBLINGS.
+    Those are the cases of a test behind the first ones that `representatives` counts, the inherited tests that a class
+    names in `left_to_others`, and of a class with `is_sibling` all inherited ones but for SIBLINGS.
     """
     seen = Counter()
     for item in items:
-        seen[item.parent.nodeid, item.originalname] += 1
-        stands_for = item.get_closest_marker("representatives")
-        is_own = item.cls is None or item.originalname in vars(item.cls)
-        is_left = not is_own and "is_sibling" in vars(item.cls) and item.originalname not in SIBLINGS
-        if is_left or (stands_for and seen[item.parent.nodeid, item.originalname] > stands_for.args[0]):
+        name, own = item.originalname, vars(item.cls) if item.cls else {}
+        seen[item.parent.nodeid, name] += 1
+        representatives = item.get_closest_marker("representatives")
+        is_left = name in own.get("left_to_others", ())
+        is_left |= "is_sibling" in own and name not in own and name not in SIBLINGS
+        if is_left or (representatives and seen[item.parent.nodeid, name] > representatives.args[0]):
             item.add_marker("full")
+        if config.getoption("quick") and (seen[item.parent.nodeid, name] > 1 or item.get_closest_marker("full")):
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -166,6 +166,7 @@ for command in cli.COMMANDS:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_help_does_not_wait_for_the_models():
     subprocess.run([sys.executable, "-c", HELP], stdout=subprocess.DEVNULL, check=True)
 

@@ -13,6 +13,7 @@ from sublayers.training.commands.pretrain import main as pretrain
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.full
 def test_two_launched_processes_have_the_loss_curve_of_one(tmp_path, monkeypatch):
     cache = str(tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)

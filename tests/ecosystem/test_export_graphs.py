@@ -371,7 +371,7 @@ def test_8_bits_without_texts_or_tokenizer_are_refused(classifier, tmp_path):
 
 
 @every_format
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_without_a_tokenizer_the_card_shows_numbers(form, tmp_path, monkeypatch):
     build("macaron_seq2seq").save_pretrained(tmp_path / "trained")
     export_graph(tmp_path / "trained", tmp_path / "served", form)

@@ -112,7 +112,7 @@ def read_cards(home, folders):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-@pytest.mark.representatives(4)
+@pytest.mark.full
 def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
     _, out, found = opened
     assert found[name] == EXPECTED[name]

@@ -111,6 +111,7 @@ class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
 
 
 class TestSeveralOrders(TestOneOrder):
+    left_to_others = ("test_compiles_in_one_graph", "test_training_goes_on_where_it_stopped")
     """The same for batches whose rows choose different orders."""
 
     num_orders = (2, 3)
@@ -135,6 +136,7 @@ class TestSeveralOrders(TestOneOrder):
                     break
         return model
 
+    @pytest.mark.full
     def test_rows_with_todays_parts_equal_rows_alone(self):
         self.parts = TODAY
         self.test_padding_changes_no_score()
@@ -203,6 +205,7 @@ class TestSeveralOrders(TestOneOrder):
             assert rows["keys"] == [real] * orders[1].count("c") * encoders
 
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.representatives(1)
     def test_gradient_accumulation_is_exact(self, smoothing, tmp_path):
         # but for what only our Trainer tells the parts of a batch
         weights = {"diversity_weight": 0.0, "sharpness_weight": 0.0}
