@@ -108,6 +108,8 @@ def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, 
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path} should map options to values, such as 'block_size: 512'")
+    # of a recipe, for `sublayers recipe`
+    settings.pop("card", None)
     base = settings.pop("base", None)
     return (_read_settings(str(base), command, path.parent) if base else {}) | own | settings
 

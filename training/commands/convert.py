@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     for side in ("encoder", "decoder"):
         order_help = f"order of an encoder-decoder's {side}; default: the source's own; a model in another order needs "
         order_help += "training: sublayers seq2seq --model_name_or_path DESTINATION"
-        parser.add_argument(f"--{side}-sublayer-order", f"--{side}_sublayer_order", help=order_help)
+        parser.add_argument(f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed if a fairseq file does not name it"
     parser.add_argument("--num_attention_heads", type=positive, help=heads_help)
     verify_help = (

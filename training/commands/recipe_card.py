@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM
 
@@ -31,72 +32,6 @@ DATA = {
     "pretrain": "--train_file train.jsonl --validation_file validation.jsonl",
 }
 OPTIMIZERS = {None: "AdamW", "lamb": "LAMB", "jitlamb": "LAMB", "adagrad": "Adagrad"}
-DE_EN, EN_DE = "--source de --target en", "--source en --target de"
-# the columns that hold the texts of a pair, where the recipe does not say it
-COLUMNS = {
-    **dict.fromkeys(("iot_n2", "iot_n3", "iot_n4", "iot_n5", "iot_released", "macaron_small"), DE_EN),
-    **dict.fromkeys(("iot_wmt", "macaron_base", "macaron_big", "sandwich_wmt"), EN_DE),
-    "iot_code": "--source description --target code",
-    "iot_summarization": "--source article --target headline",
-}
-
-
-class Figure(NamedTuple):
-    """What a paper reports, and where."""
-
-    data: str
-    metric: str
-    score: str
-    baseline: str
-    where: str
-
-
-# only where it is clear that the figure is the recipe's: not where the authors' code differs (iot_released), or where
-# the paper contradicts itself or leaves sizes, tokens or the metric open (iot_summarization, iot_code)
-FIGURES = {
-    "sandwich_wmt": [Figure("WMT'14 En-De, newstest2014", "BLEU", "28.81", "28.74 ± 0.15", "Table 6, encoder, k = 3")],
-    "macaron_small": [Figure("IWSLT'14 De-En, test", "tokenized BLEU", "35.4", "34.4", "Table 1, small")],
-    "macaron_base": [Figure("WMT'14 En-De, test", "tokenized BLEU", "28.9", "27.3", "Table 1, base")],
-    "macaron_big": [Figure("WMT'14 En-De, test", "tokenized BLEU", "30.2", "28.4", "Table 1, big")],
-    "macaron_bert": [Figure("GLUE without WNLI, test, after fine-tuning", "average", "79.7", "77.4", "Table 2")],
-    "par_wt103_base": [Figure("WikiText-103, test", "perplexity", "22.7", "22.7", "Table 1, base")],
-    "par_wt103_large": [Figure("WikiText-103, test", "perplexity", "18.4", "18.4", "Table 2, large")],
-    "sandwich_enwik8": [Figure("enwik8, test", "bits per byte", "0.968", "0.9752 ± 0.0008", "Table 5, k = 5")],
-    "sandwich_text8": [Figure("text8, test", "bits per character", "1.076", "1.0802 ± 0.0103", "Table 5, k = 3")],
-    "nvlamb_phase2": [
-        Figure(
-            "SQuAD 1.1, development, after fine-tuning",
-            "F1, median of 5",
-            "87.4",
-            "88.4",
-            "Table 3, which names no rates",
-        ),
-        Figure(
-            "SST-2, development, after fine-tuning",
-            "accuracy, median of 5",
-            "91.6",
-            "91.5",
-            "Table 3, which names no rates",
-        ),
-        Figure(
-            "MRPC, development, after fine-tuning",
-            "accuracy, median of 5",
-            "89.2",
-            "88.7",
-            "Table 3, which names no rates",
-        ),
-    ],
-    **{
-        f"iot_n{n}": [Figure("IWSLT'14 De-En, test", "tokenized BLEU", score, "34.64", f"Table 13, N = {n}")]
-        for n, score in {2: "35.32", 3: "35.58", 4: "35.62", 5: "35.65"}.items()
-    },
-    "iot_wmt": [
-        Figure("WMT'14 En-De, test", "tokenized BLEU", "30.03", "29.12", "Table 14, N = 4"),
-        Figure("WMT'16 Ro-En, test", "tokenized BLEU", "38.83", "37.73", "Table 14, N = 4"),
-    ],
-}
-# by recipe, the cards of families that have what came of it here
-MEASURED = {"multi30k": ["sandwich_seq2seq", "macaron_seq2seq", "iot_seq2seq"]}
 
 
 class Recipe(NamedTuple):
@@ -109,18 +44,25 @@ class Recipe(NamedTuple):
     languages: list[str] | None = None
 
 
-# recipes that no paper and no released code tells
-OWN = {"modern"}
-
-
 def make_recipe(command: str, name: str) -> tuple[str, Recipe]:
     """Return the flags of a command that a recipe and its data stand for, and what the command makes of them.
 
     Raises:
         ValueError: there is no such recipe, or it trains several models.
     """
-    flags = f"{name} {DATA[command]} {COLUMNS.get(name, '')}".strip()
+    columns = read_card(recipes(command)[name]).get("columns", "") if name in recipes(command) else ""
+    flags = f"{name} {DATA[command]} {columns}".strip()
     return flags, MAKERS[command](flags.split())
+
+
+def read_card(recipe: Path) -> dict[str, Any]:
+    """Read what only the card of a recipe tells.
+
+    That are the `columns` of the texts of a pair; the `figures` of the paper, where it is clear that they are the
+    recipe's, which authors' other code, contradictions and open sizes leave open; the families whose cards have what
+    was `measured` here; and whether the recipe `is_ours`, which no paper and no released code tells.
+    """
+    return yaml.safe_load(recipe.read_text("utf-8")).get("card", {})
 
 
 def recipe_card(name: str) -> str:
@@ -131,6 +73,7 @@ def recipe_card(name: str) -> str:
     """
     [command, *_] = [command for command in MAKERS if name in recipes(command)] or ["seq2seq"]
     flags, recipe = make_recipe(command, name)
+    told = read_card(recipes(command)[name])
     drawn = stacks(recipe.config)
     header = takewhile(lambda line: line.startswith("#"), recipes(command)[name].read_text("utf-8").splitlines())
     with torch.device("meta"):
@@ -156,9 +99,9 @@ def recipe_card(name: str) -> str:
         config=recipe.config,
         num_parameters=num_parameters,
         training=recipe.training,
-        figures=FIGURES.get(name),
-        measured=MEASURED.get(name),
-        has_sources=name not in OWN,
+        figures=told.get("figures"),
+        measured=told.get("measured"),
+        has_sources=not told.get("is_ours"),
         citations=citation(paper(family)),
     )
     return f"{card}\n"
