@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
     mlp_bias: bool = True
     # gain and bias
     norm_vectors: int = 2
-    # of local attention, and whether it looks back only
+    # the window of local attention, and whether it looks back only
     attention_window: int = 0
     is_causal: bool = False
 

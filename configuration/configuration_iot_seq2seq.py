@@ -31,7 +31,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
         *("encoder_order", "decoder_order", "cross_entropy", "diversity", "sharpness"),
     ]
 
-    # of a block each; all of a stack run the same sublayers
+    # each is the order of one block; all orders of a stack have the same sublayers
     encoder_orders: list[str] = field(default_factory=lambda: ["sf"])
     decoder_orders: list[str] = field(default_factory=lambda: ["scf", "fsc", "csf", "fcs"])
     num_encoder_blocks: int = number(6, least=1)
@@ -53,7 +53,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     # the paper names no value; the authors' settings keep the confidences close to equal
     gumbel_temperature: float | int = number(20.0)
     gumbel_temperature_min: float | int = number(2.0)
-    # of its exponent per update, applied every 5,000 updates
+    # the decay of the exponent per update, applied every 5,000 updates
     gumbel_temperature_decay: float | int = number(0.0)
     # the authors' code draws noise in each pass and averages
     gumbel_per_pass: bool = False
@@ -110,7 +110,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
                 raise ValueError(
                     f"{name}={getattr(self, name)} must have the same letters in other orders; correct them"
                 )
-            # which a cache wants of all rows at once
+            # a cache needs the same slots for all rows
             remembering = {"".join(letter for letter in order if ALPHABET[letter].cache == "self") for order in orders}
             if len(remembering) > 1:
                 raise ValueError(

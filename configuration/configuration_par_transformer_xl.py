@@ -41,7 +41,7 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     # whether all sublayers share the vectors by which heads weigh content and distance, as in the original; in
     # transformers' Transformer-XL each had its own
     share_position_biases: bool = True
-    # of the most frequent words' vectors; None: hidden_size
+    # the width of the most frequent words' vectors; None: hidden_size
     embedding_size: int | None = number(None, least=1)
     # ids, sorted by frequency, at which bands of rarer words begin; those beyond the vocabulary divide nothing
     adaptive_cutoffs: list[int] | None = field(default_factory=lambda: [19997, 39997, 199997])

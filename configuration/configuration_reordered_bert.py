@@ -13,7 +13,7 @@ class ReorderedBertConfig(SublayersConfig):
     The defaults are BERT base (Devlin et al., 2019) up to the order: post-norm, GELU, learned positions.
     """
 
-    # names that BERT's configuration has for them
+    # BERT's names of these fields
     attribute_map = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
 
     vocab_size: int = 30522
@@ -26,16 +26,16 @@ class ReorderedBertConfig(SublayersConfig):
     # the vector of the first segment stays zero
     untrained_first_segment: bool = False
     hidden_act: str = "gelu"
-    # of the first token's state, behind the pooler's linear map
+    # the activation behind the pooler's linear map
     pooler_act: str = "tanh"
-    # behind that
+    # the dropout behind that activation
     pooler_norm: bool = False
     activation_dropout: float | int = 0.0
-    # in front of classifiers of texts, choices and tokens; None: dropout
+    # the dropout in front of classifiers of texts, choices and tokens; None: dropout
     classifier_dropout: float | int | None = number(None, most=1)
-    # in front of the pooler's linear map; None: dropout
+    # the dropout in front of the pooler's linear map; None: dropout
     pooler_dropout: float | int | None = number(0.0, most=1)
-    # in front of the map that scores where answers start and end
+    # the dropout in front of the map that scores where answers start and end
     qa_dropout: float | int = number(0.0, most=1)
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = True

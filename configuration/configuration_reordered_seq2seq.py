@@ -27,7 +27,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     encoder_vocab_size: int | None = number(None, least=1)
     hidden_size: int = 512
     intermediate_size: int = 2048
-    # of source and of target, each
+    # the limit of the source and of the target, each
     max_position_embeddings: int = 1024
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0

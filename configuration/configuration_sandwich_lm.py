@@ -31,10 +31,10 @@ class SandwichLMConfig(SublayersConfig):
     adaptive_cutoffs: list[int] | None = None
     # how many times narrower than those of the band before the vectors of a band are
     adaptive_factor: int = number(4, least=1)
-    # of what the adaptive softmax reads, and of that made narrow for a band
+    # the dropout of the adaptive softmax's inputs, and of those that are narrowed for a band
     adaptive_softmax_dropout: float | int = number(0.2, most=1)
 
-    # what a tanh keeps logits below
+    # logits are kept below this by a tanh (soft capping)
     final_logit_softcapping: float | int | None = number(None, least=1)
 
     @property

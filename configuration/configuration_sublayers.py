@@ -29,7 +29,7 @@ def strict(config_class: type[Config]) -> type[Config]:
     set_field, validate = checked.__setattr__, checked.validate
 
     def set_in_one_sentence(self, name, value):
-        # the check would pass over a name that only maps to a field's
+        # the check ignores names that attribute_map maps to a field
         name = self.attribute_map.get(name, name)
         try:
             set_field(self, name, value)
@@ -37,7 +37,7 @@ def strict(config_class: type[Config]) -> type[Config]:
             kind = formatannotation(self.__dataclass_fields__[name].type)
             raise ValueError(f"{name}={value!r} does not fit; give {kind}") from error
 
-    # subclasses are asked where the method is from
+    # validate keeps its module and name, which subclasses look up
     @wraps(validate)
     def validate_in_one_sentence(self):
         try:
@@ -71,9 +71,9 @@ class SublayersConfig(PreTrainedConfig):
     num_attention_heads: int = number(8, least=1)
     max_position_embeddings: int = number(3072, least=1)
     hidden_act: str = "relu"
-    # of feed-forward sublayers right before self-attention; None: hidden_act
+    # the activation of feed-forward sublayers right before self-attention; None: hidden_act
     pre_attention_act: str | None = None
-    # of keys and values, each of which several queries share; None: num_attention_heads
+    # the heads of keys and values, each shared by several queries; None: num_attention_heads
     num_key_value_heads: int | None = number(None, least=1)
     # the width of a head; None: hidden_size / num_attention_heads
     head_dim: int | None = number(None, least=1)
@@ -82,24 +82,24 @@ class SublayersConfig(PreTrainedConfig):
     # how far the sublayers `w` see: a decoder's see so many tokens, the last of which is their own; those of an encoder
     # half as many on each side
     attention_window: int | None = number(None, least=1)
-    # what a tanh keeps attention's scores below; kernels such as sdpa cannot
+    # attention's scores are kept below this by a tanh, which kernels such as sdpa lack
     attn_logit_softcapping: float | int | None = number(None, least=1)
-    # act(gate(x)) * fc1(x) in the place of act(fc1(x))
+    # a feed-forward sublayer computes act(gate(x)) * fc1(x) instead of act(fc1(x))
     gated_feed_forward: bool = False
-    # of queries, keys and values
+    # whether the maps to queries, keys and values have a bias
     attention_bias: bool = True
     attention_output_bias: bool = True
-    # of the maps of feed-forward sublayers
+    # whether the maps of feed-forward sublayers have a bias
     mlp_bias: bool = True
-    # of what sublayers add, and of embeddings
+    # the dropout of what sublayers add, and of embeddings
     dropout: float | int = number(0.1, most=1)
-    # of embeddings alone; None: dropout
+    # the dropout of embeddings alone; None: dropout
     embedding_dropout: float | int | None = number(None, most=1)
-    # of what all sublayers but feed-forward ones add; None: dropout
+    # the dropout of what all sublayers but feed-forward ones add; None: dropout
     attention_output_dropout: float | int | None = number(None, most=1)
-    # of attention's weights
+    # the dropout of attention's weights
     attention_dropout: float | int = number(0.1, most=1)
-    # inside feed-forward sublayers
+    # the dropout inside feed-forward sublayers
     activation_dropout: float | int = number(0.1, most=1)
     norm_position: Literal["pre", "post"] = "pre"
     # whether the first sublayer has one, where norms stand in front
@@ -115,9 +115,9 @@ class SublayersConfig(PreTrainedConfig):
     # what the residual of a feed-forward sublayer is multiplied by: 0.5 are Macaron's half steps
     feed_forward_scale: float | int = number(1.0)
     position_embedding_type: PositionEmbeddingType = "sinusoidal"
-    # of rotary positions, as transformers has them; None where positions are others
+    # the parameters of rotary positions, as in transformers; None for other positions
     rope_parameters: dict[str, Any] | None = None
-    # of those of the sublayers `w`, which are then not scaled; None: rope_parameters
+    # the base of the rotary positions of sublayers `w`, which are then not scaled; None: rope_parameters
     local_rope_theta: float | int | None = number(None, least=1)
     # the number of the first position of a table: fairseq's sinusoids start at its padding index + 1
     position_offset: int = number(0)

@@ -14,7 +14,7 @@ from transformers.modeling_rope_utils import RopeParameters
 RANGE = "range"
 # beyond which states overflow
 LARGEST = 10**9
-# of a division by the root of a number and this, which 32 bits can hold
+# norms divide by sqrt(variance + eps); with a smaller eps, that overflows 32 bits
 LEAST_EPS = 1e-30
 # labels, each of which gets a name
 MOST_LABELS = 10**6

@@ -91,5 +91,5 @@ def read_positions(length: int) -> dict[str, int]:
     return {"every": length, "15 %": -(-15 * length // 100), "one": 1}
 
 
-# which positions a flag asks for, and what `read_positions` calls them
+# the values of --read, and what `read_positions` calls them
 READS = dict(zip(("all", "masked", "one"), read_positions(1), strict=True))

@@ -78,7 +78,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
         if package and self_contained:
             self.config.auto_map = package.auto_map(self.config)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-        # of a model with adapters, only these are saved
+        # a model with adapters saves the adapters alone, which need no card of ours
         if package and self.config.auto_map and is_main_process and not self._hf_peft_config_loaded:
             package.write_companions(self, save_directory)
         if push_to_hub:

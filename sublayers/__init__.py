@@ -19,7 +19,7 @@ def hand_over_hub(module: ModuleType) -> None:
 
 wrapt.register_post_import_hook(hand_over_hub, "sublayers.configuration.configuration_sublayers")
 # AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who
-# wants neither, such as `sublayers order`, need not wait for torch
+# imports neither, such as `sublayers order`, need not wait for torch
 wrapt.register_post_import_hook(
     lambda _: import_module("sublayers.auto_configurations"), "transformers.models.auto.configuration_auto"
 )

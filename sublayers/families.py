@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 BERT: tuple[str, ...] = ("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForSequenceClassification")
 BERT += ("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
-# what transformers has other words for
+# heads whose Auto class has another name
 AUTO_NAMES = {"Model": "AutoModel", "ForConditionalGeneration": "AutoModelForSeq2SeqLM"}
 
 
@@ -20,7 +20,7 @@ class Family(NamedTuple):
         return {AUTO_NAMES.get(end, f"AutoModel{end}"): self.name + end for end in ("Model", *self.heads)}
 
 
-# by model_type, which ends the names of a family's modules, too
+# the families by model_type, with which the names of their modules end
 FAMILIES = {
     "sandwich_lm": Family("SandwichLM", ("ForCausalLM", "ForSequenceClassification")),
     "par_bert": Family("PARBert", BERT),

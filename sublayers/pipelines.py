@@ -27,7 +27,7 @@ def _check_task(task: str) -> tuple[str, dict[str, Any], Any]:
     # the registry of transformers 5 no longer knows that a task may name languages
     if not (languages := TRANSLATION_TASK.fullmatch(task)):
         return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)
-    # the default model knows three pairs, and needs nothing told to choose it; without it, any pair is fine
+    # the default model serves three pairs of languages; a model that is given serves any pair
     options = None if task.removeprefix("translation_en_to_") in ("fr", "de", "ro") else languages.groups()
     return "translation", PIPELINE_REGISTRY.supported_tasks["translation"], options
 
@@ -39,5 +39,5 @@ for task, (pipeline_class, auto_class) in PIPELINES.items():
         task, pipeline_class, pt_model=auto_class, default={"model": DEFAULT_MODELS[task]}, type="text"
     )
 PIPELINE_REGISTRY.check_task = _check_task  # type: ignore[method-assign]
-# what is registered needs no code from a model's folder, and so nobody's trust
+# a registered pipeline needs no code from a model's folder, and no trust_remote_code
 SublayersConfig.custom_pipelines = property(lambda config: {}, lambda config, value: None)  # type: ignore[attr-defined]

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
         check_words(name, rest)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
-        # what imports something is told by its name, what `require` misses is told with its remedy
+        # a failed import has a name and gets a remedy; the message of `require` has its own
         remedy = "; pip install 'sublayers[train]'" if error.name else ""
         _exit(f"sublayers {name}: {error}{remedy}")
     except Exception as error:

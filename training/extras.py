@@ -14,7 +14,7 @@ def require(extra: str) -> None:
     try:
         needed = [Requirement(each) for each in requires("sublayers") or []]
     except PackageNotFoundError:
-        # code that runs where it lies, of which nothing is known
+        # the package is not installed but runs from its folder, without metadata
         return
     names = [each.name for each in needed if each.marker and each.marker.evaluate({"extra": extra})]
     if missing := [name for name in names if not _is_installed(name)]:

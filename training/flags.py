@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 
-# what asks for help
+# flags that ask for help
 HELP = {"-h", "--help", "--help_all"}
 RECIPES = Path(__file__).with_name("recipes")
 
@@ -102,13 +102,13 @@ def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, 
         of = f" belongs to sublayers {others[name]}" if name in others else " is unknown"
         raise ValueError(f"recipe {name!r}{of}; choose from {', '.join(known)} or give a .yaml file")
     try:
-        # yaml reads json, too
+        # JSON is YAML, too
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path} should map options to values, such as 'block_size: 512'")
-    # of a recipe, for `sublayers recipe`
+    # only `sublayers recipe` reads what a recipe's card tells
     settings.pop("card", None)
     base = settings.pop("base", None)
     return (_read_settings(str(base), command, path.parent) if base else {}) | own | settings

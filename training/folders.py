@@ -7,7 +7,7 @@ from lzma import LZMAError
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-# with which a run holds its folder; one that was killed leaves the file, but not the lock on it
+# a run locks this file in its folder; a run that was killed leaves the file, but not the lock
 LOCK = ".lock"
 
 
@@ -42,7 +42,7 @@ def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
         FileExistsError: another run holds it.
         OSError: it cannot be written to.
     """
-    # takes as long to import as everything else here
+    # this import takes as long as all others here
     from filelock import FileLock, Timeout
 
     if process_index > 0:
@@ -68,7 +68,7 @@ def claim(folder: str | Path, process_index: int = 0) -> Iterator[None]:
             (folder / LOCK).unlink()
         lock.release()
         if is_new:
-            # as long as there is nothing in it
+            # rmdir removes the folder only if it is empty
             with suppress(OSError):
                 folder.rmdir()
 
@@ -79,7 +79,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as place:
-        # the place itself is for nobody else's eyes
+        # the TemporaryDirectory itself can be read by its owner alone
         whole = Path(place, folder.name)
         whole.mkdir()
         yield whole
@@ -87,7 +87,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             for file in whole.iterdir():
                 file.rename(folder / file.name)
         else:
-            # in one step, so that nobody who is killed leaves half of it
+            # the folder is renamed in one step, so that a command that is killed never leaves half of it
             whole.rename(folder)
 
 

@@ -7,12 +7,12 @@ from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.sources import check_source
 from sublayers.training.flags import HELP, expand_settings_file
 
-# commands that have a teacher, and those with settings files, by whose name their recipes go
+# commands with a teacher; commands with settings files, and the folder of their recipes
 TEACHERS = {"distill": "sublayers distill TEACHER --sublayer_order s6f6"}
 TEACHERS |= {"study frontier": "sublayers study frontier TEACHER --students s6f6"}
 SETTINGS = {name: name for name in ("pretrain", "seq2seq", "distill", "glue", "squad")} | {"study seq2seq": "seq2seq"}
 SETTINGS |= dict.fromkeys(("study bert", "study orders", "study frontier"), "study")
-# flags by what they name
+# flags that name files, folders, models and orders
 FILES = ("train_file", "validation_file", "test_file", "sts_file", "squad_file", "vocabulary_file")
 FOLDERS = ("data_dir", "glue_dir")
 MODELS = ("model_name_or_path", "tokenizer_name_or_path", "target_tokenizer_name_or_path")

@@ -33,7 +33,7 @@ class Log:
         with self.file.open("ab+") as file:
             file.seek(0)
             written = file.read()
-            # what somebody who was killed has begun to write
+            # a process that was killed may have left half a line
             file.truncate(written.rfind(b"\n") + 1)
             file.write(json.dumps({"kind": kind, **event}).encode() + b"\n")
             file.flush()
@@ -58,7 +58,7 @@ def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
         FileExistsError: the folder holds something else, or has other settings.
     """
     log = Log(folder)
-    # as json gives them back
+    # the values as JSON reads them back
     settings = json.loads(json.dumps(settings))
     if begun := log.events(kind):
         before = {name: value for name, value in begun[0].items() if name != "kind"}

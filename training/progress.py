@@ -4,7 +4,7 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-# between two lines, and what takes less needs none
+# seconds between two lines; what takes less prints none
 SECONDS = 30
 
 

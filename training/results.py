@@ -37,7 +37,7 @@ def provenance(
         device: on which it is measured.
         packages: versions of more packages, beside those that are always told.
     """
-    # take seconds, which tables need not
+    # these imports take seconds, for which tables do not wait
     import torch
 
     from sublayers.training.trainers.machine import machine

@@ -19,11 +19,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.hub.sources import check_source
 
-# what a tokenizer is made from; the files that it names are looked up where the command runs, too
+# tokenizer files; names of files in them are looked up in the working directory, too
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
-# where a SentenceTransformer names folders, in which it looks for files
+# modules.json of a SentenceTransformer names folders, from which files are read
 MODULES = "modules.json"
-# the ends of the names of all files in whose values a reader finds names of others
+# the endings of files whose values may be names of other files
 SETTINGS = ("config.json", ".index.json", *TOKENIZER_SETTINGS, MODULES)
 
 
@@ -45,7 +45,7 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         ValueError: the source is damaged, needs code of its own, leads out of its folder, is an adapter, or has values
             that its class refuses.
     """
-    # the Hub would be asked for a folder, in vain and for long
+    # otherwise transformers asks the Hub for a folder that is missing, which takes long
     check_source(source)
     try:
         folder = folder_of(source)
@@ -63,7 +63,7 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
     except (json.JSONDecodeError, UnicodeError) as error:
         raise damaged(source, error) from error
     except (ImportError, OSError, StrictDataclassError, ValueError) as error:
-        # transformers writes paragraphs
+        # transformers' message has several paragraphs
         said = " ".join(str(error).split())
         if "trust_remote_code" in said:
             said = f"{source} needs code of its own, which is not run; give a model that transformers knows"
@@ -98,7 +98,7 @@ def refuse_ways_out(source: Path) -> None:
         except ValueError:
             if path.parent == source:
                 raise
-            # such as of a checkpoint that was not finished; who cannot read it finds no names in it
+            # the file may be half written, as in an unfinished checkpoint; it then names no other file
             continue
         places = [source, path.parent, *([Path()] if path.name in TOKENIZER_SETTINGS else [])]
         for name in names:
@@ -150,7 +150,7 @@ def damaged(source: str | Path, error: Exception) -> ValueError:
 
 def _homes(source: Path) -> list[Path]:
     home = Path(os.path.realpath(source))
-    # the Hub's cache keeps contents beside its snapshots
+    # snapshots in the Hub's cache are links to blobs beside them
     return [home, *(path.parents[1] / "blobs" for path in (home, *home.parents) if path.parent.name == "snapshots")]
 
 
@@ -167,7 +167,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _check_types(tokenizer: PreTrainedTokenizerBase) -> None:
-    # transformers takes whatever the file says
+    # transformers does not check these values
     if not isinstance(tokenizer.model_max_length, int | float) or "input_ids" not in [*tokenizer.model_input_names]:
         raise TypeError
 
@@ -180,5 +180,5 @@ def _forget_code(loaded: Any) -> None:
     for name in ("auto_map", "custom_pipelines"):
         vars(config).pop(name, None)
     if isinstance(config, SublayersConfig):
-        # a field of theirs
+        # auto_map is a field of our configurations
         config.auto_map = {}

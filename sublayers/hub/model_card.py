@@ -27,16 +27,16 @@ CARD = "README.md"
 # what a training command leaves behind: its own command, data, seeds and scores
 RUN = "run.json"
 LOSS_CURVE = "loss_curve.png"
-# whatever else is in that folder is somebody else's
+# other files in that folder are the user's
 EVAL_RESULTS = ".eval_results/sublayers.yaml"
-# whoever deletes this line keeps a text of his own
+# a card without this line is the user's, and is not replaced
 GENERATED = (
     "<!-- Written by sublayers from this folder, anew with every save. Delete this line to keep your own text. -->"
 )
-# what a card holds that nobody has made his own: ours, the one for lack of any, and the Trainer's
+# marks of cards that nobody has edited: ours, transformers' draft, and the Trainer's
 DRAFTS = (GENERATED, "[More Information Needed]", "according to the information the Trainer had access to")
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-# what is more than text in Markdown: characters, addresses, underscores around words, marks of lists and headings
+# Markdown syntax: special characters, addresses, underscores around words, marks of lists and headings
 MARKUP = re.compile(
     r"[\\`*\[\]<>|~&$#@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])|^\d+(?=[.)]\s)|^[-+=](?=[-+=\s]|$)",
     re.IGNORECASE,
@@ -55,7 +55,7 @@ HEAD_TASKS = {
     "ForConditionalGeneration": (None, "an encoder-decoder that writes a text from a text"),
     "Model": ("feature-extraction", "a body without a head, whose outputs are hidden states"),
 }
-# what opens a folder of sentence-transformers, by whether it holds a body
+# the class of sentence-transformers that opens a folder, by whether it holds a body
 SENTENCE_TASKS = {
     True: ("SentenceTransformer", "sentence-similarity", "an encoder that turns a text into a vector"),
     False: ("CrossEncoder", "text-ranking", "an encoder that scores pairs of texts"),
@@ -297,7 +297,7 @@ def _write_eval_results(folder: Path, scores: list[dict[str, Any]], date: str | 
             task_id=score["config"] or "default",
             value=score["mean"],
             date=date,
-            # there is no field for these
+            # the metadata have no field for these
             notes=f"{score['metric']} on {score['split']}, mean over seeds {score['seeds']}",
         )
         for score in scores
@@ -313,9 +313,9 @@ def _write_eval_results(folder: Path, scores: list[dict[str, Any]], date: str | 
 
 def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     """Each order in which a stack can run, drawn, with its costs at two lengths."""
-    # without a memory
+    # this family has no memory
     sizes = config.sizes._replace(memory_length=None)._asdict()
-    # distances have no end
+    # relative positions have no limit
     lengths = sorted({min(length, config.max_position_embeddings or length) for length in (128, 512)})
     drawn = []
     for name, order in named_orders(config):
@@ -367,7 +367,7 @@ def named_orders(config: SublayersConfig) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    # what a run was told, such as a file's name, is one line, which UTF-8 can hold
+    # names of files and other values of a run become one line of valid UTF-8
     if isinstance(value, str):
         return re.sub(r"[\s\0-\x1f\x7f-\x9f]+", " ", value).strip().encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
@@ -378,12 +378,12 @@ def _plain(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    # for whatever the template writes and does not call safe
+    # the template escapes all values that it does not mark as safe
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return MARKUP.sub(lambda found: "".join(f"&#{ord(character)};" for character in found[0]), value)
 
 
 def _as_code(value: Any) -> Markup:
-    # between fences, only a fence is more than text
+    # inside a fenced block, only another fence has a meaning
     return Markup(str(value).replace("```", " "))

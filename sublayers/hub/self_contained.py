@@ -21,13 +21,13 @@ from sublayers.hub.loading import MODULES, load, never_running_code
 from sublayers.hub.model_card import write_card
 
 OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
-# what sentence-transformers reads beside a model
+# the files that sentence-transformers reads beside a model
 MODULES_AND_SETTINGS = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
-# where its older versions have the activation of a CrossEncoder
+# the fields of config.json in which it has the activation of a CrossEncoder
 SETTINGS_IN_CONFIG = ("sentence_transformers", "sbert_ce_default_activation_function")
 REST_OF_THE_FAMILY = """
 
-# whoever saves the model again gets the files that this one names: all of the family
+# transformers copies the files that a saved module imports; these lines name the whole family
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
     Raises:
         ValueError: a configuration that is not from this package.
     """
-    # takes a moment, and not everybody who imports the package saves a model
+    # this import takes a moment, and few users of the package save a model
     from sublayers.tasks.table import PIPELINES
 
     folder = Path(folder)
@@ -151,7 +151,7 @@ def push(
     **kwargs: Any,
 ) -> CommitInfo:
     """Upload a model's self-contained folder in one commit; other arguments are those of `upload`."""
-    # takes a moment, too
+    # this import takes a moment, too
     from sublayers.hub.upload import upload
 
     with TemporaryDirectory() as folder:

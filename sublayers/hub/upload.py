@@ -129,7 +129,7 @@ def hub_errors(repo_id: str) -> Iterator[None]:
         cause = error if isinstance(error, HTTPError) else error.__cause__
         raise _explain(cause, repo_id) from error
     except ValueError as error:
-        # a name that cannot be, or what the Hub has against a card, in lines
+        # the name is invalid, or the Hub refuses the card and says why in several lines
         raise ValueError(f"{repo_id} was not published: {' '.join(str(error).split())}") from error
 
 
@@ -157,7 +157,7 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
     except EntryNotFoundError:
         return False
     except ValueError:
-        # in another encoding, it is none of ours
+        # a card of another encoding is not ours
         return True
 
 
@@ -166,7 +166,7 @@ def _is_same(path: Path, entry: RepoFile) -> bool:
         if entry.lfs:
             return hashlib.file_digest(file, "sha256").hexdigest() == entry.lfs.sha256
         content = file.read()
-    # as git counts
+    # git hashes a file with its size in front
     return hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest() == entry.blob_id
 
 

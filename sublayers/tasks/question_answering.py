@@ -56,7 +56,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         if context is not None or question is not None:
             inputs = _pair(inputs if question is None else question, context)
         if isinstance(inputs, list | tuple):
-            # as in transformers 4, a list of one is that one
+            # as in transformers 4, a list of one question gives one answer
             inputs = inputs[0] if len(inputs) == 1 else list(inputs)
         return super().__call__(inputs, **kwargs)
 
@@ -151,7 +151,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         answers = best_answers(candidates, max_answer_len, top_k)
         if handle_impossible_answer:
             answers = sorted([*answers, (no_answer, 0, 0)], reverse=True)[:top_k]
-        # a context may hold nothing that the tokenizer makes a token of
+        # a context may have no tokens
         found = [
             {"score": exp(score), "start": start, "end": end, "answer": context[start:end]}
             for score, start, end in answers or [(-inf, 0, 0)]
@@ -160,7 +160,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    # a call leaves what it does not name as the pipeline has it
+    # parameters that a call does not name keep the pipeline's values
     return {name: value for name, value in parameters.items() if value is not None}
 
 

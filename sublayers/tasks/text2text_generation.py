@@ -269,7 +269,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
 
 def _updated(config: GenerationConfig, kwargs: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
-    # returns what is no part of a generation config beside it
+    # from_dict returns unknown values beside the generation config
     config = copy.deepcopy(config)
     if {"max_length", "max_new_tokens"} & kwargs.keys():
         config.max_length = config.max_new_tokens = None
@@ -277,5 +277,5 @@ def _updated(config: GenerationConfig, kwargs: dict[str, Any]) -> tuple[Generati
 
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    # a call leaves what it does not name as the pipeline has it
+    # parameters that a call does not name keep the pipeline's values
     return {name: value for name, value in parameters.items() if value is not None}

@@ -90,7 +90,7 @@ def best_answers(
         best = sums.topk(min(number, len(sums)))
         for score, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             first, more = divmod(index, max_length)
-            # behind the end, or a number that is none
+            # the end is outside of the text, or the score is NaN
             if not score > -inf:
                 continue
             span = offsets[first][0], offsets[first + more][1]

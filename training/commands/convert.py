@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
         raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
     for order in orders.values():
         expand(order)
-    # take seconds, which --help and simple mistakes need not
+    # these imports take seconds, for which --help and simple mistakes do not wait
     from sublayers.hub.loading import refuse_ways_out
     from sublayers.hub.model_card import RUN, write_card
     from sublayers.hub.self_contained import copy_modules
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     model, report, original = convert(source, orders, arguments.num_attention_heads)
     with whole_folder(destination) as folder:
         take_tokenizer(source, folder, model.config)
-        # for the card: these weights are somebody's, and not random
+        # the card tells where the weights are from
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")

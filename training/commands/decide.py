@@ -17,9 +17,9 @@ from sublayers.training.metrics.pictures import draw_times
 from sublayers.training.metrics.timing import FEWEST
 from sublayers.training.results import Row, provenance, write
 
-# by what is read, its name in `milliseconds`
+# the names in `milliseconds` of what is read
 READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}
-# less is what another run may take away
+# smaller differences may be noise
 WORTH_IT = 0.95
 CAPTION = (
     "Milliseconds of the sublayers, without embeddings and head; in brackets the ratio to the first order, and the "

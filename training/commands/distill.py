@@ -91,7 +91,7 @@ class DistillTrainingArguments(FromScratchArguments):
     weight_decay: float = default("weight_decay", 0.01)
 
     def __post_init__(self):
-        # the answers are no argument of a model; their counts are what a mean needs to know
+        # answers are not arguments of the model, and means are weighted by their counts
         self.remove_unused_columns, self.label_names = False, ["counts"]
         super().__post_init__()
 

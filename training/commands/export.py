@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         require(arguments.format)
     check_model(source)
     refuse_to_overwrite(destination)
-    # takes seconds, which --help and simple mistakes need not
+    # these imports take seconds, for which --help and simple mistakes do not wait
     if arguments.format == "package":
         from sublayers.training.trainers.export import export
 

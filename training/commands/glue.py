@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 USAGE = "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]"
-# what the flags begin with that may differ when runs go on
+# the beginnings of flags that may differ when runs go on
 FREE = ("output_dir", "resume", "push", "hub", "log", "report", "disable_tqdm", "local_rank", "per_device_eval")
 
 
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         # whatever can be wrong with any task is said before the first training
         tokenizer = load(AutoTokenizer, run.model_name_or_path)
         if tokenizer.pad_token is None:
-            # batches need one, and what was made to write often has none
+            # batches need a padding token, and decoders often have none
             tokenizer.pad_token = tokenizer.eos_token
         names = _task_names(run, data_args, console)
         _check_model(run, args, tokenizer, names)
@@ -247,7 +247,7 @@ def _search(
                 learning_rate=learning_rate,
                 per_device_train_batch_size=batch_size,
                 seed=seed,
-                # one that was killed has left checkpoints
+                # a run that was killed has left checkpoints
                 resume_from_checkpoint="true" if folder.exists() else None,
                 # only the best one is published
                 push_to_hub=False,
@@ -270,7 +270,7 @@ def _search(
                 if (folder := _folder(kept, point["learning_rate"], point["batch_size"], seed)) != chosen:
                     shutil.rmtree(folder, ignore_errors=True)
     PartialState().wait_for_everyone()
-    # by its name, a task that is done is told from one that was killed
+    # only the folder of a finished task has this name
     if not kept.exists():
         _predict(name, chosen, splits, tokenizer, args)
         if args.process_index == 0:
@@ -345,7 +345,7 @@ def _predict(
             from sublayers.training.metrics.glue import write_submission
 
             file = folder.with_name("submission") / f"{GLUE_TASKS[name].files[split.removeprefix('test')]}.tsv"
-            # what somebody who was killed has begun to write
+            # a run that was killed may have left a part of the file
             file.unlink(missing_ok=True)
             write_submission(GLUE_TASKS[name], np.asarray(predictions), file)
 

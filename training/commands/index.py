@@ -17,7 +17,7 @@ from sublayers.training.flags import RECIPES, recipes
 from sublayers.training.results import read
 
 KINDS = ("family", "recipe", "converter", "result")
-# of files of figures
+# columns of files of figures
 ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
 
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def entries() -> Iterator[Entry]:
     """Collect what there is, from the tables by which it works."""
-    # takes seconds, which --help need not
+    # this import takes seconds, for which --help does not wait
     from transformers.pipelines import SUPPORTED_TASKS
 
     from sublayers.auto_models import AUTO_CLASSES
@@ -94,7 +94,7 @@ def entries() -> Iterator[Entry]:
                 _, recipe = make_recipe(command, name)
                 yield entry("recipe", f"{command} {name}", recipe.config, [recipe.auto_class])
             else:
-                # of several models, or of the user's
+                # these recipes train several models, or the user's
                 yield Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)

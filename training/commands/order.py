@@ -69,13 +69,13 @@ def main(argv: list[str]) -> None:
     except ValueError as error:
         parser.error(str(error))
     if args.decide:
-        # takes seconds, which drawings need not
+        # this import takes seconds, for which drawings do not wait
         from sublayers.training.commands.decide import decide
 
         decide([cost["order"] for cost in costs.values()], args, argv)
         return
     if args.picture:
-        # a part of the extra `train`, without which the rest of this command works
+        # matplotlib is in the extra `train`, without which the rest of this command works
         from sublayers.training.metrics.pictures import draw_orders
 
         rows = [

@@ -265,7 +265,7 @@ def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArgument
 def config_defaults(run: RunArguments, **defaults: Any) -> dict[str, Any]:
     """Add to defaults of a new configuration what follows from the flags."""
     if issubclass(PRETRAINED[run.model_type], RecurrentLMConfig):
-        # where memory is, nothing limits a text's length
+        # with memory, texts have no limit
         return defaults
     return defaults | {"max_position_embeddings": run.block_size}
 
@@ -311,7 +311,7 @@ def check_objective(run: RunArguments, streaming: bool) -> None:
     if run.vocabulary_file and run.tokenizer_model != "word":
         raise ValueError("--vocabulary_file is for --tokenizer_model word; choose it or leave the file out")
     if run.objective == "clm":
-        # takes seconds to import
+        # this import takes seconds
         from sublayers.training.data.language_modeling import check_windows
 
         check_windows(run.block_size, run.context_window)
@@ -374,7 +374,7 @@ def evaluation_settings(config: RecurrentLMConfig, run: RunArguments) -> dict[st
 def _optimizer(run: RunArguments, args: PretrainingArguments) -> tuple[type, dict[str, Any]] | None:
     if run.optimizer is None:
         return None
-    # takes a second to import
+    # this import takes a second
     from sublayers.training.trainers.optimizers import ClippingAdagrad, JITLamb, NVLamb
 
     if run.optimizer == "adagrad":

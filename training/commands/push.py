@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
     arguments = parser.parse_args(argv)
     check_model(arguments.folder)
-    # take seconds, which --help need not
+    # these imports take seconds, for which --help does not wait
     from sublayers.hub.upload import files_of, held_files, is_held, upload
     from sublayers.training.trainers.export import export
 
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     with TemporaryDirectory() as folder:
         export(arguments.folder, Path(folder), repository)
         files = files_of(Path(folder))
-        # what a push whose answer was lost has published may be pushed again
+        # the same folder may be pushed again when the answer to a push was lost
         if held and not arguments.overwrite and not (held.keys() <= files.keys() and is_held(files, held)):
             raise FileExistsError(
                 f"{repository} holds {', '.join([*held][:5])}; add --overwrite to replace what is there"

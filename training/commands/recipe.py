@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 from sublayers.training.flags import recipes
 from sublayers.training.folders import refuse_to_overwrite
 
-# whose recipes train one model
+# the commands whose recipes train one model
 COMMANDS = ("pretrain", "seq2seq")
 
 
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"of {', '.join(names)}")
     parser.add_argument("--output_dir", type=Path, help="a new folder for a .md file of each")
     args = parser.parse_args(argv)
-    # takes seconds, which --help need not
+    # this import takes seconds, for which --help does not wait
     from sublayers.training.commands.recipe_card import recipe_card
 
     if args.output_dir is None:

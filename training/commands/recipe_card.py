@@ -26,7 +26,7 @@ from sublayers.training.trainers.start import load_config
 
 TEMPLATE = Path(__file__).with_name("recipe_card_template.md")
 
-# the data that a command needs, in files that stand for anybody's
+# names of files, in place of the user's, for the data that a command needs
 DATA = {
     "seq2seq": "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl",
     "pretrain": "--train_file train.jsonl --validation_file validation.jsonl",

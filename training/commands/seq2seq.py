@@ -80,7 +80,7 @@ class Seq2SeqTrainerArguments(FromScratchArguments, transformers.Seq2SeqTraining
     adam_beta2: float = default("adam_beta2", 0.98)
     label_smoothing_factor: float = default("label_smoothing_factor", 0.1)
     per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
-    # generation needs it, and with labels no model fills it
+    # generation needs the cache; training passes labels, with which no model fills it
     use_cache: bool = default("use_cache", True)
     predict_with_generate: bool = field(
         default=True,
@@ -215,7 +215,7 @@ def make_trainer(
             save_tokenizers(list(dict.fromkeys(trained)), folder)
 
         source = find_tokenizer(run, args, checkpoint, train_into)
-        # one, or that of the sources and that of the targets
+        # one tokenizer for both sides, or one for sources and one for targets
         tokenizers = [load(AutoTokenizer, source)]
         if run.target_tokenizer_name_or_path:
             tokenizers.append(load(AutoTokenizer, run.target_tokenizer_name_or_path))
@@ -281,7 +281,7 @@ def _load_splits(
     run: Seq2SeqArguments, data: Seq2SeqDataArguments, args: Seq2SeqTrainerArguments
 ) -> dict[str, Dataset]:
     pairs = load_pairs(data)
-    # who trains and evaluates, and has test data, wants to know
+    # a run that trains and evaluates also predicts test data where there are any
     args.do_predict = args.do_predict or (args.do_train and args.do_eval and "test" in pairs)
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     for split, is_wanted in wanted.items():
@@ -325,7 +325,7 @@ def _set_generation(
 
     chosen = model.generation_config
     if args.generation_config:
-        # the Trainer would put it over the flags
+        # the Trainer would prefer this file to the flags
         chosen, args.generation_config = PairTrainer.load_generation_config(str(args.generation_config)), None
     settings = {"num_beams": 5, "length_penalty": 1.0} if run.model_name_or_path is None else {}
     if chosen.max_length is None and chosen.max_new_tokens is None:
@@ -336,7 +336,7 @@ def _set_generation(
         "max_length": args.generation_max_length,
     }
     settings |= {name: value for name, value in given.items() if value is not None}
-    # what is made from the model's configuration counts as a guess
+    # transformers overrides a generation config that is derived from the model's configuration
     model.generation_config = GenerationConfig.from_dict({**chosen.to_dict(), **settings, "_from_model_config": False})
 
 
@@ -390,7 +390,7 @@ def check_arguments(
 
 
 def _count_saves(args: Seq2SeqTrainerArguments) -> float:
-    # as far as it is known before the data are
+    # the count is unknown where it depends on the size of the data
     if not args.do_train or args.save_strategy == "no":
         return 0
     if args.save_strategy == "epoch" and args.max_steps < 1:

@@ -127,7 +127,7 @@ def make_trainer(
     source = str(run.model_name_or_path)
     # positions of answers count from the left
     tokenizer = load(AutoTokenizer, source, padding_side="right")
-    # batches need it, and what is decoder-only often has none
+    # batches need a padding token, and decoders often have none
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     longest = longest_input(load(AutoConfig, source), tokenizer)
     if data.max_seq_length > longest:
@@ -183,7 +183,7 @@ def choose_answers(
             null_score = min(null_score, float(start[window["cls_index"]] + end[window["cls_index"]]))
         spans = best_answers(candidates, run.max_answer_length, run.n_best_size)
         texts = [(score, question["context"][start:end]) for score, start, end in spans]
-        # a context may hold nothing that the tokenizer makes a token of
+        # a context may have no tokens
         answers[question["id"]] = texts or [(null_score, "")], null_score
     return answers
 
@@ -209,7 +209,7 @@ def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTra
 
 
 def _start_and_end(logits: Any, labels: Any) -> Any:
-    # some models give more, which would be kept for all windows
+    # other outputs of the model would be kept for all windows
     return logits[:2]
 
 
@@ -232,7 +232,7 @@ def _evaluate(
         files = {"predictions": predictions | unanswered, "null_odds": null_odds}
     files["nbest_predictions"] = {name: _with_probabilities(answers) for name, (answers, _) in chosen.items()}
     if args.should_save:
-        # of several evaluations in a run the last one stays, as with metrics
+        # the last of several evaluations replaces the others, as with metrics
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
             Path(args.output_dir, f"{name}.json").write_text(text + "\n", encoding="utf-8")

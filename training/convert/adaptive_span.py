@@ -11,7 +11,7 @@ from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMForCausal
 from sublayers.training.convert.weights import Pieces, State, Weights, are_weights, assemble
 
 PROJECTIONS = {"query": "q", "key": "k", "val": "v", "out": "o"}
-# where a head keeps the share of the longest span that it reads
+# the names of the shares of the longest span that heads read
 SPAN = "attn.attn.adaptive_span._mask.current_val"
 # fields of our configuration, by the names of settings
 TOLD = {

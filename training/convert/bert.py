@@ -68,7 +68,7 @@ FIELDS = (
     "label2id",
     "problem_type",
 )
-# what changes the function of an encoder, with the only value that is computed here
+# options that change an encoder's function, with the only value that is supported here
 ONLY = {
     "is_decoder": False,
     # transformers 5 keeps this option, and ignores it
@@ -132,7 +132,7 @@ DISTILBERT = Encoder(
         "pre_classifier": "pooler.dense",
     },
     fields={"intermediate_size": "hidden_dim", "hidden_act": "activation", "qa_dropout": "qa_dropout"},
-    # it has no segments: there is one, whose vector stays zero
+    # DistilBERT has no segments, so one segment gets a vector of zeros
     fixed={"type_vocab_size": 1, "untrained_first_segment": True}
     | {"pooler_act": "relu", "layer_norm_eps": 1e-12, "classifier_dropout": None, "attention_output_dropout": 0.0},
     heads={
@@ -169,7 +169,7 @@ ENCODERS = {
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
 }
-# by the loss with which the Macaron authors fine-tune
+# problem types by the loss with which the Macaron authors fine-tune
 PROBLEMS = {
     "cross_entropy_classify": "single_label_classification",
     "cross_entropy_classify_binary": "multi_label_classification",
@@ -262,7 +262,7 @@ def from_macaron_bert(
     options = options or {}
     state = upgrade(weights)
     norm_affine = any("_layer_norm." in name for name in state)
-    # without parameters, norms leave no trace of where they stand
+    # norms without parameters do not show in a checkpoint
     pre_norm = not norm_affine or "encoder.layer_norm.weight" in state
     fields: dict[str, Any] = {"norm_position": "pre" if pre_norm else "post"}
     fields |= {"max_position_embeddings": max_position_embeddings} | read_options(options)

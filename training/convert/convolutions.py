@@ -11,7 +11,7 @@ from sublayers.training.convert.seq2seq import LAYER, SIDES, put_together, read_
 from sublayers.training.convert.weights import Pieces, State
 
 CONVOLUTION = {"linear1": "mixer.in_proj", "linear2": "mixer.out_proj"}
-# the names of a convolution's norm, of which `upgrade` knows those of the Transformer
+# the names of a convolution's norm; `upgrade` handles those of the Transformer
 NORMS = {"encoder": "self_attn_layer_norm", "decoder": "conv_layer_norm"}
 KERNELS = {"d": "conv.weight_linear.weight", "l": "conv.weight"}
 

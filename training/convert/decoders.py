@@ -70,7 +70,7 @@ def assemble_decoder(
         shared["attention_window"] = 2 * config.attention_window
     if encoder_class is PARBertForTokenClassification:
         shared["classifier_dropout"] = source.dropout.p
-        # Llama's may lack the bias
+        # a classifier of Llama has no bias
         bias = {"classifier.bias": Piece(torch.zeros(source.config.num_labels), ())}
         others = bias | {name.replace("score.", "classifier."): piece for name, piece in others.items()}
     return assemble(encoder_class(PARBertConfig(**shared)), sublayers, others, partly=True)

@@ -14,7 +14,7 @@ from sublayers.training.convert.decoders import assemble_decoder
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
 from sublayers.training.convert.weights import Pieces, State, assemble
 
-# what changes the function of GPT-2 in a way that no model here has, with the only value that is computed here
+# options that change GPT-2's function, with the only value that is supported here
 ONLY = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
 
 
@@ -35,7 +35,7 @@ def from_gpt2(source: GPT2PreTrainedModel, sublayer_order: str | None = None) ->
         intermediate_size=old.n_inner or 4 * old.n_embd,
         num_attention_heads=old.n_head,
         max_position_embeddings=old.n_positions,
-        # the same function, computed in one kernel
+        # gelu_pytorch_tanh is the same function in one kernel
         hidden_act="gelu_pytorch_tanh" if old.activation_function == "gelu_new" else old.activation_function,
         dropout=old.resid_pdrop,
         embedding_dropout=old.embd_pdrop,
@@ -75,7 +75,7 @@ def from_gpt2(source: GPT2PreTrainedModel, sublayer_order: str | None = None) ->
         "model.embed_positions.weight": state.pop("wpe.weight"),
     }
     others |= take("ln_f", "model.norm")
-    # what is left is the head, and both are called as here
+    # the remaining names are those of the head, and equal ours
     others |= state
     return assemble_decoder(source, config, sublayers, others)
 
@@ -91,7 +91,7 @@ def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
     """
     weights: Pieces = {}
     sizes: list[int] = []
-    # there are at least two
+    # an adaptive embedding has at least two bands
     while (band := len(sizes)) < 2 or f"decoder.embed_tokens.embeddings.{band}.0.weight" in state:
         for number, name in enumerate(("table", "projection")):
             theirs = f"decoder.embed_tokens.embeddings.{band}.{number}.weight"

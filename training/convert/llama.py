@@ -7,7 +7,7 @@ from sublayers.configuration.sublayer_order import expand
 from sublayers.training.convert.decoders import assemble_decoder
 from sublayers.training.convert.weights import Pieces, State
 
-# by their model_type, what the names of their classes begin with
+# the beginnings of class names, by model_type
 DECODERS = {
     "llama": "Llama",
     "mistral": "Mistral",
@@ -16,7 +16,7 @@ DECODERS = {
     "gemma": "Gemma",
     "stablelm": "StableLm",
 }
-# decoders of the same names, and what none here has
+# decoders with other parts, and which parts these are
 UNCOVERED = {
     "gemma2": "norms behind its sublayers",
     "gemma3": "norms behind its sublayers",
@@ -37,13 +37,13 @@ PARTS = {
     },
 }
 LETTERS = {"full_attention": "s", "sliding_attention": "w"}
-# fields that are called as here
+# fields with the same name here
 SAME = [
     *("vocab_size", "hidden_size", "intermediate_size", "hidden_act", "num_attention_heads", "num_key_value_heads"),
     *("max_position_embeddings", "attention_dropout", "initializer_range", "tie_word_embeddings", "use_cache"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id", "problem_type"),
 ]
-# fields without a counterpart here, and what they are where they change nothing
+# fields without a counterpart here, with the values at which they change nothing
 NEUTRAL = {
     "qk_layernorm": False,
     "use_bidirectional_attention": False,
@@ -61,7 +61,7 @@ def check_parts(old: PreTrainedConfig) -> None:
         if value := getattr(old, name, None):
             raise ValueError(f"{name}={value} cannot be converted; only {old.model_type} with {name}={neutral} can")
     share = old.rope_parameters.get("partial_rotary_factor")
-    # the others ignore it or fail, by their kind of scaling
+    # the other decoders ignore the field or fail, by their kind of scaling
     if old.model_type != "stablelm" and share not in (None, 1):
         raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
 
@@ -75,7 +75,7 @@ def own_order(old: PreTrainedConfig) -> str:
     window = getattr(old, "sliding_window", None)
     kinds = getattr(old, "layer_types", None) or ["full_attention"] * old.num_hidden_layers
     if old.model_type == "mistral":
-        # whatever else it says
+        # Mistral has its window in every layer, whatever layer_types says
         kinds = ["full_attention" if window is None else "sliding_attention"] * old.num_hidden_layers
     order = ""
     for kind in kinds:
@@ -99,7 +99,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
     )
     layer_norm = "model.norm.bias" in state
-    # StableLM's, of what feed-forward sublayers add
+    # StableLM has a dropout of what feed-forward sublayers add
     dropout = getattr(old, "hidden_dropout", 0.0)
     config = SandwichLMConfig(
         **{name: getattr(old, name) for name in SAME},
@@ -129,5 +129,5 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         for letter, names in ((mixer, PARTS["s"]), ("f", PARTS["f"])):
             parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
             sublayers[letter].append({name: piece for part in parts for name, piece in part.items()})
-    # what is left is called as here
+    # the remaining names equal ours
     return assemble_decoder(source, config, sublayers, state)

@@ -12,9 +12,9 @@ from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedMo
 from sublayers.training.convert.weights import Piece, Pieces, State, assemble
 
 LETTERS = {"full_attention": "s", "sliding_attention": "w"}
-# its prediction head, by the part of our head that is like it
+# its prediction head, by our names
 HEADS = {"": None, "ForMaskedLM": "lm_transform", "ForSequenceClassification": "model.pooler"}
-# fields that are called as here
+# fields with the same name here
 SAME = [
     *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings"),
     *("norm_bias", "attention_bias", "mlp_bias", "attention_dropout", "classifier_dropout", "initializer_range"),
@@ -95,7 +95,7 @@ def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
         layer_norm_eps=old.norm_eps,
         position_embedding_type="rotary",
         rope_parameters=dict(old.rope_parameters["full_attention"]),
-        # it has no segments: there is one, whose vector stays zero
+        # ModernBERT has no segments, so one segment gets a vector of zeros
         type_vocab_size=1,
         untrained_first_segment=True,
     )

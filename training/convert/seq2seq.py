@@ -34,12 +34,12 @@ LAYER = [
     ("c", {f"encoder_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
     ("f", {"fc1": "mixer.fc1", "fc2": "mixer.fc2", "final_layer_norm": "norm"}),
 ]
-# what changes the function of a fairseq model without a trace among its weights
+# options that change a fairseq model's function but not the names or shapes of its weights
 UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention")
 BartLike = (
     BartForConditionalGeneration | MarianMTModel | MBartForConditionalGeneration | PegasusForConditionalGeneration
 )
-# with fairseq's defaults
+# fairseq's defaults of these options
 DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 LENGTHS = ("max_source_positions", "max_target_positions", "max_positions")
 
@@ -164,7 +164,7 @@ def build(
     parts = take_parts(state, position_offset)
     if len(parts.encoder["f"]) > len(parts.encoder["s"]):
         family, default_order = MacaronSeq2SeqForConditionalGeneration, macaron
-        # whatever the other half's is
+        # the first half step has relu, whatever the other one has
         fields["pre_attention_act"] = "relu"
     return put_together(
         family,
@@ -199,7 +199,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["norm_position"] = "pre" if normalize_before else "post"
     if options.keys() & {*DROPOUTS, "relu_dropout"}:
         fields |= {name: options.get(name, default) or 0.0 for name, default in DROPOUTS.items()}
-        # its name up to 0.7
+        # the name of the field up to fairseq 0.7
         fields["activation_dropout"] = fields["activation_dropout"] or options.get("relu_dropout", 0.0)
     return fields
 
@@ -268,7 +268,7 @@ def from_bart(
         scale_embedding=old.scale_embedding,
         initializer_range=old.init_std,
         pad_token_id=old.pad_token_id,
-        # Pegasus has none
+        # Pegasus has no such norm
         bos_token_id=told.get("bos_token_id"),
         eos_token_id=old.eos_token_id,
         decoder_start_token_id=old.decoder_start_token_id,

@@ -43,9 +43,9 @@ from sublayers.training.convert.transformer_xl import (
 from sublayers.training.convert.verify import ConversionReport, report_on
 from sublayers.training.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq
 
-# by whether the source is an encoder-decoder
+# the fields of orders, by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
-# by the class that a folder names, as what it is loaded: a body by itself gets the head that is tied to its embeddings
+# how a folder is loaded, by the class that it names: a body alone gets the head that is tied to its embeddings
 CLASSES: dict[str, dict[str, Any]] = {
     "gpt2": {
         "GPT2Model": GPT2LMHeadModel,
@@ -72,23 +72,23 @@ CLASSES: dict[str, dict[str, Any]] = {
         for model_type, name in DECODERS.items()
     },
 }
-# the same of decoders whose tokens see both sides, which are encoders then; not each has every head
+# the same for decoders whose tokens see both sides, which become encoders; not all have every head
 BIDIRECTIONAL: dict[str, dict[str, Any]] = {
     model_type: {
         f"{name}{head}": found for head in HEADS if (found := getattr(transformers, f"{name}{head}", None)) is not None
     }
     for model_type, name in {"gpt2": "GPT2", **DECODERS}.items()
 }
-# no head here tells which words were replaced, which is what the body was trained for
+# ELECTRA's head, which tells replaced words, has no counterpart here
 BODIES = {"ElectraForPreTraining": "ElectraModel"}
-# by the model_type of folders that can be converted, that of what they become
+# our model_type for each model_type of a source
 FAMILIES = {
     **dict.fromkeys(["gpt2", *DECODERS], "sandwich_lm"),
     **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
     **dict.fromkeys([*ENCODERS, "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
 }
-# by these families, the values of is_causal with which tokens see the same whatever the padding, and which are run here
+# the values of is_causal that are supported, by family
 IS_CAUSAL = {"sandwich_lm": (True, False), "par_bert": (False,), "sandwich_seq2seq": ()}
 # the same of checkpoints that are files
 CHECKPOINTS = {
@@ -99,7 +99,7 @@ CHECKPOINTS = {
     "Transformer-XL": "par_transformer_xl",
     "adaptive span": "sandwich_char_lm",
 }
-# by one of these, a folder has a tokenizer
+# a folder with one of these files has a tokenizer
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
 
@@ -145,7 +145,7 @@ def check_is_causal(config: dict[str, Any]) -> bool:
         ValueError: a value of `is_causal` with which transformers computes what no model here does.
     """
     model_type, value = config["model_type"], config.get("is_causal", True)
-    # StableLM's sdpa is causal without padding, whatever it says
+    # StableLM's sdpa is causal without padding, whatever is_causal says
     known = (True,) if model_type == "stablelm" else IS_CAUSAL[FAMILIES[model_type]]
     if "is_causal" in config and not (isinstance(value, bool) and value in known):
         others = " or ".join([*(f"with is_causal={other}" for other in known), "without it"])
@@ -243,7 +243,7 @@ def from_fairseq(
     Raises:
         ValueError: what is not in the file is not given either, or an order of a stack that it lacks is.
     """
-    # read in any case: heads that differ cannot be converted
+    # the file is read in any case, since heads that differ cannot be converted
     told = agreed(options, "attention_heads")
     heads = num_attention_heads or told
     if heads is None:

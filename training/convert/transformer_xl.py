@@ -22,9 +22,9 @@ from sublayers.training.convert.weights import (
     load_checkpoint,
 )
 
-# what transformers called the model before it removed it
+# the model_type in transformers before 5
 MODEL_TYPE = "transfo-xl"
-# by this one, weights are those of a Transformer-XL
+# only Transformer-XL has a weight of this name
 TABLE = "word_emb.emb_layers.0.weight"
 # how the names of a sublayer's weights begin; sorted, a layer's attention comes before its feed-forward part
 SUBLAYER = re.compile(r"(?:layers\.(\d+)\.(?:dec_attn|pos_ff)|sub\.(\d+))\.")
@@ -83,7 +83,7 @@ def find_transformer_xl(checkpoint: Any, path: Path) -> tuple[Weights, dict[str,
         with never_running_code(path):
             settings = dict(checkpoint.get("model_config") or checkpoint.get("config") or {})
             if settings.get("same_length"):
-                # with NVIDIA, a token sees as many and itself
+                # in NVIDIA's code, a token sees the memory and itself
                 settings["mem_len"] += 1
             return weights, settings
     return (checkpoint, {}) if are_weights(checkpoint) and TABLE in checkpoint else None
@@ -191,7 +191,7 @@ def take_words(state: State, cutoffs: list[int]) -> tuple[Pieces, dict[str, Any]
         # any factor but 1 gives the only band a projection
         factor = 2
     projections: list[Piece] = []
-    # bands of one width share theirs
+    # bands of one width share their projection
     for number in range((len(tables) if factor > 1 else 1) if first else 0):
         # NVIDIA's softmax has all of them, whichever it uses
         state.unite(f"crit.shared_out_projs.{number}", f"word_emb.emb_projs.{number}")
@@ -251,7 +251,7 @@ def from_transformer_xl(
     }
     others, fields = take_words(state, settings.get("cutoffs", []))
     if settings.get("model_type") == MODEL_TYPE and fields["adaptive_cutoffs"]:
-        # with the authors the rarest band comes first
+        # in the authors' code, the rarest band comes first
         others |= {name: others[name].reverse() for name in ("lm_head.band_words", "lm_head.band_bias")}
     order, sublayers = take_sublayers(state)
     state.refuse_rest("the Transformer-XL")
@@ -261,7 +261,7 @@ def from_transformer_xl(
         if is_shared:
             others[f"model.positions.{name}"] = found[0]
             continue
-        # that of which layers have one alike stands in each
+        # a vector that the source shares between layers is given to each of ours
         found = found * len(attentions) if len(found) == 1 else found
         if len(found) != len(attentions):
             raise ValueError(f"{len(found)} vectors do not fit {len(attentions)} attention sublayers; is it complete?")

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from sublayers.training.convert.weights import BUFFERS, UNUSED, Pieces
 
-# of the size of the outputs
+# the largest difference, as a share of the outputs' size
 TOLERANCE = 1e-4
 # why a tensor was left out
 LACKED = "of sublayers that the order lacks"
@@ -113,9 +113,9 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
     return "without a place in the model" if weights[name].any() else "all zero"
 
 
-# in tokens
+# the longest row, in tokens
 LONGEST_WINDOW = 512
-# rows of what is run, by where their padding is; the first has none
+# the rows of the batch, by where their padding is; the first has none
 RIGHT, LEFT, BETWEEN = 1, 2, 3
 
 

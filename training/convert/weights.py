@@ -182,7 +182,7 @@ def assemble(
     return fill(model, others | place(model.config.sublayer_order, sublayers, partly=partly))
 
 
-# what is read without its code, as an object with attributes and nothing else
+# classes of others, which are unpickled as plain objects with attributes
 INERT = [
     # fairseq's clocks and counters, up to 0.8
     *(f"fairseq.meters.{name}" for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")),

@@ -165,7 +165,7 @@ def _text_rows(rows: Rows, name: str, args: CorpusArguments, column: str | None 
         raise ValueError(f"{name} is empty")
     if column not in first:
         raise ValueError(f"{name} has no column {column!r}; choose one of {', '.join(first)} with --text_column")
-    # what is read of a file that holds nothing else has no other kind
+    # a column without values has no type
     if (rows.features or {}).get(column, TEXT) != TEXT:
         for row in rows:
             if not isinstance(row[column], str | None):

@@ -55,12 +55,12 @@ def reading(source: str, remedy: str = "name a folder or files") -> Iterator[Non
         said = " ".join(str(error).split()).rstrip(".")
         raise FileNotFoundError(f"{source} cannot be read from the Hub ({said}); {remedy}") from error
     except DAMAGED as error:
-        # such as a file that is missing, which has a sentence of its own
+        # a missing file has a message of its own
         if isinstance(error, OSError) and type(error) not in (BadGzipFile, OSError):
             raise
         cause = error.__cause__ if isinstance(error, DatasetsError) else None
         said = " ".join(str(cause or error).split())
-        # what was found out here names it already
+        # our own messages name the file already
         raise ValueError(said if source in said else f"{source} cannot be read: {said}") from error
     except StopIteration as error:
         # the builders do not expect an empty file

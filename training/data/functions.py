@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from sublayers.training.data.corpus import standard_library
 from sublayers.training.data.statements import is_accepted
 
-# longer ones are beyond a small model
+# longer functions are beyond a small model
 LONGEST_FUNCTION = 400
 
 
@@ -51,7 +51,7 @@ def docstring_to_code() -> dict[str, Dataset]:
         functions = (pair for text in progress for pair in documented_functions(text))
         # a text that spans lines may hold the indentation that is cut
         short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and is_accepted(pair[1]))
-        # in order and once each
+        # dict.fromkeys keeps the order and drops repetitions
         pairs[split] = [pair for pair in dict.fromkeys(short) if pair not in seen]
         seen.update(pairs[split])
     return {

@@ -141,7 +141,7 @@ def load_task(name: str, args: GlueDataArguments, train: bool = True) -> Splits:
 def _read(name: str, args: GlueDataArguments) -> Splits:
     parts = GLUE_TASKS[name].files
     if args.files:
-        # with several parts, a file is the first one
+        # a file that is given is the first of several parts
         part = next(iter(parts))
         return {split if split == "train" else split + part: _rows([path]) for split, path in args.files.items()}
     wanted = ["train", *(split + part for split in ("validation", "test") for part in parts)]

@@ -58,7 +58,7 @@ def tokenize_sentences(text: Text, tokenizer: PreTrainedTokenizerBase) -> Senten
         raise ValueError("the corpus has no tokens to mask; is its text empty for this tokenizer?")
     row_ends = np.cumsum(row_lengths)
     document_ends = row_ends if text.documents else row_ends[row_lengths == 0]
-    # sentences and documents without tokens are none
+    # sentences and documents without tokens are left out
     sentences = np.unique(np.concatenate([[0], np.cumsum(sentence_lengths)]))
     return Sentences(tokens, sentences, np.unique(np.concatenate([[0], document_ends, [len(tokens)]])))
 

@@ -16,7 +16,7 @@ from sublayers.training.data.files import check_file, read_rows, reading
 TEXT = Value("string")
 ANSWERS = {"text": List(TEXT), "answer_start": List(Value("int32"))}
 COLUMNS = Features({"id": TEXT, "question": TEXT, "context": TEXT, "answers": ANSWERS})
-# what is said of a window that no model reads
+# columns of windows that are not inputs of a model
 PLACE = ["example", "context_start", "offsets", "cls_index"]
 
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from sublayers.training.data.corpus import standard_library
 
-# characters; fewer can hardly be brought into another order, and more are beyond a small model
+# the least and most characters: shorter texts have no other order, longer ones are beyond a small model
 LENGTHS = range(12, 61)
 
 

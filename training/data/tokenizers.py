@@ -27,7 +27,7 @@ BERT_SPECIAL_TOKENS = {
     "bos_token": "[CLS]",
     "eos_token": "[SEP]",
 }
-# as Transformer-XL has them; the first one ends a line
+# the special tokens of Transformer-XL; the first one ends a line
 WORD_SPECIAL_TOKENS = {"bos_token": "<eos>", "eos_token": "<eos>", "pad_token": "<eos>", "unk_token": "<unk>"}
 # more text changes a vocabulary little, unless its tokens are words
 SAMPLE_CHARACTERS = 100_000_000
@@ -54,7 +54,7 @@ def train_tokenizer(
     if model == "word":
         return _words([word for word, _ in _count_words(texts).most_common()], vocab_size)
     special = special_tokens or (BERT_SPECIAL_TOKENS if model == "wordpiece" else SPECIAL_TOKENS)
-    # in order and once each, as the same text may play two roles
+    # dict.fromkeys keeps the order and drops repetitions: one token may have two roles
     settings = {"vocab_size": vocab_size, "special_tokens": list(dict.fromkeys(special.values()))}
     tokenizer = {"bpe": _bpe, "wordpiece": _wordpiece, "byte": _byte, "char": _char}[model](texts, settings)
     names = (
@@ -153,7 +153,7 @@ def _count_words(texts: Iterable[str]) -> Counter[str]:
 
 def _words(words: Sequence[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
     end, unknown = WORD_SPECIAL_TOKENS["eos_token"], WORD_SPECIAL_TOKENS["unk_token"]
-    # those that would not be among the first stand before them
+    # special tokens that the words lack come first
     first = words[: vocab_size and vocab_size - 2]
     missing = [token for token in (end, unknown) if token not in first]
     chosen = list(dict.fromkeys([*missing, *words]))[:vocab_size]

@@ -14,7 +14,7 @@ from sublayers.training.distill.objectives import Objective
 from sublayers.training.folders import claim, whole_folder
 from sublayers.training.trainers.resumable_trainer import writing
 
-# what a folder of answers has: those of all texts one behind the other, which texts have theirs, and what they are of
+# files of a folder of answers: the answers of all texts, which texts have them, and what was asked
 ANSWERS, ANSWERED, ABOUT = "answers.npy", "answered.npy", "about.json"
 
 
@@ -82,7 +82,7 @@ class AnsweredTexts(torch.utils.data.Dataset):
                 file.write(rows.tobytes())
             file.flush()
             os.fsync(file.fileno())
-        # on disk before they are counted
+        # answers are flushed to disk before they are marked as there
         self.answered[indices] = True
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class AnsweredTexts(torch.utils.data.Dataset):
     def _make(self, folder: Path, about: dict[str, Any]) -> None:
         shape = int(self.ends[-1]), self._ask([0]).shape[1]
         with writing(folder), whole_folder(folder) as new:
-            # without room for those that are missing
+            # the file is sparse: answers that are missing take no room
             np.lib.format.open_memmap(new / ANSWERS, "w+", self.objective.dtype, shape)
             np.save(new / ANSWERED, np.zeros(len(self), bool))
             (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import kl_div, mse_loss, normalize
 
-# of the two terms of `embedding_loss`
+# the weights of the two terms of `embedding_loss`
 COSINE_WEIGHT = 1.0
 SIMILARITY_WEIGHT = 1.0
 
@@ -47,7 +47,7 @@ def relation_loss(student: torch.Tensor, teacher: torch.Tensor, mask: torch.Tens
         mask: where there are tokens, (batch, length).
         heads: a divisor of both hidden sizes.
     """
-    # a number, since the difference of two infinities is none
+    # masked scores are finite, since the difference of two infinities is NaN
     hidden = torch.zeros_like(mask, dtype=student.dtype).masked_fill(~mask, torch.finfo(student.dtype).min)
     hidden = hidden.repeat_interleave(heads, 0)[:, None]
     losses = []

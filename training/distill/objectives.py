@@ -22,7 +22,7 @@ from sublayers.training.distill.teacher import BODY, CLASSIFIER, WORDS, Head, Po
 from sublayers.training.distill.texts import mask_words
 
 LABELS_OF_NUMBERS = ("regression", "multi_label_classification")
-# what the maps to queries, keys and values are called
+# the names of the maps to queries, keys and values
 PROJECTIONS = (
     ("q_proj", "k_proj", "v_proj"),
     ("query", "key", "value"),
@@ -185,7 +185,7 @@ class States(OfTokens):
         self.is_mapped = not has_same_width(self.student, self.teacher)
         if self.is_mapped:
             old: Any = self.teacher.model.config
-            # in the student, where optimizer and checkpoints find it
+            # the map is a module of the student, so that optimizer and checkpoints include it
             self.student.to_teacher = nn.Linear(self.student.config.hidden_size, old.hidden_size)
 
     @property
@@ -254,7 +254,7 @@ class Relations(OfTokens):
     def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Compare relations within each text."""
         mask = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
-        # in one step: the gradients of pad_sequence copy the batch once for each text
+        # all texts are padded in one step: the gradients of pad_sequence copy the batch once for each text
         found, wanted = (
             rows.new_zeros(*mask.shape, rows.shape[1]).index_put((mask,), rows) for rows in (student, teacher)
         )

@@ -7,7 +7,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from sublayers.training.distill.teacher import Pooling, Teacher
 
-# to pool by the first token, nothing else need be computed
+# pooling by the first token needs the state of that token alone
 FIRST_TOKEN = {"text": {"method": "forward_first_token", "method_output_name": "last_hidden_state"}}
 
 

@@ -105,7 +105,7 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
         raise ValueError(f"{source} is no {head.name} but {architecture or 'a body'}; choose another --objective")
     about = read_sentence_encoder(source) if head is BODY else {}
     model, found = load(head.auto_class, source, dtype=torch.float32, output_loading_info=True)
-    # pooling by us asks no pooler
+    # we pool ourselves, so the model may lack the weights of BERT's pooler
     if lacking := sorted(name for name in found["missing_keys"] if head is not BODY or "pooler" not in name):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; give a trained model")
     if isinstance(model, BertPreTrainedModel):

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from sublayers.training.data.corpus import Text, join_lines
 from sublayers.training.data.masked_language_modeling import MASKED_SHARE, SENTENCES
 
-# of masks
+# the share of masked words
 SEED = 0
 
 

@@ -43,7 +43,7 @@ class DistillTrainer(ResumableTrainer):
             return
         folder, teacher = Path(output_dir or str(self.args.output_dir)), self.objective.teacher
         if self.objective.pooling:
-            # takes seconds to import
+            # this import takes seconds
             from sublayers.training.distill.sentence_encoder import save_sentence_encoder
 
             save_sentence_encoder(folder, teacher, self.objective.pooling, self.max_length)

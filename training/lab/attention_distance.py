@@ -13,7 +13,7 @@ from rich.text import Text
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 
-# of the distances, and of the files in which they are drawn
+# the names of the distances, and of their pictures
 UNITS = {"value": "attention weight", "position": "tokens"}
 
 
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def _compare(args: argparse.Namespace) -> dict[str, Any]:
-    # take seconds, which --help need not
+    # these imports take seconds, for which --help does not wait
     from transformers import AutoModel, AutoTokenizer
 
     from sublayers.hub.loading import load

@@ -104,7 +104,7 @@ def attention_weights(model: PreTrainedModel, windows: torch.Tensor) -> np.ndarr
     name = model.name_or_path
     if model.config.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder; give models of one stack, such as language models")
-    # one at a time, as weights take far more room than tokens
+    # texts are read one at a time, since weights take far more room than tokens
     outputs: list[Any] = [model(input_ids=window[None], output_attentions=True) for window in windows]
     if not outputs[0].get("attentions"):
         raise ValueError(f"{name} has no self-attention whose weights can be read; give models with self-attention")

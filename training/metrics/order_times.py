@@ -67,13 +67,13 @@ def milliseconds(
         return Batch(states, plan, numbers=numbers, past_key_values=cache, positions=positions, source=Source(text))
 
     def decode(order: int, cache: Cache) -> None:
-        # whose place is another one in each step
+        # the order that runs has its sublayers at other places of the stack in each step
         stack(token, batch(token, Plan(token), cache), order=order)
 
     token = text[:, -1:]
     found: dict[str, dict[str, float]] = {order: {} for order in orders}
     if "next" in reads:
-        # by it the cache knows what each slot keeps
+        # the cache reads from the configuration what each slot keeps
         config.sublayer_order = pool
     for read in reads:
         places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
@@ -85,7 +85,7 @@ def milliseconds(
                 stack(text, batch(text, plan, cache), order=number)
                 calls[order] = partial(decode, number, cache)
                 continue
-            # what all sublayers share is not counted
+            # the time of what all sublayers share, such as masks, is not counted
             whole = batch(text, plan)
             leaving, inputs = stack.lay_out(whole, [number]), stack.prepare(whole)
             calls[order] = partial(stack.run, text, plan, inputs, leaving, stack.steps(plan, number, [number]))

@@ -17,7 +17,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import expand
 
 IDENTITY = "#dddddd"
-# a name and a place, and two places
+# the distance of a name to its point, and of two points
 Point = tuple[str, float, float]
 Line = tuple[tuple[float, float], tuple[float, float]]
 
@@ -48,7 +48,7 @@ def write_names(named: Sequence[tuple[Axes, Sequence[Point], Sequence[Line]]]) -
 
 def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
     """Draw orders as rows of coloured boxes, each below its title."""
-    # in boxes; a letter of a title is about a third as wide
+    # widths in boxes; a letter of a title is about a third of a box
     width = max(max(len(expand(order)), len(title) / 3) for title, order in rows)
     figure = Figure(figsize=(0.3 * width + 0.2, 0.75 * len(rows) + 0.1), layout="constrained")
     axes = figure.subplots()

@@ -15,7 +15,7 @@ from sublayers.training.metrics.pictures import Line, Point, save, write_names
 from sublayers.training.results import Row
 
 TEACHER = "teacher"
-# of the best score: what has less would press all others together
+# the share of the best score below which points are left out, since they would press all others together
 LEAST_SHARE = 0.7
 
 

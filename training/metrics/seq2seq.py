@@ -133,11 +133,11 @@ def is_python(code: str) -> bool:
 def _statements(code: str) -> int:
     try:
         with warnings.catch_warnings():
-            # of "\d", for example
+            # Python warns of escapes such as "\d"
             warnings.simplefilter("ignore")
             return len(ast.parse(code).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # also null bytes, and what is nested too deep
+        # the parser also refuses null bytes and code that is nested too deep
         return 0
 
 

@@ -73,7 +73,7 @@ def time_in_turn(
     end = time.perf_counter() + seconds
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     times: dict[Any, list[float]] = {key: [] for key in calls}
-    # which is drawn between rounds, and takes no part in what they measure
+    # the bar is drawn between rounds, outside of what is timed
     for number in tqdm(range(repeats + 1), name, leave=False, unit="round"):
         if number > fewest and time.perf_counter() > end:
             break

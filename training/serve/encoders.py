@@ -16,7 +16,7 @@ from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.training.distill.teacher import OLD_MODES, pool, read_json, read_sentence_encoder, read_settings
 
 EMBEDDING, SCORES = "sentence_embedding", "scores"
-# by the name that a CrossEncoder gives it
+# activations by the names in a CrossEncoder's folder
 ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": nn.Identity(),
     "torch.nn.modules.activation.Sigmoid": nn.Sigmoid(),

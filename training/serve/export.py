@@ -26,7 +26,7 @@ USAGE = Path(__file__).with_name("usage_template.md")
 # a module for each format; it is imported when it is asked for, since nobody has to install all of these programs
 RUNTIMES = {"onnx": "onnx_runtime", "openvino": "openvino_runtime", "torch_export": "torch_program"}
 TAGS = {"onnx": "onnx", "openvino": "openvino", "torch_export": "torch.export"}
-# where positions have no end, a text has one
+# tokens of a text for models without a limit of positions
 LONGEST = 512
 # lines of the standard library that stand for somebody's texts
 NUMBER_OF_LINES = 64
@@ -128,7 +128,7 @@ def export_graph(
 def _read_lines(texts: Path | None) -> list[str]:
     if texts is None:
         documents = standard_library()["validation"].take(NUMBER_OF_LINES)["text"]
-        # of each document, what its first line says that is no mark of a comment
+        # the first line of each document without its comment marks
         return [next(line for line in text.splitlines() if line.strip("\"'# ")) for text in documents if text.strip()]
     check_file(texts, [".txt"])
     with reading(str(texts)):

@@ -50,7 +50,7 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
     is_large = full.with_name(f"{full.name}.data").exists()
     with TemporaryDirectory() as folder:
         folded = Path(folder) / full.name
-        # what is transposed while it runs, such as a head that is tied to the embeddings, would stay in 32 bits
+        # matrices that the graph transposes, such as a head tied to the embeddings, would stay in 32 bits
         quant_pre_process(full, folded, skip_symbolic_shape=True, skip_onnx_shape=True, save_as_external_data=is_large)
         graph = onnx.load(folded)
     # these are not the shapes that the quantiser infers, after which it gives up
@@ -68,9 +68,9 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
         file,
         _Reader(batches),
         op_types_to_quantize=["MatMul"],
-        # with signed ones, each product would be one in 32 bits
+        # with signed activations, products would be computed in 32 bits
         activation_type=QuantType.QUInt8,
-        # its outputs are read in 32 bits, and to round them, too, costs a point of accuracy
+        # outputs stay in 32 bits; rounding them costs a point of accuracy
         extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
         **options,
     )

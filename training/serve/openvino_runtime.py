@@ -30,7 +30,7 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
     What OpenVINO rounds of their inputs is then its own choice for a processor; batches tell the range of all inputs,
     and the linear maps are computed in integers everywhere.
     """
-    # nothing else needs it
+    # only this export needs the file
     import nncf
 
     graph = openvino.Core().read_model(full)

@@ -33,7 +33,7 @@ from torch.export import ExportedProgram
 Batch: TypeAlias = dict[str, np.ndarray]
 Run: TypeAlias = Callable[[Batch], Batch]
 
-# those that a model has not are left out
+# names that a model lacks are left out
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 TOLERANCE = 1e-4
 # rows and tokens: what is traced, and what is checked then
@@ -68,7 +68,7 @@ def trace(model: nn.Module) -> ExportedProgram:
     with model.eval().register_forward_hook(lambda module, given, outputs: _tensors(outputs)):
         program = torch.export.export(model, (), batch, dynamic_shapes=shapes, strict=False)
     for node in program.graph.nodes:
-        # this tells where on this machine the code is
+        # stack traces in the graph name paths of this machine
         node.meta.pop("stack_trace", None)
     return program
 
@@ -127,7 +127,7 @@ def check(run: Run, model: nn.Module) -> float:
         given, wanted = run({name: tensor.numpy() for name, tensor in batch.items()}), run_model(model, batch)
         for name in given.keys() | wanted.keys():
             difference = np.abs(given[name] - wanted[name]) / np.maximum(1, np.abs(wanted[name]))
-            # one that is no number stays one
+            # NaN stays NaN
             largest = float(np.maximum(largest, difference.max()))
     if not largest <= TOLERANCE:
         raise ValueError(

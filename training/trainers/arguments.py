@@ -11,13 +11,13 @@ import torch
 from accelerate import PartialState
 from transformers import TrainingArguments
 
-# what the Trainer takes as it is, and divides by or counts with
+# ranges of numbers that the Trainer does not check
 RANGES = dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), (1, inf))
 RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (1, inf))
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
 RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
-# what the Trainer takes as JSON, and any other text as it is; the last has got a new name
+# flags that the Trainer parses as JSON, but accepts as any text; the last one has a new name
 MAPPINGS = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"}
 
 
@@ -56,7 +56,7 @@ class TrainerArguments(TrainingArguments):
         nargs="?",
         const="true",
     )
-    # every command knows its own
+    # each command sets its own
     label_names: list[str] | None = field(default=None, init=False)
 
     def __post_init__(self):
@@ -66,14 +66,14 @@ class TrainerArguments(TrainingArguments):
         if self.max_steps != -1 and self.max_steps < 1:
             raise ValueError(f"--max_steps={self.max_steps} trains nothing; give 1 or more, or -1 for all epochs")
         if self.hub_token:
-            # with every checkpoint the Trainer saves its arguments
+            # the Trainer saves its arguments, token included, with every checkpoint
             os.environ["HF_TOKEN"], self.hub_token = self.hub_token, None
-        # torch warns where there is nothing to copy to
+        # torch warns where there is no accelerator
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         try:
             super().__post_init__()
         except (AttributeError, LookupError, TypeError) as error:
-            # of flags that are given as JSON
+            # flags that are given as JSON raise these
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
         for name in sorted(MAPPINGS & vars(self).keys()):
             if isinstance(value := getattr(self, name), str):

@@ -52,7 +52,7 @@ def read_model(source: Path) -> SublayersPreTrainedModel:
     """
     check_model(source)
     config = load(AutoConfig, source)
-    # so that it is this folder's that cannot be read, not its copy
+    # a damaged file is reported with its name in the source, not in the copy
     read_run(source)
     if (source / CARD).exists():
         is_draft(source / CARD)

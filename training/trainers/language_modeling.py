@@ -113,7 +113,7 @@ def masked_trainer_arguments(
     Raises:
         ValueError: a tokenizer or a text that does not do.
     """
-    # before a long time of tokenizing
+    # the tokenizer is checked before the corpus is tokenized, which takes long
     check_tokenizer(tokenizer, settings["whole_word_mask"])
     example_class = SentencePairs if pairs else TokenWindows
     train_examples, eval_examples = (

@@ -13,7 +13,7 @@ from sublayers.training.trainers.pair_trainer import PairTrainer
 logger = logging.getLogger(__name__)
 
 TERMS = ("cross_entropy", "diversity", "sharpness")
-# the share of sentences with which one order has taken over
+# the share of sentences from which on one order has taken over
 COLLAPSED = 0.95
 
 

@@ -85,11 +85,11 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
         """
         output = super().train(*args, **kwargs)
         if self.batches:
-            # counted from --per_device_train_batch_size
+            # the Trainer computes this from --per_device_train_batch_size
             output.metrics.pop("train_samples_per_second", None)
         if self.num_averaged > 1:
             self.accelerator.wait_for_everyone()
-            # a run that began at an earlier one may have left others
+            # a run that resumed from an earlier checkpoint may have left later ones
             done = [path for path in checkpoints(self.args.output_dir) if step_of(path) <= self.state.global_step]
             folders = done[-self.num_averaged :]
             if fault := next(filter(None, map(find_fault, folders)), None):
@@ -99,7 +99,7 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
                     f"there are {len(folders)} checkpoints in {self.args.output_dir}, fewer than --average_checkpoints "
                     f"{self.num_averaged}; give a smaller number and --resume_from_checkpoint"
                 )
-            # what is tied is in the files once
+            # tied weights are in the files once
             self.model.load_state_dict(average_checkpoints(folders, not self.args.disable_tqdm), strict=False)
         return output
 
@@ -121,7 +121,7 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
             logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False).logits
         nats = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none").view_as(labels)
         rows = torch.stack([nats.sum(1), (labels != -100).sum(1)], dim=1)
-        # without those that fill up the last batches of several processes
+        # gather_for_metrics drops the rows that pad the last batches of several processes
         self.sums += self.accelerator.gather_for_metrics(rows).sum(0)
         if prediction_loss_only:
             return None, None, None
@@ -162,7 +162,7 @@ class Scorer:
 
     def __call__(self, generated: EvalPrediction) -> dict[str, float | str]:
         """Decode and score what was generated for the rows."""
-        # back in order, and without the rows that fill up the last batches of several processes
+        # argsort restores the order, and drops the rows that pad the last batches of several processes
         ids = np.asarray(generated.predictions)[np.argsort(self.order)]
         ids = np.where(ids < 0, self.tokenizer.pad_token_id, ids)
         self.predictions = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -178,6 +178,6 @@ class Scorer:
 def save_tokenizers(tokenizers: list[PreTrainedTokenizerBase], folder: str) -> None:
     """Save one tokenizer, or that of the sources and that of the targets in a folder of its own."""
     places = (Path(folder), Path(folder, TARGET_TOKENIZER))
-    # who finds the first has both
+    # the tokenizer of the sources is saved last, so its file tells that both are there
     for tokenizer, place in reversed([*zip(tokenizers, places, strict=False)]):
         tokenizer.save_pretrained(place)

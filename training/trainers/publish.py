@@ -20,7 +20,7 @@ from sublayers.training.trainers.export import export
 from sublayers.training.trainers.machine import machine
 
 ROLES = {"train": "trained on", "validation": "evaluated on", "test": "tested on"}
-# the names that the Trainer's metrics have for a split
+# the prefixes of the Trainer's metrics, by split
 PREFIXES = {"validation": "eval", "test": "test"}
 
 

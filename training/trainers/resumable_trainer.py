@@ -20,7 +20,7 @@ from sublayers.training.trainers.publish import PublishingTrainer
 
 # where the Trainer's state keeps the sums of the losses
 LOSSES = "losses"
-# what the Trainer hands on as it is, where values or files are not what it takes
+# errors that the Trainer raises for bad values and files
 MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError)
 
 
@@ -33,7 +33,7 @@ class LossCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         """Take the sums out of the state."""
         if state.global_step:
-            # what another Trainer saved does not tell them
+            # a checkpoint of another Trainer lacks the sums
             unknown = {"logged": nan, "not_logged": 0.0, "logged_step": state.global_step}
             losses = state.stateful_callbacks.get(LOSSES, unknown)
             with _reading_checkpoint("the checkpoint"):
@@ -128,7 +128,7 @@ class ResumableTrainer(PublishingTrainer):
         for name, parameter in model.named_parameters():
             if not parameter.isfinite().all():
                 self._refuse(f"{name} is not finite")
-        # of a checkpoint it is a part
+        # the model is a part of a checkpoint
         if _internal_call:
             super().save_model(output_dir, _internal_call)
             return
@@ -178,7 +178,7 @@ class ResumableTrainer(PublishingTrainer):
         }
         folder = Path(str(self.args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         if self.args.should_save and folder.exists():
-            # of another run that went further; half of the one and half of the other would look whole
+            # the folder is from another run that went further; a mixture of both would look complete
             shutil.rmtree(folder)
         self.accelerator.wait_for_everyone()
         with writing(folder):

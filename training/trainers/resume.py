@@ -16,7 +16,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from sublayers.hub.loading import refuse_ways_out
 from sublayers.training.folders import refuse_to_overwrite
 
-# what a checkpoint has, and what a run needs besides to go on from it; the Trainer writes its state last
+# files of a checkpoint, and files that a run needs besides to resume; the Trainer writes its state last
 NEEDED = (TRAINER_STATE_NAME, "config.json", "*.safetensors")
 NEEDED_TO_RESUME = (*NEEDED, "optimizer*", "scheduler*", "rng_state*")
 
@@ -71,7 +71,7 @@ def find_fault(checkpoint: Path, needed: Collection[str] = NEEDED) -> str | None
         if not any(checkpoint.glob(pattern)):
             return f"{fault} it has no {pattern.strip('*')}"
     try:
-        # nor is anything waited for
+        # a checkpoint must not name files outside of it
         refuse_ways_out(checkpoint)
     except ValueError as error:
         return f"{fault} {error}"

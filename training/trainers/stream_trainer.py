@@ -33,10 +33,10 @@ class StreamTrainer(ResumableTrainer):
 
     def __init__(self, evaluation_settings: dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        # the columns that a model's signature does not name are what the stream is about
+        # the stream needs columns that the model's signature does not name
         self.args.remove_unused_columns = False
         self.evaluation_settings = evaluation_settings or {}
-        # of training and of evaluation
+        # the rows of training and of evaluation
         self.memories: dict[str, Memory] = {}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
@@ -93,7 +93,7 @@ class StreamTrainer(ResumableTrainer):
         return given | {"memory": self.memories[purpose]}
 
     def _save_rng_state(self, output_dir: str) -> None:
-        # what else each process has of its own
+        # each process also has its own place in the stream and memory
         super()._save_rng_state(output_dir)
         torch.save({"stream": self._stream(), "memory": self.memories["training"]}, self._memory_file(output_dir))
 

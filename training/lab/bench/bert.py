@@ -127,7 +127,7 @@ def bert_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, A
             n_heads=args.heads,
             dim=args.hidden_size,
             hidden_dim=4 * args.hidden_size,
-            # as in all others
+            # this dropout is that of all others
             seq_classif_dropout=0.1,
         ),
     }

@@ -40,7 +40,7 @@ def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
     chooser.add_argument("family", choices=BENCHES, help="has flags of its own, see sublayers bench FAMILY --help")
     family = chooser.parse_args(argv[:1]).family
     name = "recurrent_lm" if family == "lm" and "--memory" in argv else family
-    # takes seconds, which the help above need not
+    # this import takes seconds, for which the help above does not wait
     module: Any = importlib.import_module(f"sublayers.training.lab.bench.{name}")
     shown = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser(f"sublayers bench {family}", description=module.__doc__, formatter_class=shown)
@@ -49,7 +49,7 @@ def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
         parser.add_argument(f"--{size}", type=positive, default=default, help=purpose)
     parser.add_argument("--no_onednn", action="store_true", help="run our linear maps in torch's default library")
     if family == "serve":
-        # which it measures in processes of their own
+        # this bench chooses devices and threads by itself, in processes of their own
         parser.set_defaults(device=torch.device("cpu"), dtype="float32", peer="bert")
     else:
         parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
@@ -60,7 +60,7 @@ def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
     for flag, options in module.FLAGS.items():
         parser.add_argument(flag, **options)
     args = parser.parse_args(argv[1:], argparse.Namespace(family=family, orders=None, threads=None))
-    # orders of a stack between commas, but for those in parentheses; stacks between colons
+    # commas outside of parentheses separate the orders of a stack, colons the stacks
     args.orders = [
         ":".join(",".join(map(compact, re.split(r",(?![^(]*\))", stack))) for stack in order.split(":"))
         for order in args.orders or module.default_orders(args)

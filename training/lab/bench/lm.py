@@ -23,7 +23,7 @@ from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
 Models = dict[str, tuple[str, nn.Module]]
 
 OURS, X_TRANSFORMERS = "sublayers", "x-transformers"
-# what SandwichLM has the parts of, by the names of the flag
+# peers whose parts SandwichLM has, by the values of --peer
 PEERS = {"gpt2": "GPT-2", "llama": "Llama", "qwen3": "Qwen3"}
 MISSING = (
     'Ratios are to GPT-2; x-transformers is not installed, pip install "sublayers[bench]" adds it to the comparison.'

@@ -129,7 +129,7 @@ def our_calls(model: Any, past: Tensor, ids: Tensor, prompts: dict[str, Tensor],
     """Make what our model has to call on the tokens (batch, length + 1) that follow a past (batch, remembered)."""
     segment, labels = ids[:, :-1], ids[:, 1:]
     memory = model(past, memory=model.empty_memory(len(past)), logits_to_keep=1).memory
-    # it stays as long as it is, however often it is used
+    # the cache keeps its length, however often it is used
     cache = model(past, use_cache=True, logits_to_keep=1).past_key_values
 
     def decode(prompt: Tensor) -> Tensor:

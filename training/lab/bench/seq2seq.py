@@ -86,7 +86,7 @@ def encoder_decoders(args: argparse.Namespace) -> dict[str, Any]:
             hidden_size=args.hidden_size,
             intermediate_size=8 * args.hidden_size * args.layers // feed_forwards,
             num_attention_heads=args.heads,
-            # BART's choices
+            # these are BART's options
             hidden_act="gelu",
             embedding_norm=True,
             position_embedding_type="learned",
@@ -157,7 +157,7 @@ def x_transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int) 
     """Make what a model of x-transformers has to call, which searches no beams."""
     ids, mask = batch["input_ids"], batch["attention_mask"].bool()
     start = torch.full_like(ids[:, :1], 2)
-    # it shifts the target by itself
+    # BART shifts the target itself
     target = torch.cat([start, batch["labels"]], dim=1)
     return {
         "training step": partial(model, ids, target, mask),

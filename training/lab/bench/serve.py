@@ -123,7 +123,7 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
             for threads in args.thread_counts:
                 torch.set_num_threads(threads)
                 loaded: dict[Any, Run] = {name: _load(runtime, Path(place, name), threads) for name in names}
-                # what a user would start from
+                # the folder that a user would start from
                 loaded[TORCH, BERT] = _load(TORCH, Path(place, BERT), threads)
                 for shape, batch in batches.items():
                     inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
@@ -221,7 +221,7 @@ def _grow(runtime: str, folder: Path, batch: Batch) -> int:
     if form in RUNTIMES:
         _module(form)
     before = psutil.Process().memory_info().rss
-    # held, or it would be gone before it is counted
+    # the name keeps the model alive until its memory is measured
     loaded = _load(runtime, folder, None)
     loaded(batch)
     return psutil.Process().memory_info().rss - before

@@ -25,11 +25,11 @@ PRETRAINING = """
     --eval_strategy no --save_strategy no --logging_steps 0.2
 """
 FINE_TUNING = "--task_name cola --learning_rate 2e-3 --max_length 48 --logging_steps 0.2"
-# of pre-training, to steps of fine-tuning
+# the ratio of pre-training steps to fine-tuning steps
 LONGER = 6
 ASKED = 6
 COLUMN = "Matthews correlation"
-# what a user types who has just been given the folder
+# the code of a user who has just been given the folder
 JUDGE = """
 import json
 import sys

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     folder = args.output_dir or Path(f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
     refuse_to_overwrite(folder)
     console = Console()
-    # take seconds, which --help need not
+    # these imports take seconds, for which --help does not wait
     from sublayers.training.lab.demo import bert, lm, seq2seq
     from sublayers.training.results import provenance, write
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     rows += bert.show_berts(berts, folder / "bert", max(1, args.max_steps // 2), console)
     if args.all:
         rows += seq2seq.show_encoder_decoders(folder / "seq2seq", args.max_steps, console)
-    # the Trainer's own, which no flag changes here
+    # the seed is the Trainer's default, which no flag changes here
     about = provenance(["demo", *argv], [STANDARD_LIBRARY]) | {"seeds": "42"}
     write(rows, folder / "results.csv", about)
     console.print(f"\nModels, loss curves and figures are in {folder}")

@@ -26,7 +26,7 @@ FLAGS = f"""
     --max_eval_samples {EVALUATION_FILES} --per_device_eval_batch_size 32
 """
 PROMPT = "    def __init__(self, "
-# what a user types who has just been given the folder
+# the code of a user who has just been given the folder
 COMPLETE = """
 import sys
 import sublayers

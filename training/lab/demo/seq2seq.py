@@ -22,7 +22,7 @@ FLAGS = """
     --logging_steps 0.2 --num_beams 4 --max_predict_samples 60 --do_train --do_predict --report_to none
 """
 ASKED = ["Return the number of items in the queue.", "Return True if the file is open.", "Close the connection."]
-# what a user types who has just been given the folder
+# the code of a user who has just been given the folder
 WRITE = """
 import json
 import sys

@@ -20,9 +20,9 @@ from sublayers.configuration.sublayer_order import (
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
 
-# how often in a row nothing new may be drawn before there is nothing left, and how many are drawn to choose from
+# draws in a row without a new order after which none are left, and draws to choose from
 TRIES = 2000
-# by which share the cost of orders of equal cost may differ
+# the share by which the cost of orders of equal cost may differ
 TOLERANCE = 0.05
 
 

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
         ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
     """
     args, space, candidates = parse(argv)
-    # take seconds, which --help need not
+    # these imports take seconds, for which --help does not wait
     from sublayers.training.lab.search.report import BEGUN, log_costs, report
     from sublayers.training.lab.search.runs import train_orders
     from sublayers.training.results import provenance

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     parser = argparse.ArgumentParser(prog="sublayers search report", description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="the --output_dir of a search")
     log = read_log(parser.parse_args(argv).folder)
-    # takes seconds, which --help need not
+    # this import takes seconds, for which --help does not wait
     from sublayers.training.lab.search.report import report
 
     return report(log)

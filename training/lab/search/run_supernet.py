@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sublayers.training.lab.search.space import Space
 
-# what a flag says of the architecture, by the name of its setting
+# the help of flags, by the setting of the architecture
 FLAGS = {
     "warmup_share": "of the steps, in which the architecture is frozen",
     "held_out_share": "of the training data, which trains the architecture alone",
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
         ValueError: bad flags, a family that cannot be mixed, or a budget that no order meets.
     """
     args, space, others = parse(argv)
-    # take seconds, which --help need not
+    # these imports take seconds, for which --help does not wait
     from sublayers.training.lab.search.price import Price, price
     from sublayers.training.lab.search.report import BEGUN, log_costs, report
     from sublayers.training.lab.search.runs import find_orders, train_orders
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     settings = {name: getattr(args, name) for name in FLAGS}
     told = {name: getattr(args, name) for name in ("search_steps", "cost", "read", "length", "budget")}
     with claim(args.output_dir):
-        # measured once, so that a search that goes on goes on with the same
+        # times are measured once, and a resumed search reads them again
         known = Log(args.output_dir).events("price")
         counted = price(space.config, space.letters, args.cost, args.length, args.read) if not known else None
         paid = counted or Price(known[0]["full"], known[0]["read"])
@@ -115,6 +115,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
     check_mixture(space)
     others = read_orders(args.orders) if args.orders else []
     space.check(others)
-    # refuses bad values before anything is written
+    # Settings refuses bad values before anything is written
     Settings(space.training.field, space.letters, **{name: getattr(args, name) for name in FLAGS})
     return args, space, others

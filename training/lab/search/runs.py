@@ -144,7 +144,7 @@ def run_all(
 
 def _begin(threads: int) -> None:
     torch.set_num_threads(threads)
-    # who kills a search wants all of it to end
+    # a search that is killed ends its trainings, too
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -158,7 +158,7 @@ def _do(folder: Path, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.log", "wb") as printed:
-        # also for what writes past Python
+        # the file descriptors are replaced, too, for libraries that write past Python
         for stream in (1, 2):
             os.dup2(printed.fileno(), stream)
     try:

@@ -22,7 +22,7 @@ from sublayers.training.lab.search.settings import Settings
 from sublayers.training.trainers.pair_trainer import PairTrainer
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
-# points of the curves
+# the number of points of the curves
 RECORDED = 100
 
 
@@ -79,7 +79,7 @@ class Architecture:
         self.settings = settings
         self.logits = torch.zeros(layers, len(settings.letters) + 1, device=device, requires_grad=True)
         self.optimizer = torch.optim.Adam([self.logits], settings.learning_rate, weight_decay=settings.weight_decay)
-        # of the mean cost above the budget, in the loss
+        # the weight in the loss of the mean cost above the budget
         self.price_weight = 0.0
 
     @property
@@ -102,7 +102,7 @@ class Architecture:
             excess = self.excess()
             self.price_weight = max(0.0, self.price_weight + self.settings.price_rate * excess.item())
             loss = loss + self.price_weight * excess
-        # of the logits alone, which spares the gradients of the model's weights
+        # gradients are computed for the logits alone, not for the model's weights
         (self.logits.grad,) = torch.autograd.grad(loss, [self.logits])
         self.optimizer.step()
 
@@ -211,7 +211,7 @@ class SupernetMixin:
 
     def _held_out_batches(self) -> Iterator[Any]:
         while True:
-            # in the order of the division, which is one of chance
+            # the rows keep the random order of the division
             yield from self.get_eval_dataloader(self.held_out)  # type: ignore[attr-defined]
 
 

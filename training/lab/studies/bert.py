@@ -17,10 +17,10 @@ from sublayers.training.lab.studies.run_once import run_once
 from sublayers.training.metrics.score_pictures import Panel, draw_scores
 from sublayers.training.results import Row, provenance, report, score
 
-# what a classifier reads in the cost that is drawn
+# the positions that are read in the cost that is drawn
 LENGTH = 128
 COST = "cost of classifying"
-# head, scale and digits of what is told of pre-training
+# heading, scale and digits of the figures of pre-training
 PRETRAINING = {
     "eval_loss": ("pre-training loss (nats)", 1, 2),
     "eval_masked_accuracy": ("masked words right (%)", 100, 1),
@@ -131,7 +131,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
         if runs:
             found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
-    # takes seconds, which --help need not
+    # this import takes seconds, for which --help does not wait
     from sublayers.training.trainers.publish import describe_data
 
     data = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
@@ -157,7 +157,7 @@ def intermediate_size(order: str, hidden_size: int) -> int:
 
 def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments) -> dict[str, Any]:
     """Pre-train one model and fine-tune it on every task, as far as that was not finished before."""
-    # takes seconds, which --help need not
+    # this import takes seconds, for which --help does not wait
     from transformers import AutoModelForPreTraining
 
     model_type, order, _ = MODELS[name]

@@ -121,7 +121,7 @@ def main(argv: list[str]) -> pd.DataFrame:
     students = [read_student(text) for text in args.students]
     check(args, students)
     texts = load_texts(args)
-    # one that cannot be opened is refused before hours of training
+    # an encoder that cannot be opened is refused before hours of training
     SentenceTransformer(source, device="cpu")
     folder = Path(args.output_dir)
     corpus_flags = as_flags({name: value for name, value in vars(corpus).items() if value not in (None, False)})

@@ -92,7 +92,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
     parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
     parser.add_argument("--output_dir", type=Path, help="what is finished in it is not run again")
-    # what a recipe says of a single run, the models decide here
+    # fields of a recipe that the models decide here
     parser.add_argument("--encoder_sublayer_order", help=argparse.SUPPRESS)
     parser.add_argument("--decoder_sublayer_order", help=argparse.SUPPRESS)
     args, flags = parser.parse_known_args(expand_settings_file(argv, "seq2seq"))
@@ -102,11 +102,11 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     for seed in args.seeds:
         for name in args.models:
             run, model = folder / f"{name}-{seed}", models[name]
-            # written last
+            # this file is written last
             if (run / "loss_curve.json").exists():
                 continue
             Console().rule(f"{name}, seed {seed}")
-            # what a killed run left
+            # a run that was killed may have left files
             shutil.rmtree(run, ignore_errors=True)
             own = {
                 "model_type": model.model_type,
@@ -131,7 +131,7 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
     runs = sorted(path.parent for path in folder.glob(f"{name}-*/loss_curve.json"))
     if not runs:
         return {}
-    # takes seconds, which --help need not
+    # this import takes seconds, for which --help does not wait
     from transformers import AutoModelForSeq2SeqLM
 
     model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])

@@ -89,7 +89,7 @@ class Writer:
         tokenizer, config = self.tokenizers[0], self.model.config
         limit = min(self.max_source_length, config.max_position_embeddings)
         ids = tokenizer(sources, truncation=True, max_length=limit).input_ids
-        # from long to short, so that there is little padding
+        # sources go from long to short, so that batches have little padding
         order = np.argsort([-len(row) for row in ids], kind="stable").tolist()
         for start in tqdm(range(0, len(ids), self.batch_size), desc):
             rows = order[start : start + self.batch_size]
