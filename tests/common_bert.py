@@ -87,6 +87,7 @@ class BertContract(ModelContract):
     @with_todays_parts
     @pytest.mark.parametrize("side", ["right", "left", "both"])
     @pytest.mark.parametrize("head", [AutoModel, *HEADS])
+    @pytest.mark.representatives(16)
     def test_padding_changes_no_output(self, head, side):
         for order in SOME_ORDERS:
             model = self.model(head, order)
@@ -110,6 +111,7 @@ class BertContract(ModelContract):
     @pytest.mark.parametrize("num_items", [None, 100])
     @pytest.mark.parametrize("side", ["right", "left", "both"])
     @every_head
+    @pytest.mark.representatives(12)
     def test_loss_and_gradients_are_those_of_the_rows_alone(self, head, side, num_items):
         if num_items and head is AutoModelForQuestionAnswering:
             pytest.skip("without `labels`, the Trainer gives no number of items")
@@ -128,6 +130,7 @@ class BertContract(ModelContract):
     @with_todays_parts
     @pytest.mark.parametrize("training", [True, False])
     @every_head
+    @pytest.mark.representatives(8)
     def test_computes_only_what_is_read(self, head, training):
         for order in (*ORDERS, ALL_FEED_FORWARD):
             model = self.model(head, order).train(training)
@@ -282,6 +285,7 @@ class BertContract(ModelContract):
 
     @every_head
     @pytest.mark.slow
+    @pytest.mark.representatives(2)
     def test_compiles_in_one_graph(self, head):
         model = self.model(head, "fsf").train()
         batch = batch_of(examples(head))

@@ -58,7 +58,7 @@ def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_
         (tmp_path / f"docs/{page}.html").read_text() for page in ("api", "command_line", "orders")
     )
     assert [name for name in sublayers.__all__ if f'id="sublayers.{name}"' not in api] == []
-    assert "# act(gate(x)) * fc1(x) in the place of act(fc1(x))" in api
+    assert "# a feed-forward sublayer computes act(gate(x)) * fc1(x) instead of act(fc1(x))" in api
     assert [name for name in cli.COMMANDS if f"usage: sublayers {name} " not in command_line] == []
     assert 'aria-label="interleaved(6) = (sf)6, sandwich(6,2) = s2(sf)4f2, ' in orders
 

@@ -113,7 +113,7 @@ def inputs_of(tokenizer, texts, with_types=True):
 
 @every_format
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.representatives(6)
+@pytest.mark.representatives(3)
 def test_the_graph_gives_the_encoders_embeddings(served, form, side):
     encoder, root, computes_first = served
     tokenizer = AutoTokenizer.from_pretrained(root / form, padding_side=side)

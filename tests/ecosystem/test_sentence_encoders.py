@@ -125,7 +125,7 @@ def test_an_encoder_that_is_set_to_the_first_token_stays_so_when_it_is_saved(tmp
 
 
 @every_family
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_a_stranger_embeds_with_a_self_contained_folder(family, tmp_path):
     model, _ = save_model(tmp_path / "plain", family)
     model.save_pretrained(tmp_path / "plain", self_contained=True)

@@ -111,7 +111,11 @@ class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
 
 
 class TestSeveralOrders(TestOneOrder):
-    left_to_others = ("test_compiles_in_one_graph", "test_training_goes_on_where_it_stopped")
+    left_to_others = (
+        "test_compiles_in_one_graph",
+        "test_training_goes_on_where_it_stopped",
+        "test_the_seq2seq_trainer_trains_evaluates_and_predicts",
+    )
     """The same for batches whose rows choose different orders."""
 
     num_orders = (2, 3)

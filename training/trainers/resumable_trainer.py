@@ -68,7 +68,7 @@ class ResumableTrainer(PublishingTrainer):
 
     def __init__(self, model: Any, *args, **kwargs):
         self.about: dict[str, Any] = {}
-        self.use_cache = getattr(model.config, "use_cache", None)
+        self.use_cache = getattr(model.config, "use_cache", False)
         super().__init__(model, *args, **kwargs)
         self.leaves_model = self.args.do_train
         self.add_callback(LossCallback(self))

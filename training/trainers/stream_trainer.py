@@ -43,9 +43,6 @@ class StreamTrainer(ResumableTrainer):
         segments: Any = train_dataset or self.train_dataset
         return SequentialSampler(segments)
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
-        return SequentialSampler(eval_dataset)
-
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Divide the text among the rows of all processes; each first reads what its memory would hold of the text."""
         text: Any = eval_dataset or self.eval_dataset
