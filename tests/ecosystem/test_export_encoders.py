@@ -130,6 +130,7 @@ def test_the_graph_gives_the_encoders_embeddings(served, form, side):
 
 @every_format
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.representatives(2)
 def test_the_graph_gives_the_cross_encoders_scores(reranker, form, side):
     encoder, root = reranker
     tokenizer = AutoTokenizer.from_pretrained(root / form, padding_side=side)
@@ -181,6 +182,7 @@ def test_the_card_tells_how_to_embed_where_torch_is_not(served, form, without_to
 
 
 @every_format
+@pytest.mark.representatives(1)
 def test_the_card_tells_how_to_score_pairs_where_torch_is_not(reranker, form, without_torch):
     encoder, root = reranker
     expected = encoder.predict([(ASKED[1], ASKED[0]), (ASKED[1], "It is raining.")], prompt_name="query")

@@ -128,6 +128,7 @@ class TestConvolutionsInTheContract(FamilyContract):
         expected = model.generate(**padded(), **BEAMS, use_cache=False)
         assert torch.equal(model.generate(**padded(), **BEAMS, **static), expected)
 
+    @pytest.mark.full
     def test_steps_with_a_static_cache_compile_in_one_graph(self):
         model = self.translator("df", "dcsl")
         config, compiled = model.config, torch.compile(model, fullgraph=True, backend="aot_eager")
