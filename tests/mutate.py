@@ -7,6 +7,7 @@ as many places. Files are restored at the end, also after Ctrl-C.
 import argparse
 import ast
 import json
+import os
 import random
 import subprocess
 import sys
@@ -16,12 +17,10 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = {
-    **{name: name for name in ("configuration", "modeling", "sublayers/hub", "sublayers/tasks", "training")},
-    **{f"training/{name}": f"training/{name}" for name in ("commands", "convert", "data", "distill", "metrics")},
-    **{f"training/{name}": f"training/{name}" for name in ("serve", "trainers", "lab/search", "lab/studies")},
-}
-# in which those who test a room are not
+ROOMS = ["configuration", "modeling", "sublayers/hub", "sublayers/tasks", "training", "training/commands"]
+ROOMS += ["training/convert", "training/data", "training/distill", "training/metrics", "training/serve"]
+ROOMS += ["training/trainers", "training/lab/bench", "training/lab/search", "training/lab/studies"]
+# rooms whose tests are elsewhere
 ELSEWHERE = {"training/serve": ["tests/ecosystem"], "training/distill": ["tests/training/commands"]}
 OPPOSITES = {
     **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
@@ -66,10 +65,10 @@ def sites(file: Path) -> Iterator[tuple[int, int, int, str]]:
 
 def tests_of(file: Path, room: str) -> list[str]:
     """Find the tests of a file: those of its name and those that import it, or else those of its room."""
-    stem, dotted = file.stem, ".".join(file.with_suffix("").parts)
+    stem, dotted = file.stem, ".".join(file.with_suffix("").parts).removeprefix("sublayers.")
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     named = [path for path in every if path.stem == f"test_{stem}"]
-    importing = [path for path in every if dotted.split(".", 1)[-1] in path.read_text(encoding="utf-8")]
+    importing = [path for path in every if f"sublayers.{dotted} " in path.read_text(encoding="utf-8")]
     rest = [ROOT / "tests" / room.removeprefix("sublayers/"), *(ROOT / path for path in ELSEWHERE.get(room, ()))]
     chosen = [*named, *importing] or rest
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys(chosen) if path.exists()]
@@ -77,9 +76,15 @@ def tests_of(file: Path, room: str) -> list[str]:
 
 def is_found(tests: list[str], marks: str, seconds: int) -> bool:
     """Run tests until the first one that fails; one that does not end fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-m", marks, "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, "-p", "no:cacheprovider", *tests]
+    # this copy of the package, wherever the environment has another one
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=seconds, check=False).returncode == 1
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, timeout=seconds, check=False
+        ).returncode
+        # 1 is a failure, 2 an error while tests are collected
+        return ended in (1, 2)
     except subprocess.TimeoutExpired:
         return True
 
@@ -89,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path, help="a .jsonl file; what is in it is not tried again")
     parser.add_argument("--number", type=int, default=4, help="mutations in each room")
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS, help="which are changed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=200, help="after which tests are stopped")
     args = parser.parse_args()
@@ -96,8 +102,8 @@ def main() -> None:
     known = {(row["file"], row["line"], row["start"], row["new"]) for row in done}
     drawn = random.Random(args.seed)
     wanted = []
-    for room, folder in ROOMS.items():
-        files = [path for path in sorted((ROOT / folder).glob("*.py")) if path.stem != "__init__"]
+    for room in args.rooms:
+        files = [path for path in sorted((ROOT / room).glob("*.py")) if path.stem != "__init__"]
         places = [(path, *site) for path in files for site in dict.fromkeys(sites(path))]
         wanted += [(room, *place) for place in drawn.sample(places, min(args.number, len(places)))]
     for room, path, line, start, end, new in tqdm(wanted, unit="mutation"):
