@@ -130,7 +130,7 @@ def test_the_graph_gives_the_encoders_embeddings(served, form, side):
 
 @every_format
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.representatives(2)
+@pytest.mark.full
 def test_the_graph_gives_the_cross_encoders_scores(reranker, form, side):
     encoder, root = reranker
     tokenizer = AutoTokenizer.from_pretrained(root / form, padding_side=side)
@@ -182,7 +182,7 @@ def test_the_card_tells_how_to_embed_where_torch_is_not(served, form, without_to
 
 
 @every_format
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_the_card_tells_how_to_score_pairs_where_torch_is_not(reranker, form, without_torch):
     encoder, root = reranker
     expected = encoder.predict([(ASKED[1], ASKED[0]), (ASKED[1], "It is raining.")], prompt_name="query")
@@ -246,6 +246,7 @@ def test_sentence_transformer_opens_the_folder(served, form, optimum):
 
 
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
+@pytest.mark.full
 def test_cross_encoder_opens_the_folder(reranker, form, optimum):
     encoder, root = reranker
     opened = sentence_transformers.CrossEncoder(str(root / form), backend=form, device="cpu")
