@@ -64,18 +64,18 @@ def sites(file: Path) -> Iterator[tuple[int, int, int, str]]:
 
 
 def tests_of(file: Path, room: str) -> list[str]:
-    """Find the tests of a file: those of its name and those that import it, or else those of its room."""
+    """Find the tests of a file, the nearest first: those of its name, those that import it, those of its room."""
     stem, dotted = file.stem, ".".join(file.with_suffix("").parts).removeprefix("sublayers.")
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     named = [path for path in every if path.stem == f"test_{stem}"]
     importing = [path for path in every if f"sublayers.{dotted} " in path.read_text(encoding="utf-8")]
     rest = [ROOT / "tests" / room.removeprefix("sublayers/"), *(ROOT / path for path in ELSEWHERE.get(room, ()))]
-    chosen = [*named, *importing] or rest
-    return [str(path.relative_to(ROOT)) for path in dict.fromkeys(chosen) if path.exists()]
+    rest = [test for path in rest for test in (every if path.is_dir() else [path]) if test.is_relative_to(path)]
+    return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*named, *importing, *rest])]
 
 
 def is_found(tests: list[str], marks: str, seconds: int) -> bool:
-    """Run tests until the first one that fails; one that does not end fails."""
+    """Run tests until the first one that fails; say whether one does in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, "-p", "no:cacheprovider", *tests]
     # this copy of the package, wherever the environment has another one
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -86,7 +86,7 @@ def is_found(tests: list[str], marks: str, seconds: int) -> bool:
         # 1 is a failure, 2 an error while tests are collected
         return ended in (1, 2)
     except subprocess.TimeoutExpired:
-        return True
+        return False
 
 
 def main() -> None:
