@@ -69,8 +69,8 @@ def tests_of(file: Path, room: str) -> list[str]:
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     named = [path for path in every if path.stem == f"test_{stem}"]
     importing = [path for path in every if f"sublayers.{dotted} " in path.read_text(encoding="utf-8")]
-    rest = [ROOT / "tests" / room.removeprefix("sublayers/"), *(ROOT / path for path in ELSEWHERE.get(room, ()))]
-    rest = [test for path in rest for test in (every if path.is_dir() else [path]) if test.is_relative_to(path)]
+    folders = [ROOT / "tests" / room.removeprefix("sublayers/"), *(ROOT / path for path in ELSEWHERE.get(room, ()))]
+    rest = [path for path in every if any(path.is_relative_to(folder) for folder in folders)]
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*named, *importing, *rest])]
 
 
