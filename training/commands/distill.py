@@ -9,7 +9,7 @@ from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.tasks.windows import longest_input
-from sublayers.training.data.corpus import CorpusArguments, load_corpus
+from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
 from sublayers.training.flags import HELP, expand_settings_file, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, default
 
@@ -118,7 +118,6 @@ def main(argv: list[str]) -> dict[str, float]:
     """
     source, run, corpus_args, args = parse(argv)
     # models and Trainers take seconds to import, for which --help does not wait
-    from sublayers.training.commands.pretrain import STANDARD_LIBRARY
     from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.run import run as run_training
 

@@ -1,6 +1,5 @@
 """`sublayers pretrain`: train a language model from scratch or from a checkpoint, and evaluate it exactly."""
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.families import FAMILIES
-from sublayers.training.data.corpus import CorpusArguments, load_corpus
+from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import TokenizerModel, read_words, sample, train_tokenizer
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 USAGE = "sublayers pretrain [RECIPE | SETTINGS.yaml] [--name value ...]"
-STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 # printed at the end, as far as the objective has them
 LANGUAGE_MODEL_SCORES = (
     "loss",

@@ -248,6 +248,8 @@ def _with_probabilities(answers: list[tuple[float, str]]) -> list[dict[str, Any]
 
 
 def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
+    from sublayers.training.trainers.publish import summary
+
     predictions = read_json(path)
     if not isinstance(predictions, dict):
         raise ValueError(f"{path} should map ids of questions to answers")
@@ -255,7 +257,5 @@ def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
     if missing := sum(name not in predictions for name in questions["id"]):
         print(f"{missing} of {len(questions)} questions have no prediction and count as wrong", file=sys.stderr)
     metrics = squad_metrics(predictions, questions, data.version_2)
-    from sublayers.training.trainers.publish import summary
-
     print(summary(metrics, SQUAD_SCORES))
     return metrics

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import platform
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from datasets.fingerprint import Hasher
 from sublayers.training.data.files import BUILDERS, Rows, check_file, read_rows, reading
 
 TEXT = Value("string")
+# what a card calls the corpus that is read without flags
+STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 # tests are data rather than prose or programs, and installed packages differ from machine to machine
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 

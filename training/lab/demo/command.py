@@ -1,7 +1,6 @@
 """`sublayers demo`: train small models of each kind on the standard library, compare and try them."""
 
 import argparse
-import platform
 from datetime import datetime
 from pathlib import Path
 
@@ -9,8 +8,6 @@ from rich.console import Console
 
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite
-
-STANDARD_LIBRARY = f"the standard library of Python {platform.python_version()}"
 
 
 def main(argv: list[str]) -> None:
@@ -29,6 +26,7 @@ def main(argv: list[str]) -> None:
     refuse_to_overwrite(folder)
     console = Console()
     # these imports take seconds, for which --help does not wait
+    from sublayers.training.data.corpus import STANDARD_LIBRARY
     from sublayers.training.lab.demo import bert, lm, seq2seq
     from sublayers.training.results import provenance, write
 
