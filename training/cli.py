@@ -31,10 +31,7 @@ COMMANDS = {
     "study frontier": ("lab.studies.frontier", "distil an encoder into several orders, draw quality against time"),
     "attention-distance": ("lab.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
-    "export": (
-        "commands.export",
-        "write a model's folder with its code and card, or as a graph for other programs",
-    ),
+    "export": ("commands.export", "write a model's folder with code and card, or as a graph for other programs"),
     "push": ("commands.push", "publish a model on the Hugging Face Hub"),
     "results": ("commands.results", "write the tables of documents again, from files of figures"),
     "demo": ("lab.demo.command", "train a sandwich and its interleaved twin, and compare them"),

@@ -5,9 +5,10 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, field, fields, make_dataclass
 from inspect import get_annotations
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -197,13 +198,10 @@ def finite(text: str) -> float:
     Raises:
         ArgumentTypeError: it is one of these, or no number.
     """
-    try:
-        number = float(text)
-    except ValueError:
-        number = nan
-    if not isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
-    return number
+    with suppress(ValueError):
+        if isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
 
 
 def nearest(name: str, known: Collection[str]) -> str:

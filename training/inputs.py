@@ -37,12 +37,12 @@ def check_words(command: str, words: list[str]) -> None:
     for name in (*FILES, *FOLDERS, *MODELS, *ORDERS):
         parser.add_argument(f"--{name}", nargs="*", default=[])
     given = vars(parser.parse_known_args(expand_settings_file(words, SETTINGS[command]))[0])
-    for order in (order for name in ORDERS for order in given[name]):
-        expand(order)
-    for source in (source for name in MODELS for source in given[name]):
-        check_source(source)
-    for name in (*FILES, *FOLDERS):
-        for path in given[name]:
-            if not Path(path).exists():
-                kind = "folder" if name in FOLDERS else "file"
-                raise FileNotFoundError(f"there is no {kind} {path}; give another --{name}")
+    for name, value in ((name, value) for name, values in given.items() for value in values):
+        if name in ORDERS:
+            expand(value)
+        elif name in MODELS:
+            check_source(value)
+        elif not Path(value).exists():
+            raise FileNotFoundError(
+                f"there is no {'folder' if name in FOLDERS else 'file'} {value}; give another --{name}"
+            )

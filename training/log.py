@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,9 @@ class Log:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Read all events of a kind, the earliest first."""
-        return [event for event in self._lines() if event["kind"] == kind]
+        lines = self.file.read_bytes().splitlines(keepends=True) if self.file.exists() else []
+        events = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return [event for event in events if event["kind"] == kind]
 
     def append(self, kind: str, **event: Any) -> None:
         """Write an event, which is on the disk when this returns."""
@@ -38,12 +39,6 @@ class Log:
             file.write(json.dumps({"kind": kind, **event}).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        if self.file.exists():
-            for line in self.file.read_bytes().splitlines(keepends=True):
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
 
 
 def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
@@ -62,17 +57,17 @@ def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
     settings = json.loads(json.dumps(settings))
     if begun := log.events(kind):
         before = {name: value for name, value in begun[0].items() if name != "kind"}
-        # a flag that only one of two versions has may be None in the other
-        if names := [name for name in {**before, **settings} if before.get(name) != settings.get(name)]:
-            name = names[0]
-            raise FileExistsError(
-                f"{folder} is a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; choose another "
-                "--output_dir, or go on with the same flags"
-            )
-    else:
-        if folder.exists() and any(path.name not in (LOG, LOCK) for path in folder.iterdir()):
-            raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")
-        log.append(kind, **settings)
+        for name in before | settings:
+            # a flag that only one of two versions has may be None in the other
+            if before.get(name) != settings.get(name):
+                raise FileExistsError(
+                    f"{folder} is a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; "
+                    "choose another --output_dir, or go on with the same flags"
+                )
+        return log
+    if folder.exists() and any(path.name not in (LOG, LOCK) for path in folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")
+    log.append(kind, **settings)
     return log
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import textalloc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -93,9 +94,9 @@ def draw_costs(points: list[tuple[str, float, float]], unit: str, file: Path) ->
     """Draw the loss of each order, with its name, against its cost, and the Pareto front."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    for _, cost, loss in points:
-        axes.plot(cost, loss, "o", color="tab:blue", alpha=0.7)
-    front = pareto_front([(cost, loss) for _, cost, loss in points])
+    _, costs, losses = zip(*points, strict=True)
+    axes.plot(costs, losses, "o", color="tab:blue", alpha=0.7)
+    front = pareto_front([*zip(costs, losses, strict=True)])
     axes.step(*zip(*front, strict=True), where="post", marker="o", color="tab:orange", label="Pareto front")
     axes.set(xlabel=unit, ylabel="loss (nats per token)")
     axes.margins(0.1)
@@ -118,25 +119,23 @@ def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]
 
 def draw_probabilities(curve: list[dict[str, Any]], letters: str, title: str, file: Path) -> None:
     """Draw how the probabilities of a super-network's candidates changed, a box for each layer."""
-    layers = len(curve[0]["probabilities"])
-    rows = -(-layers // 4)
+    # (layers, candidates, steps)
+    shares = np.array([point["probabilities"] for point in curve]).transpose(1, 2, 0)
+    rows = -(-len(shares) // 4)
     figure = Figure(figsize=(9, 1.4 * rows + 0.8), layout="constrained")
-    boxes = figure.subplots(rows, min(layers, 4), sharex=True, sharey=True, squeeze=False).flat
+    boxes = figure.subplots(rows, min(len(shares), 4), sharex=True, sharey=True, squeeze=False).flat
     steps = [point["step"] for point in curve]
     names, colours = _candidates(letters)
     for layer, axes in enumerate(boxes):
-        if layer >= layers:
+        if layer >= len(shares):
             axes.axis("off")
             continue
-        shares = zip(*(point["probabilities"][layer] for point in curve), strict=True)
-        axes.stackplot(steps, *shares, colors=colours, labels=names)
+        axes.stackplot(steps, shares[layer], colors=colours, labels=names)
         axes.set_title(f"layer {layer + 1}", size=8)
         axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]))
-    figure.supxlabel("step")
     figure.supylabel("probability")
     figure.suptitle(title, size=10)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
-    save(figure, file)
+    _finish_layers(figure, "step", file)
 
 
 def draw_mixtures(mixtures: list[tuple[str, list[list[float]]]], letters: str, file: Path) -> None:
@@ -145,14 +144,17 @@ def draw_mixtures(mixtures: list[tuple[str, list[list[float]]]], letters: str, f
     boxes = figure.subplots(len(mixtures), squeeze=False).flat
     names, colours = _candidates(letters)
     for axes, (title, rows) in zip(boxes, mixtures, strict=True):
-        numbers, bottom = range(1, len(rows) + 1), [0.0] * len(rows)
-        for name, colour, shares in zip(names, colours, zip(*rows, strict=True), strict=True):
-            axes.bar(numbers, shares, bottom=bottom, color=colour, label=name)
-            bottom = [below + share for below, share in zip(bottom, shares, strict=True)]
+        shares = np.array(rows).T
+        for name, colour, share, below in zip(names, colours, shares, shares.cumsum(0) - shares, strict=True):
+            axes.bar(range(1, len(rows) + 1), share, bottom=below, color=colour, label=name)
         axes.set_title(title, size=9, family="monospace")
         axes.set(ylabel="probability", ylim=(0, 1))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.supxlabel("layer")
+    _finish_layers(figure, "layer", file)
+
+
+def _finish_layers(figure: Figure, label: str, file: Path) -> None:
+    figure.supxlabel(label)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
     save(figure, file)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -48,17 +48,14 @@ def draw_scores(rows: Sequence[Row], panels: Sequence[Panel], file: Path) -> Non
     named = [(axes, *_draw_panel(axes, rows, panel, colours)) for axes, panel in zip(boxes, panels, strict=True)]
     drawn = [line for axes in figure.axes for line in axes.get_lines()]
     shown = {line.get_label() for line in drawn}
-    handles = [
-        Line2D([], [], marker="o", linestyle="none", color=colour, label=kind)
-        for kind, colour in colours.items()
-        if kind in shown
-    ]
     if any(line.get_markerfacecolor() == "white" for line in drawn):
-        handles.append(
-            Line2D([], [], marker="o", markerfacecolor="white", color="gray", linestyle="none", label="one seed")
-        )
-    if TEACHER in shown:
-        handles.append(Line2D([], [], linestyle="--", color="gray", label=TEACHER))
+        shown.add("one seed")
+    looks: dict[str, dict[str, Any]] = {
+        **{kind: {"marker": "o", "linestyle": "none", "color": colour} for kind, colour in colours.items()},
+        "one seed": {"marker": "o", "linestyle": "none", "color": "gray", "markerfacecolor": "white"},
+        TEACHER: {"linestyle": "--", "color": "gray"},
+    }
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items() if name in shown]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     write_names(named)
     save(figure, file)

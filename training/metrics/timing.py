@@ -1,19 +1,15 @@
 """Times, memory and ratios of several implementations that run in turn in one process."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from math import inf
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from rich.table import Table
-from torch import nn
 from tqdm.auto import tqdm
 
 from sublayers.training.results import Row
@@ -44,7 +40,10 @@ class Task(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What a family has to compare: tasks, the peers of each model, numbers that need no measuring, and a remark."""
+    """What a family has to compare: tasks, the peers of each model, numbers that need no measuring, and a remark.
+
+    A model that has no peers, is its own or is alone in a task has no ratios there.
+    """
 
     tasks: Iterable[Task]
     peers: dict[str, list[str]]
@@ -95,25 +94,22 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
     """
     results = {}
     for task in comparison.tasks:
-        timed: dict[Any, Call] = {**task.calls}
-        timed |= {(name, "floor"): call for name, call in task.floors.items()}
+        timed: dict[Any, Call] = task.calls | {(name, "floor"): call for name, call in task.floors.items()}  # type: ignore[operator]
         samples = time_in_turn(task.name, timed, repeats, device)
-        results[task.name] = {
-            "unit": task.unit,
-            "models": {
-                name: {
-                    "samples_ms": samples[name],
-                    "median_ms": (middle := median(samples[name])),
-                    "ratios": {
-                        peer: ratio(samples[name], samples[peer]) for peer in comparison.peers[name] if peer in samples
-                    },
-                    "rate": task.work[name] / middle * 1e3,
-                    "peak_bytes": peak_memory(call, device),
-                    **({"floor_ms": median(samples[name, "floor"])} if task.floors else {}),
-                }
-                for name, call in task.calls.items()
-            },
-        }
+        models = {}
+        for name, call in task.calls.items():
+            middle = median(samples[name])
+            peers = [peer for peer in comparison.peers.get(name, []) if peer in samples and peer != name]
+            models[name] = {
+                "samples_ms": samples[name],
+                "median_ms": middle,
+                "ratios": {peer: ratio(samples[name], samples[peer]) for peer in peers},
+                "rate": task.work[name] / middle * 1e3,
+                "peak_bytes": peak_memory(call, device),
+            }
+            if task.floors:
+                models[name]["floor_ms"] = median(samples[name, "floor"])
+        results[task.name] = {"unit": task.unit, "models": models}
     return results
 
 
@@ -129,20 +125,6 @@ def read_shape(shape: str) -> list[int]:
     return [int(length)] * int(rows)
 
 
-def train_step(model: nn.Module) -> Callable[[Call], None]:
-    """Make a training step with an optimizer of its own, which takes the call that computes the loss or has it."""
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-
-    def step(call: Call) -> None:
-        output = call()
-        # a language model's call may return the loss by itself
-        (output if isinstance(output, torch.Tensor) else output.loss).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
 def peak_memory(call: Call, device: torch.device) -> int:
     """Find the most bytes that torch holds during a call beyond those that it holds before."""
     if device.type == "cuda":
@@ -152,15 +134,12 @@ def peak_memory(call: Call, device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device) - before
     # the profiler would announce its start and stop on standard error
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with torch.autograd.profiler.profile(profile_memory=True) as profiler:
         call()
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    changes = sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"])
+    events = profiler.kineto_results.events()
+    changes = sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns())
     # negative where memory is freed
-    return max(accumulate((event["args"]["Bytes"] for event in changes), initial=0))
+    return max(accumulate((event.nbytes() for event in changes), initial=0))
 
 
 def ratio(times: list[float], others: list[float]) -> float:
@@ -192,11 +171,11 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
     for name in next(iter(totals.values())):
         table.add_column(name, justify="right", overflow="fold")
 
-    def add(unit: str, cell: Callable[[dict[str, Any]], str], needs: str = "median_ms") -> None:
+    def add(unit: str, cell: Callable[[dict[str, Any]], str]) -> None:
         for name, task in results.items():
-            if any(needs not in result for result in task["models"].values()):
-                continue
-            table.add_row(f"{name}, {unit or task['unit'] + '/s'}", *map(cell, task["models"].values()))
+            found = task["models"].values()
+            if unit != "floor, ms" or all("floor_ms" in result for result in found):
+                table.add_row(f"{name}, {unit or task['unit'] + '/s'}", *map(cell, found))
         table.add_section()
 
     def times(result: dict[str, Any]) -> str:
@@ -205,7 +184,7 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
 
     add("ms", times)
     add("", lambda result: f"{result['rate']:,.1f}")
-    add("floor, ms", lambda result: f"{result['floor_ms']:,.1f}", "floor_ms")
+    add("floor, ms", lambda result: f"{result['floor_ms']:,.1f}")
     add("peak MiB", lambda result: f"{result['peak_bytes'] / 2**20:,.1f}")
     for label, values in totals.items():
         table.add_row(label, *(f"{value:,}" for value in values.values()))

@@ -28,3 +28,21 @@ def test_rounds_end_with_the_time_that_is_given(seconds, fewest, rounds, monkeyp
     assert times == {"a": pytest.approx([100] * rounds), "b": pytest.approx([200] * rounds)}
     # behind a round that does not count
     assert calls == ["a", "b"] * (rounds + 1)
+
+
+def test_ratio_is_the_median_within_rounds():
+    # the medians themselves, 20 and 10, would give 2
+    assert timing.ratio([10, 20, 300], [10, 40, 5]) == 1
+    assert timing.ratio([1, 4], [2, 2]) == 1.25
+
+
+def test_peak_memory_counts_what_lives_at_once():
+    def call():
+        first = torch.empty(1000, dtype=torch.uint8)
+        del first
+        second = torch.empty(3000, dtype=torch.uint8)
+        third = torch.empty(500, dtype=torch.uint8)
+        return second, third
+
+    assert timing.peak_memory(call, torch.device("cpu")) == 3500
+    assert timing.peak_memory(lambda: None, torch.device("cpu")) == 0

@@ -20,9 +20,12 @@ from transformers import (
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
 from sublayers.training.convert.modern_bert import configure
-from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape, train_step
+from sublayers.training.flags import positive
+from sublayers.training.lab.bench import contenders
+from sublayers.training.lab.bench.contenders import OURS
+from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape
 
-OURS, BERT, DISTILBERT, MODERNBERT = "sublayers", "BERT", "DistilBERT", "ModernBERT"
+BERT, DISTILBERT, MODERNBERT = "BERT", "DistilBERT", "ModernBERT"
 REMARK = (
     "Ratios are to transformers' models of the same sizes. GFLOP/s counts the linear maps that a "
     "model runs, floor is the time that these take alone, a training step's as often as its gradients need them."
@@ -38,18 +41,10 @@ HEADS = {
     "MLM training step": AutoModelForMaskedLM,
 }
 
-
-SIZES = {
-    "layers": (12, "layers of BERT; DistilBERT has half of them"),
-    "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
-    "heads": (12, "attention heads"),
-    "vocab_size": (30522, "tokens in the vocabulary"),
-    "repeats": (5, "rounds, after one to warm up"),
-}
-# measured unless --orders says otherwise
+SIZES = {"hidden_size": 768, "heads": 12, "vocab_size": 30522, "repeats": 5}
 ORDERS = "BERT's, PAR BERT's and three with attention first; ModernBERT's and three of its sublayers"
-# what other benches do not have
 FLAGS: dict[str, dict[str, Any]] = {
+    "--layers": {"type": positive, "default": 12, "help": "layers of BERT; DistilBERT has half of them"},
     "--peer": {
         "choices": ("bert", "modernbert"),
         "default": "bert",
@@ -66,74 +61,46 @@ def default_orders(args: argparse.Namespace) -> list[str]:
     These have attention first, one attention for five of the others, and half of the layers.
     """
     n = args.layers
+    few = max(1, 5 * n // 12)
     if args.peer == "modernbert":
-        mixers = modern_mixers(n)
-        few = mixers[: max(1, 5 * n // 12)]
+        # one of three attentions sees the whole text
+        mixers = "".join("w" if layer % 3 else "s" for layer in range(n))
         own = "".join(f"{mixer}f" for mixer in mixers)
-        return [own, f"{mixers}f{n}", f"{few}f{2 * n - len(few)}", own[: 2 * max(1, n // 2)]]
+        return [own, f"{mixers}f{n}", f"{mixers[:few]}f{2 * n - few}", own[: 2 * max(1, n // 2)]]
     third = max(1, 2 * n // 3)
     sandwich = f"s{third}(sf){n - third}f{third}"
-    return [
-        interleaved(n),
-        par(2 * n, min(5, 2 * n)),
-        sandwich,
-        f"s{n}f{n}",
-        f"s{max(1, 5 * n // 12)}f{2 * n - 5 * n // 12}",
-    ]
+    return [interleaved(n), par(2 * n, min(5, 2 * n)), sandwich, f"s{n}f{n}", f"s{few}f{2 * n - 5 * n // 12}"]
 
 
-def modern_mixers(layers: int) -> str:
-    """ModernBERT's attentions: one of three sees the whole text."""
-    return "".join("w" if layer % 3 else "s" for layer in range(layers))
-
-
-def berts(args: argparse.Namespace, head: type) -> dict[str, nn.Module]:
+def berts(args: argparse.Namespace, head: Any) -> dict[str, Any]:
     """Build the peers and PAR BERT in each order, all with the same sizes.
 
     The peers are BERT, and DistilBERT with half of its layers, or ModernBERT, whose parts PAR BERT then has, too.
     """
     torch.manual_seed(0)
     positions = max(max(read_lengths(shape)) for shape in args.shapes)
-    sizes = {"vocab_size": args.vocab_size, "max_position_embeddings": positions}
-    sizes |= {"hidden_size": args.hidden_size, "num_attention_heads": args.heads}
+    sizes = contenders.sizes(args, max_position_embeddings=positions)
     configs = modern_configs(args, sizes) if args.peer == "modernbert" else bert_configs(args, sizes)
-    return {
-        name: head.from_config(config).to(args.device, getattr(torch, args.dtype))  # type: ignore[attr-defined]
-        for name, config in configs.items()
-    }
+    return {name: head.from_config(config) for name, config in configs.items()}
 
 
 def modern_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure ModernBERT, and PAR BERT with its parts in each order."""
-    tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-    peer = ModernBertConfig(
-        **sizes,
-        **dict.fromkeys(tokens, 0),  # type: ignore[arg-type]
-        intermediate_size=3 * args.hidden_size // 2,
-        num_hidden_layers=args.layers,
-    )
+    tokens: dict[str, Any] = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    sizes = sizes | tokens | {"intermediate_size": 3 * args.hidden_size // 2, "num_hidden_layers": args.layers}
+    peer = ModernBertConfig(**sizes)
     return {MODERNBERT: peer} | {f"{OURS} {order}": configure(peer, order) for order in args.orders}
 
 
 def bert_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure BERT, DistilBERT with half of its layers, and PAR BERT in each order."""
-    inner: dict[str, Any] = {"intermediate_size": 4 * args.hidden_size}
+    # DistilBERT's own name; this dropout is that of all others
+    distilled = sizes | {"hidden_dim": sizes["intermediate_size"], "seq_classif_dropout": 0.1}
     configs: dict[str, Any] = {
-        BERT: BertConfig(**sizes, **inner, num_hidden_layers=args.layers),
-        DISTILBERT: DistilBertConfig(
-            vocab_size=sizes["vocab_size"],
-            max_position_embeddings=sizes["max_position_embeddings"],
-            n_layers=max(1, args.layers // 2),
-            n_heads=args.heads,
-            dim=args.hidden_size,
-            hidden_dim=4 * args.hidden_size,
-            # this dropout is that of all others
-            seq_classif_dropout=0.1,
-        ),
+        BERT: BertConfig(**sizes, num_hidden_layers=args.layers),
+        DISTILBERT: DistilBertConfig(**distilled, num_hidden_layers=max(1, args.layers // 2)),
     }
-    for order in args.orders:
-        configs[f"{OURS} {order}"] = PARBertConfig(sublayer_order=order, **sizes, **inner)
-    return configs
+    return configs | {f"{OURS} {order}": PARBertConfig(sublayer_order=order, **sizes) for order in args.orders}
 
 
 def read_lengths(shape: str) -> list[int]:
@@ -190,32 +157,26 @@ def linear_maps(model: nn.Module, call: Call) -> tuple[Call, float]:
 
 def comparison(args: argparse.Namespace) -> Comparison:
     """Compare PAR BERT in each order with its peers, task by task and shape by shape."""
-    first = [MODERNBERT] if args.peer == "modernbert" else [BERT, DISTILBERT]
 
     def tasks() -> Iterator[Task]:
         for kind in args.tasks:
-            models = berts(args, HEADS[kind])
+            models = contenders.place(berts(args, HEADS[kind]), args)
             training = kind.endswith("step")
             for model in models.values():
                 model.train(training).requires_grad_(training)
-            steps = {name: train_step(model) for name, model in models.items()} if training else {}
             for shape in args.shapes:
                 batch = make_batch(shape, args)
                 batch |= make_labels(kind, batch, args)
                 calls: dict[str, Call] = {name: partial(model, **batch) for name, model in models.items()}
                 floors = {name: linear_maps(model, calls[name]) for name, model in models.items()}
-                if training:
-                    calls = {name: partial(steps[name], call) for name, call in calls.items()}
+                calls = contenders.train_steps(models, calls) if training else calls
+                work = {name: gigaflops for name, (_, gigaflops) in floors.items()}
                 yield Task(
-                    f"{kind} {shape}",
-                    "GFLOP",
-                    calls,
-                    {name: work for name, (_, work) in floors.items()},
-                    {name: floor for name, (floor, _) in floors.items()},
+                    f"{kind} {shape}", "GFLOP", calls, work, {name: floor for name, (floor, _) in floors.items()}
                 )
 
     with torch.device("meta"):
-        bodies = berts(argparse.Namespace(**vars(args) | {"device": "meta"}), AutoModelForSequenceClassification)
-    totals = {"parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in bodies.items()}}
-    peers = {name: [] if name in first else first for name in bodies}
-    return Comparison(tasks(), peers, totals, REMARK)
+        bodies = berts(args, AutoModelForSequenceClassification)
+    first = [MODERNBERT] if args.peer == "modernbert" else [BERT, DISTILBERT]
+    peers = {name: first for name in bodies if name not in first}
+    return Comparison(tasks(), peers, {"parameters": contenders.parameters(bodies)}, REMARK)

@@ -26,10 +26,25 @@ BENCHES = {
     "spans": "attention that learns how far back it looks",
     "supernet": "a step of a super-network beside one of the plain model",
 }
+# what the sizes mean that several benches have
+SIZES = {
+    "layers": "blocks of an attention and a feed-forward sublayer; of encoder and decoder each, where there are both",
+    "hidden_size": "width; feed-forward sublayers are four times as wide, those of iot twice",
+    "heads": "attention heads",
+    "vocab_size": "tokens in the vocabulary",
+    "batch_size": "texts that are read at once",
+    "length": "tokens of these texts, or of a segment of them behind a full memory",
+    "prompt_length": "tokens before decoding",
+    "new_tokens": "tokens that are decoded",
+    "repeats": "rounds, after one to warm up",
+}
 
 
 def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
     """Find the module of a bench, and read its flags.
+
+    A module says what it measures unless --orders says otherwise (`ORDERS` in words, `default_orders`), and has the
+    defaults of shared `SIZES` and `FLAGS` of its own.
 
     Raises:
         ValueError: an order that cannot be read.
@@ -45,8 +60,8 @@ def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
     shown = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser(f"sublayers bench {family}", description=module.__doc__, formatter_class=shown)
     parser.add_argument("--orders", nargs="+", default=argparse.SUPPRESS, help=f"default: {module.ORDERS}")
-    for size, (default, purpose) in module.SIZES.items():
-        parser.add_argument(f"--{size}", type=positive, default=default, help=purpose)
+    for size, default in module.SIZES.items():
+        parser.add_argument(f"--{size}", type=positive, default=default, help=SIZES[size])
     parser.add_argument("--no_onednn", action="store_true", help="run our linear maps in torch's default library")
     if family == "serve":
         # this bench chooses devices and threads by itself, in processes of their own

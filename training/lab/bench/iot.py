@@ -11,8 +11,10 @@ from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2S
 from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
+from sublayers.training.lab.bench import contenders
+from sublayers.training.lab.bench.contenders import Calls
 from sublayers.training.lab.bench.seq2seq import PAD, compare, make_batch, read_lengths, transformers_calls
-from sublayers.training.metrics.timing import Call, Comparison
+from sublayers.training.metrics.timing import Comparison
 
 TRANSFORMER = "Transformer"
 REMARK = (
@@ -21,18 +23,8 @@ REMARK = (
     "runs, but does not choose. Decoding makes the same number of tokens for every source."
 )
 
-
-SIZES = {
-    "layers": (6, "blocks of the encoder, and as many of the decoder"),
-    "hidden_size": (512, "width; feed-forward sublayers are twice as wide"),
-    "heads": (4, "attention heads"),
-    "vocab_size": (10152, "tokens in the vocabulary"),
-    "new_tokens": (20, "tokens that are decoded"),
-    "repeats": (5, "rounds, after one to warm up"),
-}
-# measured unless --orders says otherwise
+SIZES = {"layers": 6, "hidden_size": 512, "heads": 4, "vocab_size": 10152, "new_tokens": 20, "repeats": 5}
 ORDERS = "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders"
-# what other benches do not have
 FLAGS: dict[str, dict[str, Any]] = {"--shapes": {"nargs": "+", "default": ["64x20"], "help": "rows x tokens"}}
 
 
@@ -44,15 +36,9 @@ def default_orders(args: argparse.Namespace) -> list[str]:
 def build(args: argparse.Namespace) -> dict[str, Any]:
     """Build the Transformer, and a model for each choice of orders such as `sf:csf,fcs`, all without dropout."""
     longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
-    sizes = {
-        "vocab_size": args.vocab_size,
-        "hidden_size": args.hidden_size,
-        "intermediate_size": 2 * args.hidden_size,
-        "num_attention_heads": args.heads,
-        "max_position_embeddings": max(longest, args.new_tokens + 1),
-        "dropout": 0.0,
-        "pad_token_id": PAD,
-    }
+    positions = max(longest, args.new_tokens + 1)
+    sizes = contenders.sizes(args, max_position_embeddings=positions, dropout=0.0, pad_token_id=PAD)
+    sizes["intermediate_size"] = 2 * args.hidden_size
     n = args.layers
     torch.manual_seed(0)
     fixed = SandwichSeq2SeqConfig(
@@ -66,7 +52,7 @@ def build(args: argparse.Namespace) -> dict[str, Any]:
             encoder_orders=encoder, decoder_orders=decoder, num_encoder_blocks=n, num_decoder_blocks=n, **sizes
         )
         models[orders] = IOTSeq2SeqForConditionalGeneration(several)
-    return {name: model.to(args.device, getattr(torch, args.dtype)) for name, model in models.items()}
+    return contenders.place(models, args)
 
 
 def spread_orders(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor | int]:
@@ -85,12 +71,11 @@ def comparison(args: argparse.Namespace) -> Comparison:
     """Compare models that choose orders with the Transformer, task by task and shape by shape."""
     models = build(args)
 
-    def calls(shape: str) -> dict[str, dict[str, Call]]:
+    def calls(shape: str) -> Calls:
         batch = make_batch(shape, args)
         return {
             name: transformers_calls(model, batch, args.new_tokens, **spread_orders(model, batch))
             for name, model in models.items()
         }
 
-    peers = {name: [] if name == TRANSFORMER else [TRANSFORMER] for name in models}
-    return compare(models, peers, calls, args, REMARK)
+    return compare(models, {name: [TRANSFORMER] for name in args.orders}, calls, args, REMARK)

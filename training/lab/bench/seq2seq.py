@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import counts, interleaved, macaron, sandwich
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape, train_step
+from sublayers.training.lab.bench import contenders
+from sublayers.training.lab.bench.contenders import OURS, X_TRANSFORMERS, Calls
+from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape
 
-OURS, BART, MARIAN, X_TRANSFORMERS = "sublayers", "BART", "Marian", "x-transformers"
+BART, MARIAN = "BART", "Marian"
 PAD = 1
 BEAMS = 5
 REMARK = (
@@ -30,18 +31,8 @@ SOURCE_LENGTHS += [14, 14, 13, 20, 24, 18, 18, 18, 6, 12, 12, 11, 13, 15, 10, 17
 TARGET_LENGTHS = [14, 12, 12, 18, 17, 34, 11, 23, 14, 15, 14, 13, 13, 16, 11, 23]
 TARGET_LENGTHS += [13, 17, 13, 18, 20, 18, 13, 18, 14, 12, 11, 12, 15, 17, 13, 18]
 
-
-SIZES = {
-    "layers": (6, "layers of the encoder, and as many of the decoder"),
-    "hidden_size": (512, "width; feed-forward sublayers of the interleaved orders are four times as wide"),
-    "heads": (8, "attention heads"),
-    "vocab_size": (32000, "tokens in the vocabulary"),
-    "new_tokens": (32, "tokens that are decoded"),
-    "repeats": (5, "rounds, after one to warm up"),
-}
-# measured unless --orders says otherwise
+SIZES = {"layers": 6, "hidden_size": 512, "heads": 8, "vocab_size": 32000, "new_tokens": 32, "repeats": 5}
 ORDERS = "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side"
-# what other benches do not have
 FLAGS: dict[str, dict[str, Any]] = {"--shapes": {"nargs": "+", "default": ["8x32", "mixed"], "help": "rows x tokens"}}
 
 
@@ -61,42 +52,28 @@ def encoder_decoders(args: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
     positions = max(longest, args.new_tokens + 1)
-    special = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-    sizes = {"vocab_size": args.vocab_size, "max_position_embeddings": positions, "dropout": 0.0} | special
-    sides = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in {
-            "layers": args.layers,
-            "attention_heads": args.heads,
-            "ffn_dim": 4 * args.hidden_size,
-        }.items()
-    }
-    peers = {"d_model": args.hidden_size, **sizes, **sides, "forced_eos_token_id": None}
+    sizes = contenders.sizes(args, max_position_embeddings=positions, dropout=0.0, pad_token_id=PAD)
+    sizes |= {"bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    side = {"layers": args.layers, "attention_heads": args.heads, "ffn_dim": 4 * args.hidden_size}
+    sides = {f"{prefix}_{name}": value for prefix in ("encoder", "decoder") for name, value in side.items()}
+    peers = sizes | sides | {"forced_eos_token_id": None}
     models: dict[str, Any] = {
         BART: BartForConditionalGeneration(BartConfig(**peers)),
         MARIAN: MarianMTModel(MarianConfig(**peers, scale_embedding=True)),
     }
+    # these are BART's options
+    options = {"hidden_act": "gelu", "embedding_norm": True, "position_embedding_type": "learned"}
+    options["scale_embedding"] = False
     for orders in args.orders:
         encoder, decoder = orders.split(":")
         feed_forwards = counts(encoder)["f"] + counts(decoder)["f"]
-        config = SandwichSeq2SeqConfig(
-            encoder_sublayer_order=encoder,
-            decoder_sublayer_order=decoder,
-            hidden_size=args.hidden_size,
-            intermediate_size=8 * args.hidden_size * args.layers // feed_forwards,
-            num_attention_heads=args.heads,
-            # these are BART's options
-            hidden_act="gelu",
-            embedding_norm=True,
-            position_embedding_type="learned",
-            scale_embedding=False,
-            **sizes,
-        )
+        sizes["intermediate_size"] = 8 * args.hidden_size * args.layers // feed_forwards
+        both = {"encoder_sublayer_order": encoder, "decoder_sublayer_order": decoder}
+        config = SandwichSeq2SeqConfig(**both, **sizes, **options)
         models[f"{OURS} {orders}"] = SandwichSeq2SeqForConditionalGeneration(config)
     if find_spec("x_transformers"):
         models[X_TRANSFORMERS] = x_transformer(args, positions)
-    return {name: model.to(args.device, getattr(torch, args.dtype)) for name, model in models.items()}
+    return contenders.place(models, args)
 
 
 def x_transformer(args: argparse.Namespace, positions: int) -> nn.Module:
@@ -166,22 +143,11 @@ def x_transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int) 
     }
 
 
-def gigaflops(call: Call) -> float:
-    """Count the GFLOP of the matrix products that a call runs, without those in attention's kernel."""
-    onednn = torch.backends.mkldnn.enabled
-    # products in oneDNN by itself are not counted
-    torch.backends.mkldnn.set_flags(False)
-    with FlopCounterMode(display=False) as counter:
-        call()
-    torch.backends.mkldnn.set_flags(onednn)
-    return counter.get_total_flops() / 1e9
-
-
 def comparison(args: argparse.Namespace) -> Comparison:
     """Compare our encoder-decoders with BART, Marian and x-transformers, task by task and shape by shape."""
     models = encoder_decoders(args)
 
-    def calls(shape: str) -> dict[str, dict[str, Call]]:
+    def calls(shape: str) -> Calls:
         batch = make_batch(shape, args)
         return {
             name: (x_transformers_calls if name == X_TRANSFORMERS else transformers_calls)(
@@ -190,41 +156,36 @@ def comparison(args: argparse.Namespace) -> Comparison:
             for name, model in models.items()
         }
 
-    ours = [name for name in models if name.startswith(OURS)]
-    peers = {name: [peer for peer in models if peer not in ours] if name in ours else [] for name in models}
+    others = [name for name in models if not name.startswith(OURS)]
+    peers = {name: others for name in models if name not in others}
     return compare(models, peers, calls, args, REMARK)
 
 
 def compare(
     models: dict[str, Any],
     peers: dict[str, list[str]],
-    calls: Callable[[str], dict[str, dict[str, Call]]],
+    calls: Callable[[str], Calls],
     args: argparse.Namespace,
     remark: str,
 ) -> Comparison:
-    """Compare training steps, encoders and decoding of models, whose `calls` for a shape have names by model."""
-    totals = {"parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}}
+    """Compare training steps, encoders and decoding of models, whose calls for a shape `calls` makes."""
 
     def tasks() -> Iterator[Task]:
-        steps = {name: train_step(model.train()) for name, model in models.items()}
         for shape in args.shapes:
-            by_model: dict[str, Call] = {
-                name: partial(steps[name], call["training step"]) for name, call in calls(shape).items()
-            }
-            work = {name: gigaflops(call) for name, call in by_model.items()}
-            yield Task(f"training step {shape}", "GFLOP", by_model, work)
-        steps.clear()
-        for model in models.values():
-            model.eval().requires_grad_(False)
+            steps = contenders.train_steps(models, contenders.of_task(calls(shape), "training step"))
+            work = {name: contenders.gigaflops(call) for name, call in steps.items()}
+            yield Task(f"training step {shape}", "GFLOP", steps, work)
+        # with the optimizers and their memory
+        del steps
+        contenders.freeze(models)
         for shape in args.shapes:
             found = calls(shape)
-            by_model = {name: call["encoder"] for name, call in found.items()}
-            yield Task(f"encoder {shape}", "GFLOP", by_model, {name: gigaflops(c) for name, c in by_model.items()})
-            for decoding in ("greedy", f"beam {BEAMS}"):
-                by_model = {name: call[decoding] for name, call in found.items() if decoding in call}
-                work = {
-                    name: args.new_tokens * sum(p.nbytes for p in models[name].parameters()) / 1e9 for name in by_model
-                }
-                yield Task(f"{decoding} {shape}, {args.new_tokens} tokens", "GB", by_model, work)
+            encoders = contenders.of_task(found, "encoder")
+            yield Task(
+                f"encoder {shape}", "GFLOP", encoders, {name: contenders.gigaflops(c) for name, c in encoders.items()}
+            )
+            for task in ("greedy", f"beam {BEAMS}"):
+                name = f"{task} {shape}, {args.new_tokens} tokens"
+                yield Task(name, "GB", contenders.of_task(found, task), contenders.gigabytes(models, args.new_tokens))
 
-    return Comparison(tasks(), peers, totals, remark)
+    return Comparison(tasks(), peers, {"parameters": contenders.parameters(models)}, remark)

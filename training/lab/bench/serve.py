@@ -25,15 +25,14 @@ import sublayers  # noqa: F401
 from sublayers.training.extras import require
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite
-from sublayers.training.lab.bench.bert import BERT, DISTILBERT, OURS, berts, default_orders, make_batch
+from sublayers.training.lab.bench.bert import BERT, DISTILBERT, berts, default_orders as default_orders, make_batch
+from sublayers.training.lab.bench.contenders import OURS
 from sublayers.training.metrics.pictures import save
 from sublayers.training.metrics.timing import ratio, time_in_turn
 from sublayers.training.results import Row, provenance, write
 from sublayers.training.serve.export import RUNTIMES
 from sublayers.training.serve.program import Batch, Run, draw_inputs, run_model, trace
 from sublayers.training.trainers.machine import machine
-
-__all__ = ["compare", "default_orders", "draw", "run", "table"]
 
 MINILM, TORCH, COMPILED, INT8 = "MiniLM", "torch", "torch.compile", " int8"
 PEERS = (BERT, DISTILBERT, MINILM)
@@ -45,21 +44,17 @@ CAPTION = (
     "and running a model on the first shape adds to a process of its own."
 )
 
-
-SIZES = {
-    "layers": (12, "layers of BERT; DistilBERT and MiniLM have half of them, the latter half of the width, too"),
-    "hidden_size": (768, "width; feed-forward sublayers are four times as wide"),
-    "heads": (12, "attention heads"),
-    "vocab_size": (30522, "tokens in the vocabulary"),
-    "repeats": (200, "calls of each model"),
-    "seconds": (300, "for a runtime and shape; where calls are slow there are fewer, but at least 20"),
-}
-# measured unless --orders says otherwise
+SIZES = {"hidden_size": 768, "heads": 12, "vocab_size": 30522}
 ORDERS = "BERT's, PAR BERT's and three with attention first"
 USUAL = [TORCH, *(form + kind for form in RUNTIMES for kind in ("", INT8))]
-# what other benches do not have
+LAYERS = "layers of BERT; DistilBERT and MiniLM have half of them, the latter half of the width, too"
+SECONDS = "for a runtime and shape; where calls are slow there are fewer, but at least 20"
+SHAPES = ["1x16", "1x128", "1x512", "32x128", "mixed"]
 FLAGS: dict[str, dict[str, Any]] = {
-    "--shapes": {"nargs": "+", "default": ["1x16", "1x128", "1x512", "32x128", "mixed"], "help": "rows x tokens"},
+    "--layers": {"type": positive, "default": 12, "help": LAYERS},
+    "--repeats": {"type": positive, "default": 200, "help": "calls of each model"},
+    "--seconds": {"type": positive, "default": 300, "help": SECONDS},
+    "--shapes": {"nargs": "+", "default": SHAPES, "help": "rows x tokens"},
     "--runtimes": {"nargs": "+", "choices": [COMPILED, *USUAL], "default": USUAL, "help": "torch.compile is slow"},
     "--thread_counts": {"type": positive, "nargs": "+", "default": [1, 2], "help": "one after the other"},
     "--output_dir": {"type": Path, "help": "a new folder for results.csv and a picture"},
@@ -79,15 +74,12 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         require(form)
     results = compare(args)
     Console().print(table(results))
-    on = machine(args.device)
     names = {"onnx": "onnxruntime", "openvino": "openvino"}
     packages = {names[form]: version(names[form]) for form in _forms(args)}
-    on |= packages
-    print(", ".join(f"{name} {value}" for name, value in on.items()))
+    print(", ".join(f"{name} {value}" for name, value in (machine(args.device) | packages).items()))
     if args.output_dir:
         args.output_dir.mkdir(parents=True, exist_ok=True)
-        about = provenance(command, packages=packages)
-        write(rows_of(results, args.orders), args.output_dir / "results.csv", about)
+        write(rows_of(results, args.orders), args.output_dir / "results.csv", provenance(command, packages=packages))
         draw(results, args.output_dir / "serve.svg")
 
 
@@ -108,12 +100,14 @@ def rows_of(results: pd.DataFrame, orders: list[str]) -> list[Row]:
 def compare(args: argparse.Namespace) -> pd.DataFrame:
     """Measure every runtime, number of threads and shape: a row for each model.
 
-    A row has the 50th and 95th percentile of all calls in ms, texts per second, the median ratios within a round to the
-    peers in the same runtime and to BERT in torch, and the memory in MiB that a process of its own needs for the model.
+    A row has the 50th and 95th percentile of all calls in ms, the median ratios within a round to BERT in the same
+    runtime and in torch, and the memory in MiB that a process of its own needs for the model.
     """
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory() as place:
         names = _write(args, Path(place))
+        # the folder that a user would start from
+        inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
         batches = {shape: _batch(shape, args) for shape in args.shapes}
         for runtime in args.runtimes:
             memory = {
@@ -123,31 +117,17 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
             for threads in args.thread_counts:
                 torch.set_num_threads(threads)
                 loaded: dict[Any, Run] = {name: _load(runtime, Path(place, name), threads) for name in names}
-                # the folder that a user would start from
                 loaded[TORCH, BERT] = _load(TORCH, Path(place, BERT), threads)
                 for shape, batch in batches.items():
-                    inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
-                    calls: dict[Any, Any] = {
-                        key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()
-                    }
-                    name = f"{runtime}, {shape}, {threads} threads"
-                    samples = time_in_turn(name, calls, args.repeats, args.device, args.seconds, FEWEST)
-                    rows += [
-                        {
-                            "runtime": runtime,
-                            "shape": shape,
-                            "threads": threads,
-                            "model": name,
-                            "calls": len(samples[name]),
-                            "p50_ms": np.percentile(samples[name], 50),
-                            "p95_ms": np.percentile(samples[name], 95),
-                            "texts_per_second": 1e3 * len(batch["input_ids"]) / np.percentile(samples[name], 50),
-                            **{f"of_{peer}": ratio(samples[name], samples[peer]) for peer in PEERS},
-                            "of_BERT_in_torch": ratio(samples[name], samples[TORCH, BERT]),
-                            "memory_MiB": memory[name],
-                        }
-                        for name in names
-                    ]
+                    calls = {key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()}
+                    title = f"{runtime}, {shape}, {threads} threads"
+                    samples = time_in_turn(title, calls, args.repeats, args.device, args.seconds, FEWEST)
+                    for name in names:
+                        p50, p95 = np.percentile(samples[name], (50, 95))
+                        row = {"runtime": runtime, "shape": shape, "threads": threads, "model": name}
+                        row |= {"p50_ms": p50, "p95_ms": p95, "of_BERT": ratio(samples[name], samples[BERT])}
+                        row["of_BERT_in_torch"] = ratio(samples[name], samples[TORCH, BERT])
+                        rows.append(row | {"memory_MiB": memory[name]})
     return pd.DataFrame(rows)
 
 
@@ -191,13 +171,9 @@ def _load(runtime: str, folder: Path, threads: int | None) -> Run:
         model = AutoModelForSequenceClassification.from_pretrained(folder / TORCH).eval()
         if runtime == COMPILED:
             model.compile(dynamic=True)
-        return partial(_run, model)
+        return lambda batch: run_model(model, {name: torch.from_numpy(array) for name, array in batch.items()})
     module = _module(runtime.removesuffix(INT8))
     return module.load(folder / runtime / module.FILE, threads)
-
-
-def _run(model: PreTrainedModel, batch: Batch) -> Batch:
-    return run_model(model, {name: torch.from_numpy(array) for name, array in batch.items()})
 
 
 def _batch(shape: str, args: argparse.Namespace) -> Batch:
@@ -230,10 +206,8 @@ def _grow(runtime: str, folder: Path, batch: Batch) -> int:
 def table(results: pd.DataFrame) -> Table:
     """Lay out what `compare` found: a row for each runtime, shape and number of threads, a column for each model."""
     drawn = Table(caption=CAPTION, caption_justify="left")
-    for title in ("runtime", "shape", "threads"):
-        drawn.add_column(title)
-    for name in results["model"].unique():
-        drawn.add_column(name, justify="right")
+    for title in ("runtime", "shape", "threads", *results["model"].unique()):
+        drawn.add_column(title, justify="left" if title in results else "right")
     for keys, group in results.groupby(["runtime", "shape", "threads"], sort=False):
         cells = [f"{row.p50_ms:,.1f} / {row.p95_ms:,.1f} ({row.of_BERT:.2f})" for row in group.itertuples()]
         drawn.add_row(*map(str, keys), *cells)

@@ -11,28 +11,16 @@ from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharL
 from sublayers.configuration.sublayer_order import counts
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMModel
 from sublayers.training.flags import positive
-from sublayers.training.metrics.timing import Call, Comparison, Task, train_step
+from sublayers.training.lab.bench import contenders
+from sublayers.training.metrics.timing import Call, Comparison, Task
 
 REMARK = "Ratios are to the longest span. Nothing but the sublayers and an embedding of characters is measured."
 
-
-SIZES = {
-    "hidden_size": (512, "width; feed-forward sublayers are four times as wide"),
-    "heads": (8, "attention heads"),
-    "batch_size": (1, "texts"),
-    "length": (512, "characters of a segment behind a full memory"),
-    "repeats": (7, "rounds, after one to warm up"),
-}
-# measured unless --orders says otherwise
+SIZES = {"hidden_size": 512, "heads": 8, "batch_size": 1, "length": 512, "repeats": 7}
 ORDERS = "one attention sublayer of the sandwich character model"
-# what other benches do not have
+SPANS = [64, 128, 256, 512, 1024]
 FLAGS: dict[str, dict[str, Any]] = {
-    "--spans": {
-        "type": positive,
-        "nargs": "+",
-        "default": [64, 128, 256, 512, 1024],
-        "help": "characters that are read",
-    }
+    "--spans": {"type": positive, "nargs": "+", "default": SPANS, "help": "characters that are read"}
 }
 
 
@@ -41,13 +29,13 @@ def default_orders(args: argparse.Namespace) -> list[str]:
     return ["s"]
 
 
-def character_models(args: argparse.Namespace) -> dict[str, SandwichCharLMModel]:
+def character_models(args: argparse.Namespace) -> dict[str, Any]:
     """Build models whose heads have learned each of the spans; they differ in nothing else.
 
     Raises:
         ValueError: a span that is longer than the longest, or too short for the ramp at its end.
     """
-    longest, models = max(args.spans), {}
+    longest, models = max(args.spans), dict[str, Any]()
     for order in args.orders:
         for span in args.spans:
             config = SandwichCharLMConfig(
@@ -69,8 +57,8 @@ def character_models(args: argparse.Namespace) -> dict[str, SandwichCharLMModel]
                 learned: Any = attention.span
                 # the ramp is read, too
                 learned.data.fill_((span - config.span_ramp_size) / longest)
-            models[f"{order} {span}"] = model.to(args.device, getattr(torch, args.dtype))
-    return models
+            models[f"{order} {span}"] = model
+    return contenders.place(models, args)
 
 
 def gigaflops(order: str, span: int, args: argparse.Namespace) -> float:
@@ -85,37 +73,25 @@ def gigaflops(order: str, span: int, args: argparse.Namespace) -> float:
 
 def comparison(args: argparse.Namespace) -> Comparison:
     """Compare the sublayers of an order by the span that their heads have learned."""
-    models = character_models(args)
-    shape = (args.batch_size, args.length)
-    ids = torch.randint(205, shape, device=args.device)
-    past = torch.randint(205, (args.batch_size, max(args.spans)), device=args.device)
+    models, longest = character_models(args), max(args.spans)
+    ids = torch.randint(205, (args.batch_size, args.length), device=args.device)
+    past = torch.randint(205, (args.batch_size, longest), device=args.device)
     with torch.no_grad():
         memories = {
             name: model(past, memory=model.empty_memory(args.batch_size)).memory for name, model in models.items()
         }
-    work = {f"{order} {span}": gigaflops(order, span, args) for order in args.orders for span in args.spans}
 
     def forward(name: str) -> torch.Tensor:
         return models[name](ids, memory=memories[name]).last_hidden_state.square().mean()
 
     def tasks() -> Iterator[Task]:
         calls: dict[str, Call] = {name: partial(forward, name) for name in models}
-        # no name here keeps the optimizers and their memory
-        steps: dict[str, Call] = {name: partial(train_step(models[name]), call) for name, call in calls.items()}
-        yield Task("train step", "GFLOP", steps, {name: 3 * gigas for name, gigas in work.items()})
-        del steps
-        for model in models.values():
-            model.eval().requires_grad_(False)
+        work = {f"{order} {span}": gigaflops(order, span, args) for order in args.orders for span in args.spans}
+        triple = {name: 3 * gigas for name, gigas in work.items()}
+        yield Task("train step", "GFLOP", contenders.train_steps(models, calls), triple)
+        contenders.freeze(models)
         yield Task("forward", "GFLOP", calls, work)
 
-    totals = {
-        f"memory of {args.batch_size} rows (bytes)": {
-            name: sum(states.nbytes for states in memory) for name, memory in memories.items()
-        }
-    }
-    peers = {
-        f"{order} {span}": [f"{order} {max(args.spans)}"] if span < max(args.spans) else []
-        for order in args.orders
-        for span in args.spans
-    }
-    return Comparison(tasks(), peers, totals, REMARK)
+    kept = {name: sum(states.nbytes for states in memory) for name, memory in memories.items()}
+    peers = {name: [f"{name.split()[0]} {longest}"] for name in models}
+    return Comparison(tasks(), peers, {f"memory of {args.batch_size} rows (bytes)": kept}, REMARK)

@@ -1,217 +1,255 @@
+"""A tiny run of every bench, and what all of them have in common."""
+
 import json
 import shlex
 import sys
-from argparse import Namespace
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from importlib.util import find_spec
+from io import StringIO
+from itertools import product
 from statistics import median
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from sublayers.configuration.sublayer_cost import cache_bytes
+from sublayers.configuration.sublayer_cost import cache_bytes, memory_bytes
 from sublayers.training import cli
-from sublayers.training.lab.bench import command as bench, lm as bench_lm
-from sublayers.training.metrics import timing as measure
+from sublayers.training.lab.bench import command as bench, lm, recurrent_lm
 from sublayers.training.results import read
 
-SIZES = {
-    "layers": 2,
-    "hidden_size": 16,
-    "heads": 2,
-    "vocab_size": 50,
-    "batch_size": 2,
-    "length": 12,
-    "prompt_length": 4,
-    "new_tokens": 3,
-    "repeats": 3,
-}
-TINY = ["lm", *(f"--{name}={value}" for name, value in SIZES.items()), "--threads=1", "--device=cpu"]
-TASKS = ["train step", "forward", "prefill", "decode 1x3", "decode 8x3"]
-OURS = ["sublayers (sf)2", "sublayers s2f2"]
-PEERS = ["x-transformers (sf)2", "x-transformers s2f2"]
+TINY = "--hidden_size=16 --heads=2 --vocab_size=50 --device=cpu --threads=1"
+LM = f"lm {TINY} --layers=2 --batch_size=2 --length=12 --prompt_length=4 --new_tokens=3 --repeats=3"
+MEMORY = f"lm --memory {TINY} --layers=5 --batch_size=2 --length=6 --memory_length=12 --clamp_length=8 --train_length=7"
+MEMORY += " --prompt_length=9 --new_tokens=3 --repeats=1 --score_batch_sizes 1 2"
+BERT = f"bert {TINY} --repeats=2"
+SEQ2SEQ = f"seq2seq {TINY} --layers=2 --new_tokens=3 --repeats=1 --shapes 2x6 mixed"
+IOT = f"iot {TINY} --layers=1 --new_tokens=3 --repeats=1 --shapes 4x6"
+SPANS = "spans --hidden_size=16 --heads=2 --batch_size=2 --length=24 --device=cpu --repeats=1 --spans 64 128 256"
+SUPERNET = "supernet --hidden_size=16 --heads=2 --vocab_size=40 --batch_size=2 --length=8 --layers=2 --repeats=1"
+
+LM_TASKS = ["train step", "forward", "prefill", "decode 1x3", "decode 8x3"]
+MEMORY_TASKS = ["train step 2x7 after 7", "train step 2x6 after 12"]
+MEMORY_TASKS += [f"score with {what} {rows}x6" for rows in (1, 2) for what in ("memory", "cache")]
+MEMORY_TASKS += ["decode 1x3 after 9"]
+BERT_TASKS = ["classification", "token classification", "question answering", "fine-tuning step", "MLM training step"]
+SEQ2SEQ_TASKS = [f"training step {shape}" for shape in ("2x6", "mixed")]
+for shape in ("2x6", "mixed"):
+    SEQ2SEQ_TASKS += [f"encoder {shape}", f"greedy {shape}, 3 tokens", f"beam 5 {shape}, 3 tokens"]
+ALL = ["BART", "Marian", "x-transformers"]
+MODERN = [f"sublayers {order}" for order in ("s(fw)2f", "sw2f3", "sf5", "sf")]
 needs_peer = pytest.mark.skipif(find_spec("x_transformers") is None, reason="x-transformers is not installed")
 
 
-@pytest.fixture(autouse=True)
-def settings_of_torch(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    threads, flags = torch.get_num_threads(), torch.backends.mkldnn.set_flags()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.backends.mkldnn.set_flags(flags[0])
+class Case(NamedTuple):
+    """A command line, the names of its tasks, the peers of each model, and what is printed."""
+
+    words: str
+    tasks: list[str]
+    peers: dict[str, list[str]]
+    printed: tuple[str, ...]
 
 
-@pytest.fixture
-def without_peer(monkeypatch):
-    monkeypatch.setitem(sys.modules, "x_transformers", None)
+def beside(peer: str, *orders: str) -> dict[str, list[str]]:
+    """Our models beside one peer."""
+    return {peer: [], **{f"sublayers {order}": [peer] for order in orders}}
 
 
-def models(*orders):
-    torch.manual_seed(0)
-    return bench_lm.language_models(
-        Namespace(**SIZES, orders=orders, peer="gpt2", device=torch.device("cpu"), dtype="float32")
-    )
+CASES = {
+    "lm": Case(
+        LM,
+        LM_TASKS,
+        {
+            "GPT-2": [],
+            **{f"sublayers {order}": ["GPT-2", f"x-transformers {order}"] for order in ("(sf)2", "s2f2")},
+            **{f"x-transformers {order}": ["GPT-2"] for order in ("(sf)2", "s2f2")},
+        },
+        ("Ratios are to GPT-2 and to x-transformers in the same order",),
+    ),
+    "lm alone": Case(
+        LM,
+        LM_TASKS,
+        beside("GPT-2", "(sf)2", "s2f2"),
+        ('pip install "sublayers[bench]"', "decode 8x3, GB/s", "prefill, peak MiB", "threads 1", "torch ", "layers 2"),
+    ),
+    "lm in half precision alone": Case(
+        f"{LM} --orders 's f3' --dtype=bfloat16 --no_onednn", LM_TASKS, beside("GPT-2", "sf3"), ("dtype bfloat16",)
+    ),
+    **{
+        peer: Case(
+            f"{LM} --peer={peer} --orders (sf)2 sfwf --attention_window=4",
+            LM_TASKS,
+            beside(name, "(sf)2", "sfwf"),
+            (f"Ratios are to transformers' {name}",),
+        )
+        for peer, name in (("llama", "Llama"), ("qwen3", "Qwen3"))
+    },
+    "memory": Case(
+        MEMORY,
+        MEMORY_TASKS,
+        {
+            "sublayers (sf)5": ["x-transformers (sf)5"],
+            "sublayers (sff)2f4": ["sublayers (sf)5", "x-transformers (sff)2f4"],
+            **{f"x-transformers {order}": [] for order in ("(sf)5", "(sff)2f4")},
+        },
+        ("Ratios are to the first order and to x-transformers",),
+    ),
+    "memory alone": Case(
+        MEMORY, MEMORY_TASKS, beside("sublayers (sf)5", "(sff)2f4"), ('pip install "sublayers[bench]"',)
+    ),
+    "bert": Case(
+        f"{BERT} --layers=2 --orders (sf)2 's f3' --shapes 2x6 mixed",
+        [" ".join(each) for each in product(BERT_TASKS, ("2x6", "mixed"))],
+        {"BERT": [], "DistilBERT": [], **{f"sublayers {each}": ["BERT", "DistilBERT"] for each in ("(sf)2", "sf3")}},
+        ("MLM training step mixed, floor, ms", "classification 2x6, peak MiB", "layers 2"),
+    ),
+    "modernbert": Case(
+        f"{BERT} --layers=3 --peer=modernbert --shapes=2x6 --tasks classification 'MLM training step'",
+        ["classification 2x6", "MLM training step 2x6"],
+        {"ModernBERT": [], **dict.fromkeys(MODERN, ["ModernBERT"])},
+        (),
+    ),
+    "seq2seq": Case(
+        f"{SEQ2SEQ} --orders (sf)2:(scf)2 ssff:(sc)2f2",
+        SEQ2SEQ_TASKS,
+        {"BART": [], "Marian": [], "sublayers (sf)2:(scf)2": ALL, "sublayers s2f2:(sc)2f2": ALL, "x-transformers": []},
+        ("beam 5 mixed, 3 tokens, GB/s", "training step 2x6, peak MiB", "layers 2"),
+    ),
+    "iot": Case(
+        f"{IOT} --orders 'interleaved(1):s c f,fcs' sf,fs:interleaved(1,decoder=True)",
+        ["training step 4x6", "encoder 4x6", "greedy 4x6, 3 tokens", "beam 5 4x6, 3 tokens"],
+        {"Transformer": [], "sf:scf,fcs": ["Transformer"], "sf,fs:scf": ["Transformer"]},
+        ("beam 5 4x6, 3 tokens, ms",),
+    ),
+    "spans": Case(
+        f"{SPANS} --orders s sf",
+        ["train step", "forward"],
+        {f"{order} {span}": [f"{order} 256"] * (span < 256) for order in ("s", "sf") for span in (64, 128, 256)},
+        ("forward, ms",),
+    ),
+    "supernet": Case(
+        f"{SUPERNET} --orders (sf)2 s2f3",
+        ["train step", "architecture step"],
+        {"(sf)2": [], "supernet of 4": ["(sf)2"], "s2f3": [], "supernet of 5": ["s2f3"]},
+        ("Ratios are to the plain model",),
+    ),
+}
+MARKS = {name: [needs_peer] for name in ("lm", "memory")}
+MARKS |= {"bert": [pytest.mark.slow], "modernbert": [pytest.mark.slow]}
+MARKS |= {"seq2seq": [pytest.mark.slow, pytest.mark.full, needs_peer]}
 
 
-def check(path, names):
-    everything = json.loads(path.read_text())
-    assert list(everything["tasks"]) == TASKS
-    for task in everything["tasks"].values():
-        assert list(task["models"]) == names
-        for name, result in task["models"].items():
-            assert len(result["samples_ms"]) == SIZES["repeats"]
-            assert result["median_ms"] == median(result["samples_ms"]) > 0
-            assert result["rate"] > 0
-            assert result["peak_bytes"] > 0
-            peers = ["GPT-2", f"x-transformers {name.split()[-1]}"]
-            assert list(result["ratios"]) == [p for p in peers if p in names and p != name and name != "GPT-2"]
-            for peer, ratio in result["ratios"].items():
-                others = task["models"][peer]["samples_ms"]
-                assert ratio == median(a / b for a, b in zip(result["samples_ms"], others, strict=True))
-    return everything
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Run a case once, and return its command line, all numbers, the rows of figures and what it prints."""
+
+    @cache
+    def run(name):
+        files = [tmp_path_factory.mktemp("bench") / f"bench.{form}" for form in ("json", "csv")]
+        words = [*shlex.split(CASES[name].words), f"--json={files[0]}", f"--csv={files[1]}"]
+        flags = torch.backends.mkldnn.set_flags()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+            patch.setenv("COLUMNS", "250")
+            if name.endswith("alone"):
+                patch.setitem(sys.modules, "x_transformers", None)
+            with redirect_stderr(StringIO()) as errors, warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                cli.run(["bench", *words])
+        assert errors.getvalue() == ""
+        assert name != "lm alone" or not warned
+        assert torch.backends.mkldnn.enabled != ("--no_onednn" in words)
+        torch.backends.mkldnn.set_flags(flags[0])
+        return words, json.loads(files[0].read_text()), read(files[1]), out.getvalue()
+
+    return run
 
 
-def test_ratio_is_the_median_within_rounds():
-    # the medians themselves, 20 and 10, would give 2
-    assert measure.ratio([10, 20, 300], [10, 40, 5]) == 1
-    assert measure.ratio([1, 4], [2, 2]) == 1.25
-
-
-def test_without_the_peer(without_peer, tmp_path, capsys, recwarn):
-    path = tmp_path / "bench.json"
-    cli.run(["bench", *TINY, f"--json={path}"])
-    everything = check(path, ["GPT-2", "sublayers (sf)2", "sublayers s2f2"])
-    output, errors = capsys.readouterr()
-    assert errors == ""
-    assert not recwarn.list
-    assert output.count('pip install "sublayers[bench]"') == 1
-    assert "x-transformers" not in everything["machine"]
-    for text in ("decode 8x3, GB/s", "prefill, peak MiB", "threads 1", "torch ", "layers 2"):
-        assert text in output
-
-
-def test_a_csv_file_has_a_row_for_each_model(without_peer, tmp_path):
-    files = [tmp_path / "bench.json", tmp_path / "bench.csv"]
-    flags = [*TINY, f"--json={files[0]}", f"--csv={files[1]}"]
-    bench.main(flags)
-    everything, rows = json.loads(files[0].read_text()), read(files[1])
-    assert [(row["model"], row["order"]) for row in rows] == [
-        ("GPT-2", ""),
-        ("sublayers (sf)2", "(sf)2"),
-        ("sublayers s2f2", "s2f2"),
-    ]
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
+def test_compares_every_model_in_every_task_with_its_peers(name, finished):
+    _, tasks, peers, printed = CASES[name]
+    words, everything, rows, output = finished(name)
+    assert [*everything["tasks"]] == tasks
+    for task, result in everything["tasks"].items():
+        samples = {model: measured["samples_ms"] for model, measured in result["models"].items()}
+        # x-transformers has no cache behind a memory, and no beams
+        lacks = "cache" in task or "beam" in task
+        assert [*samples] == [model for model in peers if not (lacks and model.startswith("x-transformers"))]
+        for model, measured in result["models"].items():
+            own = samples[model]
+            assert len(own) == everything["settings"]["repeats"]
+            assert measured["median_ms"] == median(own) > 0
+            # within a round
+            ratios = {
+                peer: median(a / b for a, b in zip(own, samples[peer], strict=True))
+                for peer in peers[model]
+                if peer in samples
+            }
+            assert [*measured["ratios"].items()] == [*ratios.items()]
+            assert min(measured["rate"], measured["peak_bytes"]) > 0
+            assert ("floor_ms" in measured) == ("bert" in name)
+            assert measured.get("floor_ms", 1) > 0
+            [row] = [row for row in rows if row["model"] == model]
+            # a document has commas between the columns that it names
+            title = task.replace(",", "")
+            assert row[f"{title} (ms)"] == f"{measured['median_ms']:.1f}"
+            assert row[f"{title} peak memory (MiB)"] == f"{measured['peak_bytes'] / 2**20:.1f}"
+            shown = {each: value for each, value in row.items() if value and each.startswith(f"{title} (ms) ratio to ")}
+            assert shown == {f"{title} (ms) ratio to {peer}": f"{ratio:.2f}" for peer, ratio in ratios.items()}
+    assert [row["model"] for row in rows] == [*peers]
     for row in rows:
-        assert row["parameters"] == str(everything["totals"]["parameters"][row["model"]])
-        assert row["cache of 2x12 (bytes)"] == str(everything["totals"]["cache of 2x12 (bytes)"][row["model"]])
-        assert row["command"] == shlex.join(["sublayers", "bench", *flags])
-        for task in TASKS:
-            found = everything["tasks"][task]["models"][row["model"]]
-            ratio = found["ratios"].get("GPT-2")
-            assert row[f"{task} (ms)"] == f"{found['median_ms']:.1f}"
-            assert row[f"{task} (ms) ratio to GPT-2"] == (f"{ratio:.2f}" if ratio else "")
-            assert row[f"{task} peak memory (MiB)"] == f"{found['peak_bytes'] / 2**20:.1f}"
+        assert row["order"] in ("", *row["model"].split())
+        assert row["command"] == shlex.join(["sublayers", "bench", *words])
+        for label, values in everything["totals"].items():
+            assert row[label] == str(values[row["model"]])
+    assert all(text in output for text in printed)
+    assert output.count("pip install") == name.endswith("alone")
+
+
+def test_a_csv_file_names_orders_and_has_ratios_beside_their_times(finished):
+    _, everything, rows, _ = finished("lm alone")
+    assert [row["order"] for row in rows] == ["", "(sf)2", "s2f2"]
+    assert [row["order"] for row in finished("iot")[2]] == ["", "sf:scf,fcs", "sf,fs:scf"]
     names = [*rows[0]]
-    # ratios stand beside their times
     assert names[names.index("prefill (ms)") + 1] == "prefill (ms) ratio to GPT-2"
+    assert "x-transformers" not in everything["machine"]
 
 
-def test_columns_of_figures_have_no_commas():
-    measured = {"median_ms": 1.25, "ratios": {"BART": 0.5}, "peak_bytes": 2**20}
-    [row] = measure.rows_of({"greedy 8x32, 32 tokens": {"models": {"a:b": measured}}}, {"size": {"a:b": 7}}, ["a:b"])
-    assert [*row.items()] == [
-        *(("model", "a:b"), ("order", "a:b"), ("parameters", ""), ("size", "7")),
-        *(("greedy 8x32 32 tokens (ms)", "1.2"), ("greedy 8x32 32 tokens (ms) ratio to BART", "0.50")),
-        ("greedy 8x32 32 tokens peak memory (MiB)", "1.0"),
-    ]
+def test_totals_are_those_of_the_sizes(finished):
+    def totals(name):
+        return [*finished(name)[1]["totals"].values()]
 
-
-@needs_peer
-def test_with_the_peer(tmp_path, capsys):
-    path = tmp_path / "bench.json"
-    bench.main([*TINY, f"--json={path}"])
-    check(path, ["GPT-2", *OURS, *PEERS])
-    assert "pip install" not in capsys.readouterr().out
-
-
-def test_half_precision_and_an_order_of_other_counts(without_peer, tmp_path):
-    path = tmp_path / "bench.json"
-    bench.main([*TINY, f"--json={path}", "--orders", "s f3", "--dtype=bfloat16", "--no_onednn"])
-    everything = check(path, ["GPT-2", "sublayers sf3"])
-    assert not torch.backends.mkldnn.enabled
-    gpt2, ours = everything["totals"]["cache of 2x12 (bytes)"].values()
-    assert gpt2 == 2 * ours == SIZES["batch_size"] * cache_bytes("(sf)2", SIZES["hidden_size"], SIZES["length"])
-
-
-@pytest.mark.parametrize(("peer", "name"), [("llama", "Llama"), ("qwen3", "Qwen3")])
-def test_decoders_of_today(peer, name, tmp_path, capsys):
-    path = tmp_path / "bench.json"
-    orders = ["--orders", "(sf)2", "sfwf", "--attention_window=4"]
-    bench.main([*TINY, f"--json={path}", f"--peer={peer}", *orders])
-    everything = json.loads(path.read_text())
-    parameters = everything["totals"]["parameters"]
-    assert [*parameters] == [name, "sublayers (sf)2", "sublayers sfwf"]
-    # the same parts
-    assert len({*parameters.values()}) == 1
-    for task in everything["tasks"].values():
-        ratios = [[*result["ratios"]] for result in task["models"].values()]
-        assert ratios == [[], [name], [name]]
-    assert f"Ratios are to transformers' {name}" in capsys.readouterr().out.replace("\n", " ")
-
-
-def test_cache_is_keys_and_values_of_every_attention(tmp_path):
-    path = tmp_path / "bench.json"
-    bench.main([*TINY, f"--json={path}"])
     # keys and values, attention sublayers, batch, length, hidden size, bytes of a number
-    assert set(json.loads(path.read_text())["totals"]["cache of 2x12 (bytes)"].values()) == {2 * 2 * 2 * 12 * 16 * 4}
-
-
-def test_interleaved_is_gpt2(without_peer):
-    (_, gpt2), (_, ours), (_, sandwich) = models("(sf)2", "s2f2").values()
-    assert len({sum(p.numel() for p in model.parameters()) for model in (gpt2, ours, sandwich)}) == 1
-    assert not any(m.p for model in (gpt2, ours, sandwich) for m in model.modules() if isinstance(m, torch.nn.Dropout))
-    ids = torch.randint(SIZES["vocab_size"], (2, SIZES["length"]))
-    torch.testing.assert_close(ours.train()(ids).logits, gpt2.train()(ids).logits, atol=1e-5, rtol=0)
-
-
-@needs_peer
-def test_peer_has_the_same_sizes_but_for_biases():
-    (_, ours), (_, peer) = list(models("s2f2").values())[1:]
-    kinds = {
-        name: [p.numel() for p in model.parameters() if p.ndim == 2] for name, model in (("ours", ours), ("peer", peer))
+    assert {*totals("lm alone")[1].values()} == {2 * 2 * 2 * 12 * 16 * 4}
+    gpt2, ours = totals("lm in half precision alone")[1].values()
+    assert gpt2 == 2 * ours == 2 * cache_bytes("(sf)2", 16, 12)
+    for name in ("lm alone", "llama", "qwen3"):
+        # the same parts
+        assert len({*totals(name)[0].values()}) == 1
+    assert totals("memory alone")[1] == {
+        f"sublayers {order}": memory_bytes(order, 16, 12, bytes_per_number=4) for order in ("(sf)5", "(sff)2f4")
     }
-    assert sorted(kinds["ours"]) == sorted(kinds["peer"])
-    assert [layer[1].__class__.__name__ for layer in peer.net.attn_layers.layers] == [
-        {"s": "Attention", "f": "FeedForward"}[letter] for letter in "ssff"
-    ]
-    assert not any(m.p for m in peer.modules() if isinstance(m, torch.nn.Dropout))
+    transformer, *choosers = totals("iot")[0].values()
+    assert choosers == [transformer + 2 * 16] * 2
+    # rows, width and bytes of a number; of a span that may grow, a step more is kept
+    assert [*totals("spans")[0].values()] == [2 * 16 * 4 * tokens for tokens in (128, 192, 256)] * 2
+    # both candidates of four layers
+    plain, supernet = (totals("supernet")[0][name] - (40 * 16 + 2 * 16) for name in ("(sf)2", "supernet of 4"))
+    assert supernet == 2 * plain
 
 
 @needs_peer
-def test_tasks_of_the_peer_do_the_same():
-    (_, ours), (_, peer) = list(models("(sf)2").values())[1:]
-    ids = torch.randint(SIZES["vocab_size"], (2, SIZES["length"]))
-    prompts = {"decode": ids[:, :4]}
-    for make, model in ((bench_lm.transformers_calls, ours), (bench_lm.x_transformers_calls, peer)):
-        calls = make(model.eval(), ids, prompts, new_tokens=3)
-        logits = calls["forward"]()
-        assert logits.shape == (2, SIZES["length"], SIZES["vocab_size"])
-        expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        torch.testing.assert_close(calls["loss"](), expected)
-        assert [tensor.shape for tensor in calls["prefill"]()] == [(2, 2, SIZES["length"], 8)] * 4
-        assert calls["decode"]().shape[1] == (7 if model is ours else 3)
+def test_totals_of_peers_are_those_of_ours(finished):
+    assert len({*[*finished("lm")[1]["totals"].values()][1].values()}) == 1
+    remembered = finished("memory")[1]["totals"]["memory of 12 tokens (bytes)"]
+    assert remembered == {name: memory_bytes(name.split()[1], 16, 12, bytes_per_number=4) for name in remembered}
 
 
-def test_peak_memory_counts_what_lives_at_once():
-    def call():
-        first = torch.empty(1000, dtype=torch.uint8)
-        del first
-        second = torch.empty(3000, dtype=torch.uint8)
-        third = torch.empty(500, dtype=torch.uint8)
-        return second, third
-
-    assert measure.peak_memory(call, torch.device("cpu")) == 3500
-    assert measure.peak_memory(lambda: None, torch.device("cpu")) == 0
+@pytest.mark.slow
+def test_bert_has_the_parameters_of_its_order(finished):
+    parameters = finished("bert")[1]["totals"]["parameters"]
+    assert parameters["BERT"] == parameters["sublayers (sf)2"]
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
@@ -219,13 +257,33 @@ def test_a_file_is_never_overwritten(tmp_path, form):
     path = tmp_path / f"bench.{form}"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="choose another file"):
-        bench.main([*TINY, f"--{form}={path}"])
+        bench.main([*LM.split(), f"--{form}={path}"])
     assert path.read_text() == "mine"
 
 
-def test_bad_input(capsys):
-    with pytest.raises(ValueError, match="not a sublayer"):
-        bench.main([*TINY, "--orders", "sfq"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (f"{LM} --orders sfq", "not a sublayer"),
+        (f"{SPANS} --spans 31", "--spans 31 is shorter than the ramp at its end; give 32 or more"),
+        *((f"{BERT} --shapes {shape}", f"'{shape}' is no shape; give rows") for shape in ("8", "0x9", "8x", "axb")),
+        (f"{SEQ2SEQ} --shapes 8x", "'8x' is no shape"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message):
+    with pytest.raises(ValueError, match=message):
+        bench.main(words.split())
+
+
+def test_a_number_of_rounds_is_positive(capsys):
     with pytest.raises(SystemExit):
         bench.main(["lm", "--repeats=0"])
     assert "0 is not a positive number" in capsys.readouterr().err
+
+
+def test_flags_have_other_defaults_with_memory():
+    (module, plain), (other, recurrent) = bench.parse(["lm"]), bench.parse(["lm", "--memory", "--length=9"])
+    assert (module, other) == (lm, recurrent_lm)
+    assert (plain.vocab_size, plain.length, plain.decode_batch_sizes) == (50_257, 256, [1, 8])
+    assert (recurrent.vocab_size, recurrent.length) == (10_000, 9)
+    assert (recurrent.memory_length, recurrent.decode_batch_sizes) == (640, [1])

@@ -1,0 +1,112 @@
+"""What benches do with models of any kind: place, count, train and freeze them, and let them write."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+from sublayers.configuration.sublayer_order import expand
+from sublayers.training.metrics.timing import Call
+
+# names of implementations; the order follows where there are several models of one
+OURS, X_TRANSFORMERS = "sublayers", "x-transformers"
+MISSING = 'x-transformers is not installed, pip install "sublayers[bench]" adds it to the comparison.'
+
+# the calls of each model, by their tasks
+Calls = dict[str, dict[str, Call]]
+
+
+def sizes(args: Any, **others: Any) -> dict[str, Any]:
+    """Give the sizes that flags name the names that they have in configurations, in front of others.
+
+    A feed-forward sublayer is four times as wide as the states.
+    """
+    width = {"hidden_size": args.hidden_size, "intermediate_size": 4 * args.hidden_size}
+    return {"vocab_size": args.vocab_size, **width, "num_attention_heads": args.heads, **others}
+
+
+def place(models: dict[str, Any], args: Any) -> dict[str, Any]:
+    """Move models to the device, and into the precision, that the flags name."""
+    return {name: model.to(args.device, getattr(torch, args.dtype)) for name, model in models.items()}
+
+
+def freeze(models: dict[str, Any]) -> None:
+    """End the training of models."""
+    for model in models.values():
+        model.eval().requires_grad_(False)
+
+
+def parameters(models: dict[str, Any]) -> dict[str, int]:
+    """Count the numbers that models learn."""
+    return {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
+
+
+def gigabytes(models: dict[str, Any], new_tokens: int) -> dict[str, float]:
+    """Count what generating some tokens reads of a model's weights."""
+    return {name: new_tokens * sum(p.nbytes for p in model.parameters()) / 1e9 for name, model in models.items()}
+
+
+def gigaflops(call: Call) -> float:
+    """Count the GFLOP of the matrix products that a call runs, without those in attention's kernel."""
+    onednn = torch.backends.mkldnn.enabled
+    # products in oneDNN by itself are not counted
+    torch.backends.mkldnn.set_flags(False)
+    with FlopCounterMode(display=False) as counter:
+        call()
+    torch.backends.mkldnn.set_flags(onednn)
+    return counter.get_total_flops() / 1e9
+
+
+def of_task(calls: Calls, task: str) -> dict[str, Call]:
+    """Choose the call of a task of each model that has one."""
+    return {name: by_task[task] for name, by_task in calls.items() if task in by_task}
+
+
+def train_steps(models: dict[str, Any], losses: dict[str, Call]) -> dict[str, Call]:
+    """Make training steps of models, each with an optimizer of its own, from calls that compute the loss or have it.
+
+    Only the steps keep the optimizers and their memory.
+    """
+
+    def step(optimizer: torch.optim.Optimizer, call: Call) -> None:
+        output = call()
+        # a language model's call may return the loss by itself
+        (output if isinstance(output, Tensor) else output.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    optimizers = {name: torch.optim.AdamW(models[name].train().parameters(), fused=True) for name in losses}
+    return {name: partial(step, optimizers[name], call) for name, call in losses.items()}
+
+
+def decode(model: Any, prompt: Tensor, new_tokens: int) -> Tensor:
+    """Let a language model go on after prompts, (batch, length): greedily, in tokens (batch, length or less)."""
+    if isinstance(model, PreTrainedModel):
+        mask = torch.ones_like(prompt)
+        return model.generate(prompt, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False)  # type: ignore[operator]
+    return model.generate(prompt, new_tokens, temperature=0.0)
+
+
+def x_transformer(order: str, args: Any, decoder: dict[str, Any], **options: Any) -> nn.Module:
+    """Build the network of x-transformers that is nearest to our language models.
+
+    Args:
+        order: of its sublayers.
+        args: the sizes.
+        decoder: more options of the `Decoder`.
+        options: of what is around it.
+    """
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(
+        dim=args.hidden_size,
+        depth=args.layers,
+        heads=args.heads,
+        attn_dim_head=args.hidden_size // args.heads,
+        custom_layers=tuple(expand(order).replace("s", "a")),
+        **decoder,
+    )
+    return TransformerWrapper(num_tokens=args.vocab_size, attn_layers=layers, tie_embedding=True, **options)
