@@ -49,15 +49,10 @@ def test_help_shows_a_commands_own_flags_and_help_all_those_of_trainer_and_model
         assert all((flag not in shown) == hidden for flag in others)
 
 
-def test_bad_input_is_one_sentence_and_status_2(capsys, tmp_path):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["tokenizer", "--output_dir", str(tmp_path / "new"), "--train_file", "no_such.txt"])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == "sublayers tokenizer: there is no file no_such.txt\n"
-
-
-@pytest.mark.parametrize("kind", [SafetensorError, Exception, EOFError, LZMAError, zlib.error])
-def test_the_errors_of_files_that_libraries_have_are_one_sentence(kind, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "kind", [ValueError, FileNotFoundError, SafetensorError, Exception, EOFError, LZMAError, zlib.error]
+)
+def test_bad_input_and_the_errors_of_files_that_libraries_have_are_one_sentence(kind, monkeypatch, capsys):
     def fail(args):
         raise kind("the file is damaged")
 
@@ -81,17 +76,9 @@ def test_a_settings_file_becomes_flags_that_later_ones_override(tmp_path, name):
         '{"learning_rate": 1e-3, "do_eval": true, "max_steps": -1, "run_name": null, "label_names": ["a", "b"], '
         '"fsdp_config": {"x": 1}}'
     )
-    assert expand_settings_file([str(path), "--max_steps", "7"], "pretrain") == [
-        "--learning_rate=1e-3",
-        "--do_eval=True",
-        "--max_steps=-1",
-        "--label_names",
-        "a",
-        "b",
-        '--fsdp_config={"x": 1}',
-        "--max_steps",
-        "7",
-    ]
+    flags = ["--learning_rate=1e-3", "--do_eval=True", "--max_steps=-1", "--label_names", "a", "b"]
+    flags += ['--fsdp_config={"x": 1}', "--max_steps", "7"]
+    assert expand_settings_file([str(path), "--max_steps", "7"], "pretrain") == flags
 
 
 @pytest.mark.parametrize(("text", "message"), [("- a\n- b\n", "should map options"), ("a: [", "cannot be read")])

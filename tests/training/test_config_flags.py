@@ -54,24 +54,19 @@ def test_rope_parameters_are_read_as_json(tmp_path):
         read(SandwichLMConfig, ["--rope_parameters", "{"])
 
 
-@pytest.mark.parametrize(
-    ("flag", "sentence"),
-    [
-        ("--num_attention_heads=0", "num_attention_heads=0 is out of range; give a number from 1 to 1000000000"),
-        ("--num_attention_heads=3", "hidden_size=1024 is not a multiple of num_attention_heads=3"),
-        ("--feed_forward_scale=-1", "feed_forward_scale=-1.0 is out of range; give a number from 0 to 1000000000"),
-        (
-            "--feed_forward_scale=nan",
-            "argument --feed_forward_scale/--feed-forward-scale: 'nan' is not a finite number",
-        ),
-        ("--hidden_act=nope", "hidden_act='nope' is unknown; choose from "),
-        (
-            "--sublayer_order=sc",
-            r"sandwich_lm has no sublayers c \(cross-attention\) in its sublayer_order, here 'sc'; use s \(",
-        ),
-        ("--sublayer_order=par(24)", r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)"),
-    ],
-)
+BAD = {
+    "--num_attention_heads=0": "num_attention_heads=0 is out of range; give a number from 1 to 1000000000",
+    "--num_attention_heads=3": "hidden_size=1024 is not a multiple of num_attention_heads=3",
+    "--feed_forward_scale=-1": "feed_forward_scale=-1.0 is out of range; give a number from 0 to 1000000000",
+    "--feed_forward_scale=nan": "argument --feed_forward_scale/--feed-forward-scale: 'nan' is not a finite number",
+    "--feed_forward_scale=x": "argument --feed_forward_scale/--feed-forward-scale: 'x' is not a finite number",
+    "--hidden_act=nope": "hidden_act='nope' is unknown; choose from ",
+    "--sublayer_order=sc": r"sandwich_lm has no sublayers c \(cross-attention\) in its sublayer_order, here 'sc'; use",
+    "--sublayer_order=par(24)": r"'par\(24\)' has too few numbers or too many; write par\(num_sublayers, p\)",
+}
+
+
+@pytest.mark.parametrize(("flag", "sentence"), BAD.items())
 def test_a_bad_value_is_one_sentence_for_new_and_for_loaded_models(flag, sentence, tmp_path):
     SandwichLMConfig().save_pretrained(tmp_path)
     for model in (None, str(tmp_path)):

@@ -35,35 +35,21 @@ def run(argv, missing):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("argv", "missing", "sentence"),
-    [
-        (
-            ["distill", "teacher", "--sublayer_order", "sf"],
-            ["sentence-transformers"],
-            "sublayers distill: sentence-transformers is not installed; pip install 'sublayers[train]'",
-        ),
-        (
-            ["search", "report", "folder"],
-            ["accelerate", "datasets"],
-            "sublayers search report: accelerate, datasets are not installed; pip install 'sublayers[train]'",
-        ),
-        (
-            ["export", "a", "b", "--format", "onnx"],
-            ["onnxscript", "openvino"],
-            "sublayers export: onnxscript is not installed; pip install 'sublayers[onnx]'",
-        ),
-        (
-            ["export", "a", "b", "--format", "openvino"],
-            ["nncf"],
-            "sublayers export: nncf is not installed; pip install 'sublayers[openvino]'",
-        ),
-    ],
-)
-def test_missing_packages_are_told_before_anything_slow_is_imported(argv, missing, sentence):
-    done = run(argv, missing)
+MISSING = {
+    "distill teacher --sublayer_order sf": (["sentence-transformers"], "sentence-transformers is", "train"),
+    "search report folder": (["accelerate", "datasets"], "accelerate, datasets are", "train"),
+    "export a b --format onnx": (["onnxscript", "openvino"], "onnxscript is", "onnx"),
+    "export a b --format openvino": (["nncf"], "nncf is", "openvino"),
+}
+
+
+@pytest.mark.parametrize("line", MISSING)
+def test_missing_packages_are_told_before_anything_slow_is_imported(line):
+    missing, packages, extra = MISSING[line]
+    done = run(line.split(), missing)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [sentence]
+    name = "search report" if line.startswith("search") else line.split()[0]
+    assert done.stderr == f"sublayers {name}: {packages} not installed; pip install 'sublayers[{extra}]'\n"
     assert done.stdout == "set()\n"
 
 

@@ -8,17 +8,10 @@ import pytest
 from sublayers.training import cli, results
 from sublayers.training.results import commit, provenance, read, score, source, table, write
 
+TIMED = {"step (ms)": "500", "step (ms) ratio to BERT": "0.50", "step (ms) ratio to GPT-2": "0.4"}
 ROWS = [
     {"model": "BERT", "order": "(sf)2", "parameters": "1234567", "SST-2": "70.0", "SST-2 ±": "", "step (ms)": "1000.5"},
-    {
-        "model": "ours",
-        "order": "s2f2",
-        "SST-2": "71.5",
-        "SST-2 ±": "0.25",
-        "step (ms)": "500",
-        "step (ms) ratio to BERT": "0.50",
-        "step (ms) ratio to GPT-2": "0.4",
-    },
+    {"model": "ours", "order": "s2f2", "SST-2": "71.5", "SST-2 ±": "0.25", **TIMED},
 ]
 
 
@@ -115,34 +108,33 @@ def made_of(*columns):
 
 
 def test_tables_in_documents_are_written_again(figures):
-    assert made_of("model as who, y (ms)") == [
-        f"| who | y (ms) |\n| --- | --- |\n| BERT | 2 |\n| ours | 4,000 (0.5) |\n{SOURCE}"
-    ]
+    who = "| who | y (ms) |\n| --- | --- |\n| BERT | 2 |\n| ours | 4,000 (0.5) |\n"
+    assert made_of("model as who, y (ms)") == [f"{who}{SOURCE}"]
     before = Path("README.md").read_text()
     cli.main(["results", "README.md"])
     assert Path("README.md").read_text() == before
-
-
-def test_columns_can_be_named_by_what_they_share_and_over_several_lines(figures):
+    # columns can be named by what they share, and over several lines
     [made] = made_of("model,\n* (ms)")
     assert made.startswith("| model | x (ms) | y (ms) |\n")
-
-
-def test_the_last_table_of_a_file_says_how_it_was_made(figures):
+    # the last table of a file says how it was made
     first, second = made_of("model, x (ms)", "model, y (ms) ratio")
     assert "How:" not in first
     assert second.endswith(f"| ours | 0.5 |\n{SOURCE}")
 
 
-def test_bad_marks_are_one_sentence(figures, capsys):
-    with pytest.raises(SystemExit):
-        made_of("model, z")
-    assert "results/a.csv has no column 'z'; choose from model, x (ms)" in capsys.readouterr().err
-    Path("README.md").write_text("<!-- results/a.csv: model -->\n" + MARKS.format("model"))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MARKS.format("model, z"), "results/a.csv has no column 'z'; choose from model, x (ms)"),
+        (
+            "<!-- results/a.csv: model -->\n" + MARKS.format("model"),
+            "a table of results/a.csv has no end; write <!-- end of results/a.csv -->",
+        ),
+        (MARKS.format("model").replace("a.csv", "b.csv"), "results/b.csv"),
+    ],
+)
+def test_bad_marks_are_one_sentence(text, message, figures, capsys):
+    Path("README.md").write_text(text)
     with pytest.raises(SystemExit):
         cli.main(["results", "README.md"])
-    assert "a table of results/a.csv has no end; write <!-- end of results/a.csv -->" in capsys.readouterr().err
-    Path("README.md").write_text(MARKS.format("model").replace("a.csv", "b.csv"))
-    with pytest.raises(SystemExit):
-        cli.main(["results", "README.md"])
-    assert "results/b.csv" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -39,12 +39,19 @@ def texts(picture: Path) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", picture.read_text())
 
 
-def drawn(monkeypatch, *arguments) -> Figure:
-    """The figure that is saved."""
-    saved = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    draw_scores(*arguments)
-    return saved[0]
+@pytest.fixture
+def saved(monkeypatch):
+    """The figures that are saved."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    return figures
+
+
+def check_names(axes, places):
+    """Names cover neither each other nor points."""
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert not any(box.contains(*axes.transData.transform(place)) for box in boxes for place in places)
 
 
 def test_a_picture_has_short_names_and_tells_what_is_far_below(folder):
@@ -56,8 +63,9 @@ def test_a_picture_has_short_names_and_tells_what_is_far_below(folder):
     assert not {"(sf)6", "narrower", "always yes"} & {*written}
 
 
-def test_the_axes_are_where_the_points_are_and_deviations_are_seen(folder, monkeypatch):
-    axes = drawn(monkeypatch, read(Path("results/some.csv")), [PANEL], Path("some.svg")).axes[0]
+def test_the_axes_are_where_the_points_are_and_deviations_are_seen(folder, saved):
+    draw_scores(read(Path("results/some.csv")), [PANEL], Path("some.svg"))
+    axes = saved[0].axes[0]
     low, high = axes.get_ylim()
     assert 76 < low < 77
     assert 82 < high < 83
@@ -74,22 +82,16 @@ def test_names_cover_neither_each_other_nor_points():
     for place in places:
         axes.plot(*place, "o")
     write_names([(axes, [(f"a long name {i}", *place) for i, place in enumerate(places)], [])])
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert boxes
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-    assert not any(box.contains(*axes.transData.transform(place)) for box in boxes for place in places)
+    assert axes.texts
+    check_names(axes, places)
 
 
-def test_a_crowd_has_only_names_that_cover_nothing(monkeypatch):
-    saved = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
+def test_a_crowd_has_only_names_that_cover_nothing(saved):
     points = [(f"random {i}", 1 + i % 7 / 10, 5 + i * i % 60 / 100) for i in range(60)]
     draw_costs(points, "flops", Path("cost.svg"))
     axes = saved[0].axes[0]
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert len(boxes) > 10
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-    assert not any(box.contains(*axes.transData.transform(place)) for box in boxes for _, *place in points)
+    assert len(axes.texts) > 10
+    check_names(axes, [place for _, *place in points])
 
 
 def test_the_command_draws_what_a_document_says(folder, capsys):

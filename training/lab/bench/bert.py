@@ -168,12 +168,10 @@ def comparison(args: argparse.Namespace) -> Comparison:
                 batch = make_batch(shape, args)
                 batch |= make_labels(kind, batch, args)
                 calls: dict[str, Call] = {name: partial(model, **batch) for name, model in models.items()}
-                floors = {name: linear_maps(model, calls[name]) for name, model in models.items()}
+                maps = {name: linear_maps(model, calls[name]) for name, model in models.items()}
+                floors, work = ({name: pair[i] for name, pair in maps.items()} for i in (0, 1))
                 calls = contenders.train_steps(models, calls) if training else calls
-                work = {name: gigaflops for name, (_, gigaflops) in floors.items()}
-                yield Task(
-                    f"{kind} {shape}", "GFLOP", calls, work, {name: floor for name, (floor, _) in floors.items()}
-                )
+                yield Task(f"{kind} {shape}", "GFLOP", calls, work, floors)
 
     with torch.device("meta"):
         bodies = berts(args, AutoModelForSequenceClassification)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.metrics.timing import Call
+from sublayers.training.metrics.timing import Call, Task
 
 # names of implementations; the order follows where there are several models of one
 OURS, X_TRANSFORMERS = "sublayers", "x-transformers"
@@ -88,6 +88,12 @@ def decode(model: Any, prompt: Tensor, new_tokens: int) -> Tensor:
         mask = torch.ones_like(prompt)
         return model.generate(prompt, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False)  # type: ignore[operator]
     return model.generate(prompt, new_tokens, temperature=0.0)
+
+
+def decoding(name: str, models: dict[str, Any], prompt: Tensor, new_tokens: int) -> Task:
+    """Make the task of `decode`."""
+    calls: dict[str, Call] = {each: partial(decode, model, prompt, new_tokens) for each, model in models.items()}
+    return Task(name, "GB", calls, gigabytes(models, new_tokens))
 
 
 def x_transformer(order: str, args: Any, decoder: dict[str, Any], **options: Any) -> nn.Module:

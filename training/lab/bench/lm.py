@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator
 from copy import deepcopy
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -137,12 +136,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
             contenders.freeze(models)
         for rows in args.decode_batch_sizes:
             prompt = torch.randint(args.vocab_size, (rows, args.prompt_length), device=args.device)
-            by_model = {
-                name: partial(contenders.decode, model, prompt, args.new_tokens) for name, model in models.items()
-            }
-            yield Task(
-                f"decode {rows}x{args.new_tokens}", "GB", by_model, contenders.gigabytes(models, args.new_tokens)
-            )
+            yield contenders.decoding(f"decode {rows}x{args.new_tokens}", models, prompt, args.new_tokens)
 
     def cache_bytes(name: str) -> int:
         models[name].eval()

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -133,11 +132,9 @@ def comparison(args: argparse.Namespace) -> Comparison:
     def tasks() -> Iterator[Task]:
         for length, remembered in ((args.train_length, args.train_length), (args.length, args.memory_length)):
             losses = contenders.of_task(calls(args.batch_size, length, remembered, None), "loss")
-            steps = contenders.train_steps(models, losses)
             work = {name: 3 * each for name, each in count(losses).items()}
-            yield Task(f"train step {args.batch_size}x{length} after {remembered}", "GFLOP", steps, work)
-        # with the optimizers and their memory
-        del steps
+            task = f"train step {args.batch_size}x{length} after {remembered}"
+            yield Task(task, "GFLOP", contenders.train_steps(models, losses), work)
         contenders.freeze(models)
         for rows in args.score_batch_sizes:
             found = calls(rows, args.length, args.memory_length, args.clamp_length)
@@ -145,17 +142,11 @@ def comparison(args: argparse.Namespace) -> Comparison:
                 by_model = contenders.of_task(found, task)
                 yield Task(f"{task} {rows}x{args.length}", "GFLOP", by_model, count(by_model))
         for rows in args.decode_batch_sizes:
-            prompt = draw(rows, args.prompt_length)
-            by_model = {
-                name: partial(contenders.decode, model, prompt, args.new_tokens) for name, model in models.items()
-            }
             task = f"decode {rows}x{args.new_tokens} after {args.prompt_length}"
-            yield Task(task, "GB", by_model, contenders.gigabytes(models, args.new_tokens))
+            yield contenders.decoding(task, models, draw(rows, args.prompt_length), args.new_tokens)
 
     found = calls(1, args.length, args.memory_length, args.clamp_length)
-    memories = {
-        name: sum(states.nbytes for states in call()) for name, call in contenders.of_task(found, "memory").items()
-    }
+    memories = {name: sum(states.nbytes for states in calls["memory"]()) for name, calls in found.items()}
     counted = {name: round(1e3 * each) for name, each in count(contenders.of_task(found, "score with memory")).items()}
     totals = {
         "parameters": contenders.parameters(models),

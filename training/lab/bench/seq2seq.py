@@ -80,14 +80,8 @@ def x_transformer(args: argparse.Namespace, positions: int) -> nn.Module:
     """Build the encoder-decoder of x-transformers that is nearest to ours."""
     from x_transformers import XTransformer
 
-    side = {
-        "num_tokens": args.vocab_size,
-        "max_seq_len": positions,
-        "depth": args.layers,
-        "heads": args.heads,
-        "attn_dim_head": args.hidden_size // args.heads,
-        "attn_flash": True,
-    }
+    side = {"num_tokens": args.vocab_size, "max_seq_len": positions, "depth": args.layers, "heads": args.heads}
+    side |= {"attn_dim_head": args.hidden_size // args.heads, "attn_flash": True}
     sides = {f"{prefix}_{name}": value for prefix in ("enc", "dec") for name, value in side.items()}
     model = XTransformer(dim=args.hidden_size, tie_token_emb=True, pad_value=PAD, **sides)
     model.decoder.net.to_logits.weight = model.decoder.net.token_emb.emb.weight

@@ -39,7 +39,6 @@ SEQ2SEQ_TASKS = [f"training step {shape}" for shape in ("2x6", "mixed")]
 for shape in ("2x6", "mixed"):
     SEQ2SEQ_TASKS += [f"encoder {shape}", f"greedy {shape}, 3 tokens", f"beam 5 {shape}, 3 tokens"]
 ALL = ["BART", "Marian", "x-transformers"]
-MODERN = [f"sublayers {order}" for order in ("s(fw)2f", "sw2f3", "sf5", "sf")]
 needs_peer = pytest.mark.skipif(find_spec("x_transformers") is None, reason="x-transformers is not installed")
 
 
@@ -108,7 +107,7 @@ CASES = {
     "modernbert": Case(
         f"{BERT} --layers=3 --peer=modernbert --shapes=2x6 --tasks classification 'MLM training step'",
         ["classification 2x6", "MLM training step 2x6"],
-        {"ModernBERT": [], **dict.fromkeys(MODERN, ["ModernBERT"])},
+        beside("ModernBERT", "s(fw)2f", "sw2f3", "sf5", "sf"),
         (),
     ),
     "seq2seq": Case(
