@@ -16,16 +16,14 @@ def require(extra: str) -> None:
     except PackageNotFoundError:
         # the package is not installed but runs from its folder, without metadata
         return
-    names = [each.name for each in needed if each.marker and each.marker.evaluate({"extra": extra})]
-    if missing := [name for name in names if not _is_installed(name)]:
+    missing = []
+    for each in needed:
+        if each.marker and each.marker.evaluate({"extra": extra}):
+            try:
+                distribution(each.name)
+            except PackageNotFoundError:
+                missing.append(each.name)
+    if missing:
         raise ModuleNotFoundError(
             f"{', '.join(missing)} {'are' if missing[1:] else 'is'} not installed; pip install 'sublayers[{extra}]'"
         )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True

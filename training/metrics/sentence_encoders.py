@@ -49,14 +49,14 @@ def score(encoder: SentenceTransformer, texts: Texts, max_questions: int, batch_
         )
         scores["sts"] = 100 * similarity(encoder)["spearman_cosine"]
     if texts.questions is not None:
-        passages = {text: f"{number}" for number, text in enumerate(texts.by_score()["retrieval"])}
         asked = texts.questions.take(min(max_questions, len(texts.questions)))
         # questions may be asked twice about different passages
         keys = [f"{number}" for number in range(len(asked))]
         retrieval = InformationRetrievalEvaluator(
             dict(zip(keys, asked["question"], strict=True)),
-            {key: text for text, key in passages.items()},
-            {key: {passages[text]} for key, text in zip(keys, asked["context"], strict=True)},
+            # a passage is its own key
+            {text: text for text in texts.by_score()["retrieval"]},
+            {key: {text} for key, text in zip(keys, asked["context"], strict=True)},
             accuracy_at_k=[HITS],
             batch_size=batch_size,
             write_csv=False,

@@ -12,9 +12,8 @@ from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.lab.bench import contenders
-from sublayers.training.lab.bench.contenders import Calls
-from sublayers.training.lab.bench.seq2seq import PAD, compare, make_batch, read_lengths, transformers_calls
-from sublayers.training.metrics.timing import Comparison
+from sublayers.training.lab.bench.seq2seq import PAD, compare, read_lengths, transformers_calls
+from sublayers.training.metrics.timing import Call, Comparison
 
 TRANSFORMER = "Transformer"
 REMARK = (
@@ -71,11 +70,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
     """Compare models that choose orders with the Transformer, task by task and shape by shape."""
     models = build(args)
 
-    def calls(shape: str) -> Calls:
-        batch = make_batch(shape, args)
-        return {
-            name: transformers_calls(model, batch, args.new_tokens, **spread_orders(model, batch))
-            for name, model in models.items()
-        }
+    def calls(model: Any, batch: dict[str, Tensor]) -> dict[str, Call]:
+        return transformers_calls(model, batch, args.new_tokens, **spread_orders(model, batch))
 
     return compare(models, {name: [TRANSFORMER] for name in args.orders}, calls, args, REMARK)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import counts, interleaved, macaron, sandwich
@@ -141,39 +141,37 @@ def comparison(args: argparse.Namespace) -> Comparison:
     """Compare our encoder-decoders with BART, Marian and x-transformers, task by task and shape by shape."""
     models = encoder_decoders(args)
 
-    def calls(shape: str) -> Calls:
-        batch = make_batch(shape, args)
-        return {
-            name: (x_transformers_calls if name == X_TRANSFORMERS else transformers_calls)(
-                model, batch, args.new_tokens
-            )
-            for name, model in models.items()
-        }
+    def calls(model: Any, batch: dict[str, Tensor]) -> dict[str, Call]:
+        make = transformers_calls if isinstance(model, PreTrainedModel) else x_transformers_calls
+        return make(model, batch, args.new_tokens)
 
     others = [name for name in models if not name.startswith(OURS)]
-    peers = {name: others for name in models if name not in others}
-    return compare(models, peers, calls, args, REMARK)
+    return compare(models, {name: others for name in models if name not in others}, calls, args, REMARK)
 
 
 def compare(
     models: dict[str, Any],
     peers: dict[str, list[str]],
-    calls: Callable[[str], Calls],
+    calls: Callable[[Any, dict[str, Tensor]], dict[str, Call]],
     args: argparse.Namespace,
     remark: str,
 ) -> Comparison:
-    """Compare training steps, encoders and decoding of models, whose calls for a shape `calls` makes."""
+    """Compare training steps, encoders and decoding of models; `calls` makes what a model calls on a batch."""
+
+    def all_calls(shape: str) -> Calls:
+        batch = make_batch(shape, args)
+        return {name: calls(model, batch) for name, model in models.items()}
 
     def tasks() -> Iterator[Task]:
         for shape in args.shapes:
-            steps = contenders.train_steps(models, contenders.of_task(calls(shape), "training step"))
+            steps = contenders.train_steps(models, contenders.of_task(all_calls(shape), "training step"))
             work = {name: contenders.gigaflops(call) for name, call in steps.items()}
             yield Task(f"training step {shape}", "GFLOP", steps, work)
         # with the optimizers and their memory
         del steps
         contenders.freeze(models)
         for shape in args.shapes:
-            found = calls(shape)
+            found = all_calls(shape)
             encoders = contenders.of_task(found, "encoder")
             yield Task(
                 f"encoder {shape}", "GFLOP", encoders, {name: contenders.gigaflops(c) for name, c in encoders.items()}

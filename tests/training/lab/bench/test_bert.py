@@ -1,4 +1,3 @@
-from argparse import Namespace
 from math import prod
 
 import pytest
@@ -7,17 +6,15 @@ from transformers import AutoModelForSequenceClassification
 
 from sublayers.training.lab.bench import bert as bench_bert
 
-SIZES = {"layers": 2, "hidden_size": 16, "heads": 2, "vocab_size": 50}
+
+@pytest.fixture
+def args(tiny):
+    return tiny(orders=["(sf)2", "s2f2"], peer="bert")
 
 
-def arguments(**overrides):
-    options = {"shapes": ["2x6"], "device": "cpu", "dtype": "float32", "orders": ["(sf)2", "s2f2"], "peer": "bert"}
-    return Namespace(**SIZES | options | overrides)
-
-
-def test_the_floor_is_every_linear_map_of_the_call_and_nothing_else():
-    model = bench_bert.berts(arguments(), AutoModelForSequenceClassification)["sublayers s2f2"].eval()
-    batch = bench_bert.make_batch("2x6", arguments())
+def test_the_floor_is_every_linear_map_of_the_call_and_nothing_else(args):
+    model = bench_bert.berts(args, AutoModelForSequenceClassification)["sublayers s2f2"].eval()
+    batch = bench_bert.make_batch("2x6", args)
     floor, gigaflops = bench_bert.linear_maps(model, lambda: model(**batch))
     # keys and values of both attention sublayers and the first's queries and outputs run on 12 tokens, and what is
     # behind on 2
@@ -30,25 +27,25 @@ def test_the_floor_is_every_linear_map_of_the_call_and_nothing_else():
     assert not any("attention" in name or "norm" in name for name in names)
 
 
-def test_batches_have_the_lengths_and_labels_that_they_should():
-    batch = bench_bert.make_batch("mixed", arguments())
+def test_batches_have_the_lengths_and_labels_that_they_should(args):
+    batch = bench_bert.make_batch("mixed", args)
     assert batch["attention_mask"].sum(1).tolist() == bench_bert.MIXED_LENGTHS
     assert batch["input_ids"].shape == (32, 78)
-    labels = bench_bert.make_labels("MLM training step", batch, arguments())["labels"]
+    labels = bench_bert.make_labels("MLM training step", batch, args)["labels"]
     share = (labels != -100).sum() / batch["attention_mask"].sum()
     assert 0.13 < share < 0.17
     assert not (labels[batch["attention_mask"] == 0] != -100).any()
 
 
-def test_the_default_orders_are_those_of_the_papers_and_attention_first():
-    args = Namespace(layers=12, peer="bert")
-    assert bench_bert.default_orders(args) == ["(sf)12", "(sff)5f9", "s8(sf)4f8", "s12f12", "s5f19"]
-    args = Namespace(layers=6, peer="modernbert")
-    assert bench_bert.default_orders(args) == ["sfwfwfsfwfwf", "swwswwf6", "swf10", "sfwfwf"]
+def test_the_default_orders_are_those_of_the_papers_and_attention_first(tiny):
+    default = bench_bert.default_orders(tiny(layers=12, peer="bert"))
+    assert default == ["(sf)12", "(sff)5f9", "s8(sf)4f8", "s12f12", "s5f19"]
+    modern = bench_bert.default_orders(tiny(layers=6, peer="modernbert"))
+    assert modern == ["sfwfwfsfwfwf", "swwswwf6", "swf10", "sfwfwf"]
 
 
-def test_a_modern_bert_has_the_same_sublayers():
-    args = arguments(layers=3, orders=["sfwfwf", "(sf)3"], peer="modernbert")
+def test_a_modern_bert_has_the_same_sublayers(tiny):
+    args = tiny(layers=3, orders=["sfwfwf", "(sf)3"], peer="modernbert")
     models = bench_bert.berts(args, AutoModelForSequenceClassification)
     # the token types and the biases and norms of heads are not the same
     bodies = [model.base_model.layers for model in models.values()]

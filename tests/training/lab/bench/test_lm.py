@@ -1,4 +1,3 @@
-from argparse import Namespace
 from importlib.util import find_spec
 
 import pytest
@@ -6,24 +5,15 @@ import torch
 
 from sublayers.training.lab.bench import contenders, lm
 
-SIZES = {
-    "layers": 2,
-    "hidden_size": 16,
-    "heads": 2,
-    "vocab_size": 50,
-    "length": 12,
-    "prompt_length": 4,
-    "new_tokens": 3,
-}
 needs_peer = pytest.mark.skipif(find_spec("x_transformers") is None, reason="x-transformers is not installed")
 
 
-def models(*orders):
-    torch.manual_seed(0)
-    return lm.language_models(Namespace(**SIZES, orders=orders, peer="gpt2", device="cpu", dtype="float32")).values()
+@pytest.fixture
+def models(tiny):
+    return lambda *orders: lm.language_models(tiny(orders=orders, peer="gpt2", prompt_length=4)).values()
 
 
-def test_interleaved_is_gpt2():
+def test_interleaved_is_gpt2(models):
     gpt2, ours, sandwich, *_ = models("(sf)2", "s2f2")
     assert not any(m.p for model in (gpt2, ours, sandwich) for m in model.modules() if isinstance(m, torch.nn.Dropout))
     ids = torch.randint(50, (2, 12))
@@ -31,7 +21,7 @@ def test_interleaved_is_gpt2():
 
 
 @needs_peer
-def test_peer_has_the_same_sizes_but_for_biases():
+def test_peer_has_the_same_sizes_but_for_biases(models):
     _, ours, peer = models("s2f2")
     kinds = [sorted(p.numel() for p in model.parameters() if p.ndim == 2) for model in (ours, peer)]
     assert kinds[0] == kinds[1]
@@ -42,7 +32,7 @@ def test_peer_has_the_same_sizes_but_for_biases():
 
 
 @needs_peer
-def test_tasks_of_the_peer_do_the_same():
+def test_tasks_of_the_peer_do_the_same(models):
     _, ours, peer = models("(sf)2")
     ids = torch.randint(50, (2, 12))
     for make, model in ((lm.transformers_calls, ours), (lm.x_transformers_calls, peer)):

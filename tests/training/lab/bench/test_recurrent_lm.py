@@ -1,4 +1,3 @@
-from argparse import Namespace
 from importlib.util import find_spec
 
 import pytest
@@ -7,19 +6,19 @@ import torch
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.training.lab.bench import contenders, recurrent_lm
 
-SIZES = {"layers": 5, "hidden_size": 16, "heads": 2, "vocab_size": 50, "length": 6, "memory_length": 12}
 ORDER = "(sff)2f4"
 needs_peer = pytest.mark.skipif(find_spec("x_transformers") is None, reason="x-transformers is not installed")
 
 
-def models():
-    args = Namespace(**SIZES, orders=[ORDER], device="cpu", dtype="float32")
+@pytest.fixture
+def models(tiny):
+    args = tiny(layers=5, length=6, memory_length=12, orders=[ORDER])
     return [*recurrent_lm.language_models(args).values()]
 
 
 @needs_peer
-def test_peer_has_the_same_matrices_but_for_distances():
-    ours, peer = models()
+def test_peer_has_the_same_matrices_but_for_distances(models):
+    ours, peer = models
     sizes = [
         sorted(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and p.shape[0] > 2 and accept(name))
         for model, accept in (
@@ -33,9 +32,9 @@ def test_peer_has_the_same_matrices_but_for_distances():
 
 @needs_peer
 @torch.no_grad()
-def test_tasks_of_the_peer_do_the_same():
+def test_tasks_of_the_peer_do_the_same(models):
     past, ids = torch.randint(50, (2, 12)), torch.randint(50, (2, 7))
-    ours, peer = models()
+    ours, peer = models
     for make, model in ((recurrent_lm.our_calls, ours), (recurrent_lm.x_transformers_calls, peer)):
         recurrent_lm.remember(model.eval(), 12, None)
         calls = make(model, past, ids)
@@ -50,8 +49,8 @@ def test_tasks_of_the_peer_do_the_same():
 
 
 @torch.no_grad()
-def test_a_cache_scores_as_memory_does_and_stays_as_long_as_it_is():
-    model = models()[0]
+def test_a_cache_scores_as_memory_does_and_stays_as_long_as_it_is(models):
+    model = models[0]
     recurrent_lm.remember(model.eval(), 12, None)
     calls = recurrent_lm.our_calls(model, torch.randint(50, (2, 12)), torch.randint(50, (2, 7)))
     torch.testing.assert_close(calls["score with cache"](), calls["score with memory"](), atol=1e-5, rtol=1e-5)
@@ -60,8 +59,8 @@ def test_a_cache_scores_as_memory_does_and_stays_as_long_as_it_is():
 
 
 @torch.no_grad()
-def test_counts_what_the_order_says_and_less_where_distances_are_clamped():
-    model = models()[0]
+def test_counts_what_the_order_says_and_less_where_distances_are_clamped(models):
+    model = models[0]
     past, ids = torch.randint(50, (1, 12)), torch.randint(50, (1, 7))
     counted = {}
     for clamp_length in (None, 8):
@@ -74,5 +73,5 @@ def test_counts_what_the_order_says_and_less_where_distances_are_clamped():
     assert counted[8] < counted[None] == pytest.approx(expected, rel=0.2)
 
 
-def test_the_default_orders_are_the_interleaved_one_and_pars():
-    assert recurrent_lm.default_orders(Namespace(layers=16)) == ["(sf)16", "(sfff)6f8"]
+def test_the_default_orders_are_the_interleaved_one_and_pars(tiny):
+    assert recurrent_lm.default_orders(tiny(layers=16)) == ["(sf)16", "(sfff)6f8"]

@@ -1,36 +1,33 @@
-from argparse import Namespace
-
 import pytest
 import torch
 
 from sublayers.training.lab.bench import contenders, seq2seq as bench_seq2seq
 
-SIZES = {"layers": 2, "hidden_size": 16, "heads": 2, "vocab_size": 50, "new_tokens": 3}
 OURS = ["sublayers (sf)2:(scf)2", "sublayers (fsf)2:(fscf)2"]
 
 
-def arguments():
-    orders = ["(sf)2:(scf)2", "(fsf)2:(fscf)2"]
-    return Namespace(**SIZES, orders=orders, device="cpu", dtype="float32", shapes=["2x6"])
+@pytest.fixture
+def args(tiny):
+    return tiny(orders=["(sf)2:(scf)2", "(fsf)2:(fscf)2"])
 
 
-def test_models_have_barts_parameters_whatever_the_order():
-    models = bench_seq2seq.encoder_decoders(arguments())
+def test_models_have_barts_parameters_whatever_the_order(args):
+    models = bench_seq2seq.encoder_decoders(args)
     parameters = contenders.parameters(models)
     assert parameters[OURS[0]] == parameters["BART"]
     # two narrow feed-forward sublayers have one bias and one norm more than a wide one
-    assert parameters[OURS[1]] == parameters["BART"] + 4 * 3 * SIZES["hidden_size"]
+    assert parameters[OURS[1]] == parameters["BART"] + 4 * 3 * 16
 
 
-def test_batches_are_padded_as_their_lengths_say():
-    batch = bench_seq2seq.make_batch("mixed", arguments())
+def test_batches_are_padded_as_their_lengths_say(args):
+    batch = bench_seq2seq.make_batch("mixed", args)
     assert batch["attention_mask"].sum(1).tolist() == bench_seq2seq.SOURCE_LENGTHS
     assert (batch["input_ids"] == bench_seq2seq.PAD).sum() == (batch["attention_mask"] == 0).sum()
     assert (batch["labels"] != -100).sum(1).tolist() == bench_seq2seq.TARGET_LENGTHS
 
 
-def test_counts_the_work_of_linear_maps():
-    model = bench_seq2seq.encoder_decoders(arguments())[OURS[0]].eval()
+def test_counts_the_work_of_linear_maps(args):
+    model = bench_seq2seq.encoder_decoders(args)[OURS[0]].eval()
     ids = torch.ones(2, 6, dtype=torch.long)
     # four projections and two feed-forward maps in each of two layers
     products = 2 * 12 * (4 * 16 * 16 + 2 * 16 * 64)
@@ -39,8 +36,7 @@ def test_counts_the_work_of_linear_maps():
     assert counted == pytest.approx(2 * products / 1e9)
 
 
-def test_decoding_makes_exactly_the_new_tokens():
-    args = arguments()
+def test_decoding_makes_exactly_the_new_tokens(args):
     for name, model in bench_seq2seq.encoder_decoders(args).items():
         batch = bench_seq2seq.make_batch("2x6", args)
         if name != "x-transformers":

@@ -1,14 +1,10 @@
-from argparse import Namespace
-
 import torch
 
 from sublayers.training.lab.bench import spans
 
-SIZES = {"hidden_size": 16, "heads": 2, "batch_size": 2, "length": 24}
 
-
-def test_heads_have_learned_the_span_and_nothing_else_differs():
-    args = Namespace(**SIZES, orders=["s"], spans=[64, 256], device="cpu", dtype="float32")
+def test_heads_have_learned_the_span_and_nothing_else_differs(tiny):
+    args = tiny(orders=["s"], spans=[64, 256], batch_size=2)
     short, long = spans.character_models(args).values()
     assert [model.span_attentions()[0].read_length for model in (short, long)] == [64, 256]
     weights = [{name: w for name, w in model.state_dict().items() if "span" not in name} for model in (short, long)]
