@@ -139,5 +139,5 @@ def _cell(row: Row, name: str) -> str:
 
 
 def _number(value: str) -> str:
-    # the digits behind the point stay those that the file has
+    # Decimal keeps the digits behind the point that the file has
     return f"{Decimal(value):,}" if re.fullmatch(r"-?\d+(\.\d+)?", value) else value

@@ -138,7 +138,7 @@ def peak_memory(call: Call, device: torch.device) -> int:
         call()
     events = profiler.kineto_results.events()
     changes = sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns())
-    # negative where memory is freed
+    # a free counts as negative bytes
     return max(accumulate((event.nbytes() for event in changes), initial=0))
 
 

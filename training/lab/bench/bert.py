@@ -94,11 +94,12 @@ def modern_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str,
 
 def bert_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure BERT, DistilBERT with half of its layers, and PAR BERT in each order."""
-    # DistilBERT's own name; this dropout is that of all others
+    # DistilBERT has another name for the inner width; all others have this dropout
     distilled = sizes | {"hidden_dim": sizes["intermediate_size"], "seq_classif_dropout": 0.1}
+    distilled["num_hidden_layers"] = max(1, args.layers // 2)
     configs: dict[str, Any] = {
         BERT: BertConfig(**sizes, num_hidden_layers=args.layers),
-        DISTILBERT: DistilBertConfig(**distilled, num_hidden_layers=max(1, args.layers // 2)),
+        DISTILBERT: DistilBertConfig(**distilled),
     }
     return configs | {f"{OURS} {order}": PARBertConfig(sublayer_order=order, **sizes) for order in args.orders}
 
@@ -169,7 +170,8 @@ def comparison(args: argparse.Namespace) -> Comparison:
                 batch |= make_labels(kind, batch, args)
                 calls: dict[str, Call] = {name: partial(model, **batch) for name, model in models.items()}
                 maps = {name: linear_maps(model, calls[name]) for name, model in models.items()}
-                floors, work = ({name: pair[i] for name, pair in maps.items()} for i in (0, 1))
+                floors = {name: floor for name, (floor, _) in maps.items()}
+                work = {name: gigaflops for name, (_, gigaflops) in maps.items()}
                 calls = contenders.train_steps(models, calls) if training else calls
                 yield Task(f"{kind} {shape}", "GFLOP", calls, work, floors)
 

@@ -52,7 +52,7 @@ def gigabytes(models: dict[str, Any], new_tokens: int) -> dict[str, float]:
 def gigaflops(call: Call) -> float:
     """Count the GFLOP of the matrix products that a call runs, without those in attention's kernel."""
     onednn = torch.backends.mkldnn.enabled
-    # products in oneDNN by itself are not counted
+    # the counter does not see products that oneDNN runs
     torch.backends.mkldnn.set_flags(False)
     with FlopCounterMode(display=False) as counter:
         call()

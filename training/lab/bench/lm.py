@@ -101,7 +101,7 @@ def x_transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
     """Make what a model of x-transformers has to call; prefill returns the keys and values."""
 
     def prefill() -> list[Tensor]:
-        # its own generation scores the whole prompt, but one token's logits can be had
+        # x-transformers generates from the logits of the whole prompt, but can compute those of one token
         hidden_states, intermediates = model.net(ids, return_embeddings_and_intermediates=True)
         model.net.to_logits(hidden_states[:, -1:])
         return [tensor for layer in intermediates.attn_intermediates for tensor in layer.cached_kv]
@@ -122,7 +122,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
     def gigaflops(name: str, task: str) -> float:
         order = interleaved(args.layers) if name == first else name.split()[1]
         read = 1 if task == "prefill" else args.length
-        # the logits of one token need the whole body everywhere but in ours
+        # all but our models run the whole body for the logits of one token
         body_read = read if name.startswith(OURS) else args.length
         body = flops(order, length=args.length, read=body_read, keeps_cache=True, **sizes)
         passes = 3 if task == "train step" else 1

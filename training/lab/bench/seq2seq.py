@@ -61,9 +61,9 @@ def encoder_decoders(args: argparse.Namespace) -> dict[str, Any]:
         BART: BartForConditionalGeneration(BartConfig(**peers)),
         MARIAN: MarianMTModel(MarianConfig(**peers, scale_embedding=True)),
     }
-    # these are BART's options
-    options = {"hidden_act": "gelu", "embedding_norm": True, "position_embedding_type": "learned"}
-    options["scale_embedding"] = False
+    # BART has these options
+    options: dict[str, Any] = {"hidden_act": "gelu", "embedding_norm": True, "scale_embedding": False}
+    options["position_embedding_type"] = "learned"
     for orders in args.orders:
         encoder, decoder = orders.split(":")
         feed_forwards = counts(encoder)["f"] + counts(decoder)["f"]
@@ -167,7 +167,7 @@ def compare(
             steps = contenders.train_steps(models, contenders.of_task(all_calls(shape), "training step"))
             work = {name: contenders.gigaflops(call) for name, call in steps.items()}
             yield Task(f"training step {shape}", "GFLOP", steps, work)
-        # with the optimizers and their memory
+        # the last steps keep the optimizers and their memory
         del steps
         contenders.freeze(models)
         for shape in args.shapes:

@@ -106,7 +106,7 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory() as place:
         names = _write(args, Path(place))
-        # the folder that a user would start from
+        # BERT in torch, from which a user starts, runs beside the models of every runtime
         inputs: dict[Any, list[str]] = {**names, (TORCH, BERT): names[BERT]}
         batches = {shape: _batch(shape, args) for shape in args.shapes}
         for runtime in args.runtimes:
@@ -119,7 +119,7 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
                 loaded: dict[Any, Run] = {name: _load(runtime, Path(place, name), threads) for name in names}
                 loaded[TORCH, BERT] = _load(TORCH, Path(place, BERT), threads)
                 for shape, batch in batches.items():
-                    calls = {key: partial(call, _select(batch, inputs[key])) for key, call in loaded.items()}
+                    calls: dict[Any, Any] = {k: partial(call, _select(batch, inputs[k])) for k, call in loaded.items()}
                     title = f"{runtime}, {shape}, {threads} threads"
                     samples = time_in_turn(title, calls, args.repeats, args.device, args.seconds, FEWEST)
                     for name in names:
@@ -197,7 +197,7 @@ def _grow(runtime: str, folder: Path, batch: Batch) -> int:
     if form in RUNTIMES:
         _module(form)
     before = psutil.Process().memory_info().rss
-    # the name keeps the model alive until its memory is measured
+    # the name `loaded` keeps the model alive until its memory is measured
     loaded = _load(runtime, folder, None)
     loaded(batch)
     return psutil.Process().memory_info().rss - before

@@ -44,7 +44,7 @@ def comparison(args: argparse.Namespace) -> Comparison:
     ids = torch.randint(args.vocab_size, (args.batch_size, args.length), device=args.device)
     sizes = (args.hidden_size, 4 * args.hidden_size, args.length, args.length)
     # the order of each model, and the plain one that a super-network is compared with
-    orders, peers = {}, {}
+    orders, peers = dict[str, str](), dict[str, list[str]]()
     for order in args.orders:
         supernet = f"supernet of {len(expand(order))}"
         orders |= {order: order, supernet: interleaved(len(expand(order)))}

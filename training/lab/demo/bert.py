@@ -25,7 +25,7 @@ PRETRAINING = """
     --eval_strategy no --save_strategy no --logging_steps 0.2
 """
 FINE_TUNING = "--task_name cola --learning_rate 2e-3 --max_length 48 --logging_steps 0.2"
-# the ratio of pre-training steps to fine-tuning steps
+# fine-tuning takes so many times the steps of pre-training
 LONGER = 6
 ASKED = 6
 COLUMN = "Matthews correlation"

@@ -7,6 +7,6 @@ import sys
 
 def run(code: str, *words: str) -> None:
     """Run code with words as its arguments."""
-    # transformers would show how it loads the weights
+    # transformers would draw a bar while it loads the weights
     environment = os.environ | {"TQDM_DISABLE": "1"}
     subprocess.run([sys.executable, "-c", code, *words], check=True, env=environment)
