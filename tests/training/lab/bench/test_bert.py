@@ -51,3 +51,8 @@ def test_a_modern_bert_has_the_same_sublayers(tiny):
     bodies = [model.base_model.layers for model in models.values()]
     first, *ours = [sum(parameter.numel() for parameter in body.parameters()) for body in bodies]
     assert ours == [first, first]
+
+
+def test_distilbert_has_half_of_berts_layers(args):
+    models = bench_bert.berts(args, AutoModelForSequenceClassification)
+    assert [models[name].config.num_hidden_layers for name in ("BERT", "DistilBERT")] == [2, 1]
