@@ -132,9 +132,12 @@ def comparison(args: argparse.Namespace) -> Comparison:
     def tasks() -> Iterator[Task]:
         for length, remembered in ((args.train_length, args.train_length), (args.length, args.memory_length)):
             losses = contenders.of_task(calls(args.batch_size, length, remembered, None), "loss")
+            steps = contenders.train_steps(models, losses)
+            # models that train compute more than those that score
             work = {name: 3 * each for name, each in count(losses).items()}
-            task = f"train step {args.batch_size}x{length} after {remembered}"
-            yield Task(task, "GFLOP", contenders.train_steps(models, losses), work)
+            yield Task(f"train step {args.batch_size}x{length} after {remembered}", "GFLOP", steps, work)
+        # the last steps keep the optimizers and their memory
+        del steps
         contenders.freeze(models)
         for rows in args.score_batch_sizes:
             found = calls(rows, args.length, args.memory_length, args.clamp_length)
