@@ -36,11 +36,6 @@ TRAINED = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def files(tmp_path):
     model, _ = save_teacher(tmp_path / "teacher", labels=3)
@@ -169,32 +164,6 @@ def test_a_reranker_learns_from_pairs(tmp_path):
     metrics = distill([str(tmp_path / "teacher"), *flags, "--output_dir", str(tmp_path / "out")])
     assert "eval_agreement" not in metrics
     assert "the squared difference of both" in (tmp_path / "out" / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sublayer_order=s4f4"], "the order s4f4 has 4 s, more than the 3 of the teacher"),
-        (["--sublayer_order=saf"], "'a' is not a sublayer"),
-        (
-            ["--sublayer_order=(sf)2", "--layers", "0", "3"],
-            "--layers 0 3 is no rising list of the teacher's layers 0 to 2",
-        ),
-        (["--sublayer_order=sf", "--max_length=33"], "max_length=33 is not between 3 and the teacher's 32"),
-        (["--sublayer_order=sf", "--pooling=cls"], "learns logits does not pool; leave --pooling cls out"),
-        (["--sublayer_order=sf", "--streaming"], "leave --streaming out"),
-        (["--sublayer_order=sf", "--moves_every=-1"], "--moves_every -1 is no number of steps"),
-        (["--sublayer_order=sf", "--temperature=0"], "--temperature 0.0 is not positive"),
-        (["--sublayer_order=sf", "--dataloader_num_workers=2"], "leave --dataloader_num_workers out"),
-        (["--sublayer_order=s3f3", "--moves_every=7"], "3 moves, one every 7 steps, take more than 21 steps"),
-    ],
-)
-def test_bad_input_is_refused(flags, message, files, tmp_path, monkeypatch):
-    _, source, texts = files
-    # before the teacher is asked
-    monkeypatch.setattr(Logits, "ask_teacher", None)
-    with pytest.raises(ValueError, match=message):
-        distill([source, texts, *FAST, *TRAINED, *flags, "--output_dir", str(tmp_path / "out")])
 
 
 def test_words_are_learned_by_a_masked_language_model(tmp_path, capsys):

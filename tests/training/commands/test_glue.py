@@ -3,13 +3,11 @@ import json
 import warnings
 import weakref
 
-import datasets
 import pytest
 import torch
-from glue_rows import GOOD, WORDS, make_rows, write
+from glue_rows import WORDS, make_rows, write
 from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
 
-from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
 from sublayers.training.data.glue import GLUE_TASKS
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -17,11 +15,6 @@ from sublayers.training.data.tokenizers import train_tokenizer
 pytestmark = pytest.mark.slow
 
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -181,46 +174,6 @@ def test_a_model_without_a_padding_token_is_fine_tuned(tmp_path, files):
         pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")[0]["label"]
         in GLUE_TASKS["sst2"].labels
     )
-
-
-BAD = {
-    "an unknown task": (["--task_name", "sst-2"], "unknown task 'sst-2', did you mean 'sst2'?; choose from cola"),
-    "an unknown option": (["--sed", "1"], "unknown option 'sed', did you mean 'seed'?"),
-    "a missing column": (["--task_name", "cola"], "the train data of cola have no column 'sentence', only sentence1"),
-    "no rows": (["--validation_file", "{empty}"], "empty.jsonl is empty"),
-    "no rows wanted": (["--max_eval_samples", "0"], "the validation data of mrpc are empty"),
-    "no table": (["--train_file", "{notes}"], "notes.txt has none of the known endings .json"),
-    "a broken file": (["--train_file", "{broken}"], "broken.jsonl cannot be read: "),
-    "no file": (["--train_file", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
-    "no training data": (["--train_file", ""], "there are no train data for mrpc, only validation"),
-    "two sources": (["--data_dir", "."], "--dataset_name, --data_dir and files exclude each other"),
-    "files for all": (["--task_name", "all"], "files hold one task; give its --task_name, or for all a --data_dir"),
-    "too many tokens": (["--max_length", "33"], "max_length=33 is not between 5 and the model's 32; give another"),
-    "too few tokens": (["--max_length", "4"], "max_length=4 is not between 5 and the model's 32; give another"),
-    "no batch": (["--batch_sizes", "8", "0"], "batch size 0 is not a positive number"),
-    "one seed twice": (["--seeds", "1", "1"], "--seeds 1 1 has a value twice"),
-    "a checkpoint": (["--resume_from_checkpoint", "x"], "several runs cannot go on from x; they do from where"),
-    "nothing trained": (["--do_eval"], "has the labels LABEL_0, LABEL_1, but mrpc has not_equivalent, equivalent"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(case, tmp_path, bert, capsys):
-    flags, message = BAD[case]
-    good = write(tmp_path / "good.jsonl", [GOOD] * 3)
-    paths = {name: tmp_path / f"{name}.jsonl" for name in ("empty", "broken")} | {"notes": tmp_path / "notes.txt"}
-    for name, text in {"empty": "", "broken": '{"a": 1', "notes": "a"}.items():
-        paths[name].write_text(text)
-    usual = [f"--train_file={good}", f"--validation_file={good}", f"--model_name_or_path={bert}", "--task_name=mrpc"]
-    flags = [flag.format(**paths) for flag in flags]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["glue", *usual, *FAST, "--output_dir", str(tmp_path / "out"), *flags])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert message in said.splitlines()[-1]
-    assert "Traceback" not in said
-    # nothing is in the way of the corrected command
-    assert not (tmp_path / "out").exists()
 
 
 def test_folders_without_data_and_full_ones_are_refused(tmp_path, bert):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import datasets
 import pytest
 from glue_rows import WORDS, make_rows, write
 from killed import kill
@@ -19,11 +18,6 @@ pytestmark = pytest.mark.slow
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 FAST = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=24", "--max_steps=2"]
 GRID = ["--seeds", "1", "2", "--learning_rates", "1e-3", "1e-2"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -2,19 +2,12 @@ import json
 import math
 import warnings
 
-import datasets
 import pytest
 import torch
 from killed import kill
 from PIL import Image
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from sublayers import SandwichLMConfig
 from sublayers.training import cli
 from sublayers.training.commands.pretrain import main as pretrain, parse
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -52,11 +45,6 @@ def one_thread(monkeypatch):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -198,73 +186,6 @@ def test_a_stream_trains_and_a_checkpoint_goes_on(tmp_path, settings, corpus):
     )
     assert metrics["eval_loss"] > 0
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "b").config.dropout == 0
-
-
-MASKED = ["--objective", "mlm+nsp", "--tokenizer_model", "wordpiece"]
-BAD = {
-    "an unknown key": (["--blok_size", "8"], "unknown option 'blok_size', did you mean 'block_size'?"),
-    "an unknown family": (["--model_type", "gpt2"], "unknown model_type 'gpt2'; choose from sandwich_lm"),
-    "a bad order": (["--sublayer_order", "sqf"], "sqf"),
-    "a bad number": (["--block_size", "many"], "invalid int value: 'many'"),
-    "a bad schedule": (["--lr_scheduler_type", "cosin"], "cosin is not a valid SchedulerType"),
-    "a bad size": (["--num_attention_heads", "3"], "hidden_size=16 is not a multiple of num_attention_heads=3"),
-    "too long a block": (["--max_position_embeddings", "8"], "block_size=16 is more than the model has room"),
-    "too long a context": (["--context_window", "16"], "context_window=16 should be at least 0 and less than block_s"),
-    "a missing column": (["--train_file", "{rows}", "--text_column", "body"], "no column 'body'; choose one of text"),
-    "no text": (["--train_file", "{blank}"], "blank.txt holds no text"),
-    "an endless stream": (["--streaming", "--max_steps", "-1"], "give --max_steps with --streaming"),
-    "no checkpoint": (["--resume_from_checkpoint", "nowhere"], "nowhere is no complete checkpoint"),
-    "no model to evaluate": (["--do_eval", "--resume_from_checkpoint"], "give --model_name_or_path"),
-    "a bad dropout": (["--dropout", "7"], "dropout"),
-    "an unknown objective": (["--objective", "nsp"], "unknown objective 'nsp'; choose from clm, mlm, mlm+nsp"),
-    "a missing head": (["--objective", "mlm", "--model_type", "sandwich_lm"], "no head for --objective mlm; choose fr"),
-    "no folder to load": (["--model_name_or_path", "./gone"], "there is no folder ./gone; give another"),
-    "no head to load": (
-        [*MASKED, "--model_name_or_path", "{causal}"],
-        "sandwich_lm has no head for --obj",
-    ),
-    "no mask token": (["--objective", "mlm"], "--tokenizer_model byte has no [MASK] for --objective mlm; choose word"),
-    "a tokenizer without masks": ([*MASKED, "--tokenizer_name_or_path", "{causal}"], "has no cls_token and no sep_to"),
-    "a stream of masks": ([*MASKED, "--streaming"], "--streaming is for --objective clm; leave it out for mlm+nsp"),
-    "masks with context": ([*MASKED, "--context_window", "8"], "--context_window is for --objective clm; leave it out"),
-    "no room for pairs": ([*MASKED, "--block_size", "4"], "block_size=4 has no room for two segments and [CLS], [SEP]"),
-    "words without masks": (["--whole_word_mask"], "--objective clm masks nothing; leave --whole_word_mask out"),
-    "a bad optimizer": (["--optimizer", "lion"], "invalid choice: 'lion'"),
-    "too small a vocabulary": (["--tokenizer_model", "bpe", "--vocab_size", "9"], "vocab_size=9 is less than the 256"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(case, tmp_path, settings, capsys):
-    (tmp_path / "blank.txt").write_text("\n\n")
-    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    flags, message = BAD[case]
-    paths = {"rows": tmp_path / "rows.jsonl", "blank": tmp_path / "blank.txt", "causal": tmp_path / "causal"}
-    train_tokenizer([], "byte", 0).save_pretrained(paths["causal"])
-    SandwichLMConfig().save_pretrained(paths["causal"])
-    flags = [flag.format(**paths) for flag in flags]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["pretrain", settings, "--output_dir", str(tmp_path / "out"), *flags])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("sublayers pretrain: ") == 1
-    assert message in said
-    assert "Traceback" not in said
-    # nothing is in the way of the corrected command
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_key_of_a_settings_file_and_a_full_folder(tmp_path, settings):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileExistsError, match="out is not empty; choose another folder or continue with --resume"):
-        pretrain([settings, "--output_dir", str(out)])
-    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text("hiden_size: 16\n")
-    with pytest.raises(ValueError, match="unknown option 'hiden_size', did you mean 'hidden_size'"):
-        pretrain([str(wrong)])
 
 
 @pytest.mark.full

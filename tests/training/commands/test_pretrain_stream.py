@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 
-import datasets
 import pytest
 import torch
 from common import assert_same
@@ -28,11 +27,6 @@ FAMILIES = {
     "sandwich_char_lm": {"attention_span": 100, "initial_span_share": 0.1, "span_ramp_size": 8, "span_loss": 1e-3},
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -242,52 +236,3 @@ def test_a_recipe_has_the_settings_of_its_paper(name):
     if size:
         with torch.device("meta"):
             assert AutoModelForCausalLM.from_config(config).num_parameters() == size
-
-
-XL, CHARACTERS, OTHER = "par_transformer_xl", "sandwich_char_lm", "sandwich_lm"
-BAD = {
-    "windows": (
-        XL,
-        ["--context_window", "8"],
-        "reads one stream in rows that never change; leave --context",
-    ),
-    "a stream of documents": (XL, ["--streaming"], "leave --streaming out"),
-    "smoothed labels": (CHARACTERS, ["--label_smoothing_factor", "0.1"], "leave --label_smoothing_factor out"),
-    "rows that change": (XL, ["--auto_find_batch_size"], "leave --auto_find_batch_size out"),
-    "rows that are divided": (XL, ['--accelerator_config={"split_batches": true}'], "leave --accelerator_config out"),
-    "too many rows": (XL, ["--per_device_train_batch_size", "90"], "too few for 90 rows with segments of 16; give mo"),
-    "no token in a segment": (XL, ["--evaluation_length", "0"], "not evaluation_length=0; give a larger --evaluation"),
-    "memory of spans": (CHARACTERS, ["--evaluation_memory_length", "8"], "learns how far back it looks; leave --eval"),
-    "distances of spans": (CHARACTERS, ["--evaluation_clamp_length", "8"], "leave --evaluation_clamp_length out"),
-    "no memory": (
-        OTHER,
-        ["--evaluation_length", "8"],
-        "sandwich_lm has no memory to evaluate with; leave --evalu",
-    ),
-    "a file of words for bytes": (
-        XL,
-        ["--vocabulary_file", __file__],
-        "is for --tokenizer_model word; choose it",
-    ),
-    "unknown characters": (CHARACTERS, ["--tokenizer_model", "char", "--vocab_size", "9"], "has not all characters of"),
-    "clipping without Adagrad": (XL, ["--max_tensor_grad_norm", "1"], "is for --optimizer adagrad; choose it or give"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_flags_that_make_no_sense_are_refused_in_one_sentence(case, tmp_path, settings, capsys):
-    family, flags, message = BAD[case]
-    if family == OTHER:
-        path = settings(XL)
-        given = json.loads((tmp_path / f"{XL}.yaml").read_text())
-        (tmp_path / f"{XL}.yaml").write_text(json.dumps({k: v for k, v in given.items() if k not in FAMILIES[XL]}))
-        flags = [*flags, "--model_type", OTHER]
-    else:
-        path = settings(family)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["pretrain", path, "--max_steps", "2", "--output_dir", str(tmp_path / "out"), *flags])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("sublayers pretrain: ") == 1
-    assert message in said
-    assert not (tmp_path / "out" / "config.json").exists()
