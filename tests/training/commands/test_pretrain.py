@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
 from sublayers.training import cli
-from sublayers.training.commands.pretrain import main as pretrain, parse
+from sublayers.training.commands.pretrain import main as pretrain
 from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -231,41 +231,3 @@ def test_resuming_without_a_checkpoint_starts_from_the_beginning(tmp_path, setti
     pretrain(flags)
     assert "no complete checkpoint" in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").exists()
-
-
-SHARED = {"objective": "mlm+nsp", "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-6, "weight_decay": 0.01}
-NVLAMB = {"model_type": "par_bert", "optimizer": "lamb", "lr_scheduler_type": "polynomial", "max_grad_norm": 1}
-RECIPES = {
-    "nvlamb_phase1": NVLAMB
-    | {"block_size": 128, "max_position_embeddings": 512, "vocab_size": 30522}
-    | {"learning_rate": 6e-3, "warmup_steps": 0.2843, "max_steps": 7038},
-    "nvlamb_phase2": NVLAMB
-    | {"block_size": 512, "model_name_or_path": "./runs/nvlamb_phase1"}
-    | {"learning_rate": 4e-3, "warmup_steps": 0.128, "max_steps": 1563},
-    "macaron_bert": {"model_type": "macaron_bert", "optimizer": None, "lr_scheduler_type": "linear", "max_grad_norm": 0}
-    | {"block_size": 384, "vocab_size": 32768, "learning_rate": 3e-4, "warmup_steps": 1, "max_steps": 800_000},
-}
-# examples in an update of phase 1 and 2, and tokens in one of macaron's, to 1 %
-UPDATES = {"nvlamb_phase1": 65_536, "nvlamb_phase2": 32_768, "macaron_bert": pytest.approx(128_000 / 384, rel=0.01)}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_the_settings_of_its_paper(name, tmp_path, monkeypatch):
-    # where phase 1 left its model
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "nvlamb_phase1").mkdir(parents=True)
-    run, config, corpus, args = parse([name, "--train_file", "books.txt"])
-    settings = vars(run) | config | vars(args)
-    for key, value in (SHARED | RECIPES[name]).items():
-        assert settings[key] == value, key
-    assert corpus.train_file == "books.txt"
-    assert run.tokenizer_model == "wordpiece"
-    assert args.per_device_train_batch_size * args.gradient_accumulation_steps == UPDATES[name]
-    assert args.lr_scheduler_kwargs == ({"power": 0.5, "lr_end": 0.0} if run.optimizer else None)
-
-
-def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="recipe 'nvlamb' is unknown; choose from macaron_bert, modern, nvlamb_phase1"):
-        pretrain(["nvlamb"])
-    with pytest.raises(ValueError, match="recipe 'iot_n2' belongs to sublayers seq2seq; choose from macaron_bert"):
-        pretrain(["iot_n2"])

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from sublayers.training import cli
-from sublayers.training.commands.pretrain import PRETRAINED, evaluation_settings, main as pretrain, parse
-from sublayers.training.trainers.start import load_config
+from sublayers.training.commands.pretrain import main as pretrain
 
 pytestmark = pytest.mark.slow
 
@@ -197,42 +196,3 @@ def test_the_spans_that_were_learned_are_drawn(tmp_path, settings):
         [settings("sandwich_char_lm", max_steps=1), "--adaptive_span", "false", "--output_dir", str(tmp_path / "b")]
     )
     assert not (tmp_path / "b" / "spans.json").exists()
-
-
-LARGE = {"hidden_size": 1024, "num_attention_heads": 16, "adaptive_factor": 4, "dropout": 0.2, "block_size": 384}
-LARGE |= {"attention_dropout": 0.2, "activation_dropout": 0.2, "warmup_steps": 16000, "evaluation_clamp_length": 1000}
-LAMB = {"optimizer": "jitlamb", "learning_rate": 0.01, "adam_epsilon": 1e-6, "weight_decay": 0, "max_grad_norm": 0.25}
-BASE = LAMB | {"hidden_size": 512, "intermediate_size": 2048, "block_size": 192, "memory_length": 192}
-BASE |= {"evaluation_length": 64, "evaluation_memory_length": 640, "evaluation_clamp_length": 400}
-BYTES = {"block_size": 512, "memory_length": 512, "evaluation_length": 128, "evaluation_memory_length": 2052}
-BYTES |= {"adaptive_cutoffs": None, "optimizer": None, "learning_rate": 2.5e-4, "evaluation_clamp_length": 820}
-SPANS = {"optimizer": "adagrad", "max_tensor_grad_norm": 0.03, "max_grad_norm": 0, "learning_rate": 0.07}
-SPANS |= {"warmup_steps": 32000, "attention_span": 8192, "block_size": 512, "attention_dropout": 0.4}
-RECIPES = {
-    "par_wt103_base": ("(sfff)6f8", 199_840_218, 256 * 192 * 40_000, BASE),
-    "xl_wt103_base": ("(sf)16", 191_950_298, 256 * 192 * 40_000, BASE),
-    "par_wt103_large": ("(sfff)7f8", None, 128 * 384 * 100_000, LAMB | LARGE),
-    "xl_wt103_large": ("(sf)18", 285_167_482, 128 * 384 * 100_000, LAMB | LARGE),
-    "par_enwik8": ("(sff)5f9", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "byte"}),
-    "xl_enwik8": ("(sf)12", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "byte"}),
-    "par_text8": ("(sff)5f9", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "char"}),
-    "xl_text8": ("(sf)12", None, 22 * 512 * 400_000, BYTES | {"tokenizer_model": "char"}),
-    "sandwich_enwik8": ("s5(sf)19f5", None, 64 * 512 * 150_000, SPANS | {"tokenizer_model": "byte"}),
-    "sandwich_text8": ("s3(sf)21f3", None, 64 * 512 * 250_000, SPANS | {"tokenizer_model": "char"}),
-}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_the_settings_of_its_paper(name):
-    order, size, tokens, expected = RECIPES[name]
-    run, flags, _, args = parse([name, "--train_file", "text.txt"])
-    settings = vars(run) | flags | vars(args)
-    assert {key: settings[key] for key in expected} == expected
-    assert args.per_device_train_batch_size * run.block_size * args.max_steps == tokens
-    config = load_config(None, PRETRAINED[run.model_type], flags, vocab_size=run.vocab_size)
-    assert config.sublayer_order == order
-    same_length = {"same_length": True} if run.model_type == "par_transformer_xl" else {}
-    assert evaluation_settings(config, run).items() >= same_length.items()
-    if size:
-        with torch.device("meta"):
-            assert AutoModelForCausalLM.from_config(config).num_parameters() == size
