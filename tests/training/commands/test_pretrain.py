@@ -161,11 +161,15 @@ def test_killed_runs_resume_to_the_same_weights(tmp_path, settings, bert_setting
             assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_resuming_without_a_whole_checkpoint_starts_from_the_beginning(tmp_path, settings, capsys):
+def test_resuming_without_a_whole_checkpoint_starts_from_the_beginning(tmp_path, settings, capsys, caplog):
     flags = [*settings, "--output_dir", str(tmp_path / "out"), "--max_steps", "1", "--resume_from_checkpoint"]
     pretrain(flags)
     assert "no complete checkpoint" in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").exists()
+    # steps that are shares of all are those of the checkpoint
+    pretrain(flags)
+    assert f"continuing from {tmp_path / 'out' / 'checkpoint-1'}" in capsys.readouterr().out
+    assert "do not match" not in caplog.text
     # a path names one checkpoint, complete or not
     with pytest.raises(FileNotFoundError, match="is no complete checkpoint"):
         pretrain([*flags, str(tmp_path / "out")])
