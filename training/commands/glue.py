@@ -295,11 +295,11 @@ class TaskRuns:
                 table.add_row(self.name + split.removeprefix("validation"), metric, *values, *point)
 
     def _tokenize(self, rows: Dataset, split: str) -> Dataset:
-        columns = list(self.task.columns)
+        # `datasets` caches rows by all that the function refers to, which must not be the runs
+        columns, tokenizer, max_length = list(self.task.columns), self.tokenizer, self.run.max_length
 
         def encode(batch: dict[str, list[str]]) -> Any:
-            texts = (batch[column] for column in columns)
-            return self.tokenizer(*texts, truncation=True, max_length=self.run.max_length)
+            return tokenizer(*(batch[column] for column in columns), truncation=True, max_length=max_length)
 
         return rows.map(encode, batched=True, remove_columns=columns, desc=f"tokenizing {self.name}, {split}")
 

@@ -150,18 +150,8 @@ def test_training_evaluations_generate_only_for_their_scores(tmp_path, settings,
 
 
 def test_a_resumed_run_ends_with_the_weights_of_an_unbroken_one(tmp_path, settings, files):
-    flags = [
-        *settings,
-        *files,
-        "--do_train",
-        "--do_eval",
-        "--max_tokens",
-        "100",
-        "--dropout",
-        "0.3",
-        "--max_steps",
-        "9",
-    ]
+    flags = [*settings, *files, "--do_train", "--do_eval", "--max_tokens", "100", "--dropout", "0.3"]
+    flags += ["--max_steps", "9"]
     flags += ["--save_steps", "1", "--save_total_limit", "9", "--eval_steps", "2", "--no_predict_with_generate"]
     whole = tmp_path / "whole"
     seq2seq([*flags, "--output_dir", str(whole)])
