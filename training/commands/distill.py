@@ -1,6 +1,6 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.tasks.windows import longest_input
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
 from sublayers.training.flags import HELP, expand_settings_file, parse_flags
-from sublayers.training.trainers.arguments import FromScratchArguments, default
+from sublayers.training.trainers.arguments import FromScratchArguments, default, flag
 
 if TYPE_CHECKING:
     from sublayers.training.distill.answers import AnsweredTexts
@@ -29,55 +28,37 @@ class DistillArguments:
 
     _argument_group_name: ClassVar[str] = "student and objective"
 
-    sublayer_order: str = field(metadata={"help": "order of the student, such as s6f6"})
-    objective: Literal["embeddings", "states", "logits", "words", "relations"] = field(
-        default="embeddings",
-        metadata={
-            "help": "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
-            "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
-            "self-attention (MiniLMv2), after which nothing learns"
-        },
+    sublayer_order: str = flag("order of the student, such as s6f6", MISSING)
+    objective: Literal["embeddings", "states", "logits", "words", "relations"] = flag(
+        "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
+        "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
+        "self-attention (MiniLMv2), after which nothing learns",
+        "embeddings",
     )
-    pooling: Literal["mean", "cls"] | None = field(
-        default=None,
-        metadata={
-            "help": "pooling of the student; with cls, what follows the last attention runs for the first token only; "
-            "default: the teacher's"
-        },
+    pooling: Literal["mean", "cls"] | None = flag(
+        "pooling of the student; with cls, what follows the last attention runs for the first token only; "
+        "default: the teacher's",
     )
-    layers: list[int] | None = field(
-        default=None,
-        metadata={"help": "the teacher's layers that the student keeps, from 0; default: first, last and some between"},
+    layers: list[int] | None = flag(
+        "the teacher's layers that the student keeps, from 0; default: first, last and some between"
     )
-    moves_every: int = field(
-        default=0,
-        metadata={
-            "help": "start in the teacher's order, and swap two neighbours each time after this many steps; 0: start "
-            "in the student's order"
-        },
+    moves_every: int = flag(
+        "start in the teacher's order, and swap two neighbours each time after this many steps; 0: start "
+        "in the student's order",
+        0,
     )
-    hidden_size: int | None = field(
-        default=None, metadata={"help": "for a student with random weights; default: the teacher's sizes and weights"}
+    hidden_size: int | None = flag("for a student with random weights; default: the teacher's sizes and weights")
+    intermediate_size: int | None = flag("as --hidden_size")
+    num_attention_heads: int | None = flag("as --hidden_size")
+    temperature: float = flag("of the probabilities in --objective logits or words", 2.0)
+    relation_heads: int = flag(
+        "for --objective relations; must divide both hidden sizes, not equal the numbers of heads", 12
     )
-    intermediate_size: int | None = field(default=None, metadata={"help": "as --hidden_size"})
-    num_attention_heads: int | None = field(default=None, metadata={"help": "as --hidden_size"})
-    temperature: float = field(default=2.0, metadata={"help": "of the probabilities in --objective logits or words"})
-    relation_heads: int = field(
-        default=12,
-        metadata={"help": "for --objective relations; must divide both hidden sizes, not equal the numbers of heads"},
-    )
-    whole_rows: bool = field(
-        default=False, metadata={"help": "read documents (lines of a .txt) as they are, not sentence by sentence"}
-    )
-    max_length: int = field(default=128, metadata={"help": "tokens of a text; what is longer is cut"})
-    answers: str | None = field(
-        default=None,
-        metadata={"help": "folder for the teacher's answers, for many students; default: one in --output_dir"},
-    )
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "use the first documents only (lines of a .txt)"}
-    )
-    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
+    whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
+    max_length: int = flag("tokens of a text; what is longer is cut", 128)
+    answers: str | None = flag("folder for the teacher's answers, for many students; default: one in --output_dir")
+    max_train_samples: int | None = flag("use the first documents only (lines of a .txt)")
+    max_eval_samples: int | None = flag("as --max_train_samples")
 
 
 @dataclass
@@ -118,16 +99,16 @@ def main(argv: list[str]) -> dict[str, float]:
     """
     source, run, corpus_args, args = parse(argv)
     # models and Trainers take seconds to import, for which --help does not wait
-    from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.run import run as run_training
 
     return run_training(
         args,
         partial(make_trainer, source, run, corpus_args, args),
         SCORES,
+        corpus_args,
+        {"name": STANDARD_LIBRARY},
         unit="loss",
         command=["distill", *argv],
-        data=describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name),
         started_from=source,
     )
 
@@ -176,12 +157,11 @@ def make_trainer(
     from sublayers.training.distill.student import make_student
     from sublayers.training.distill.teacher import open_teacher
     from sublayers.training.distill.trainer import DistillTrainer
+    from sublayers.training.trainers.start import check_length
 
     kind = OBJECTIVES[run.objective]
     teacher = open_teacher(source, kind.head)
-    longest = longest_input(teacher.model.config, teacher.tokenizer)
-    if not 3 <= run.max_length <= longest:
-        raise ValueError(f"max_length={run.max_length} is not between 3 and the teacher's {longest}; give another")
+    check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
     # a new head and new sublayers may be random
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}

@@ -1,9 +1,8 @@
 """`sublayers glue`: fine-tune a model on tasks of GLUE, evaluate it with their metrics, and write a submission."""
 
-import difflib
 import json
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median, median_low
@@ -18,12 +17,11 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from sublayers.hub.upload import hub_errors
-from sublayers.tasks.windows import longest_input
 from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits, load_task
 from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.folders import claim, refuse_to_overwrite
-from sublayers.training.log import LOG, Log, open_log
-from sublayers.training.trainers.arguments import FineTuningArguments, default
+from sublayers.training.folders import claim
+from sublayers.training.log import Log, open_log
+from sublayers.training.trainers.arguments import FineTuningArguments, default, flag
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -39,14 +37,12 @@ class GlueArguments:
 
     _argument_group_name: ClassVar[str] = "task, model and grid"
 
-    task_name: str = field(metadata={"help": f"{', '.join(GLUE_TASKS)}; or all, as far as there are data"})
-    model_name_or_path: str = field(metadata={"help": "model to fine-tune"})
-    max_length: int = field(default=128, metadata={"help": "tokens of a text or pair; the longer text is cut first"})
-    seeds: list[int] = field(default_factory=list, metadata={"help": "one run each; default: --seed"})
-    learning_rates: list[float] = field(default_factory=list, metadata={"help": "grid; default: --learning_rate"})
-    batch_sizes: list[int] = field(
-        default_factory=list, metadata={"help": "grid; default: --per_device_train_batch_size"}
-    )
+    task_name: str = flag("all: as far as there are data", MISSING, choices=[*GLUE_TASKS, "all"])
+    model_name_or_path: str = flag("model to fine-tune", MISSING)
+    max_length: int = flag("tokens of a text or pair; the longer text is cut first", 128)
+    seeds: list[int] = flag("one run each; default: --seed", list)
+    learning_rates: list[float] = flag("grid; default: --learning_rate", list)
+    batch_sizes: list[int] = flag("grid; default: --per_device_train_batch_size", list)
 
 
 @dataclass
@@ -91,16 +87,13 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
 
     from sublayers.hub.loading import load
 
-    with claim(str(args.output_dir), args.process_index):
-        folder = Path(str(args.output_dir))
-        if not (folder / LOG).exists():
-            refuse_to_overwrite(folder)
-        console = Console(quiet=args.process_index > 0)
+    folder = Path(str(args.output_dir))
+    console = Console(quiet=args.process_index > 0)
+    with claim(folder, args.process_index):
         # whatever can be wrong with any task is said before the first training
         tokenizer = load(AutoTokenizer, run.model_name_or_path)
-        if tokenizer.pad_token is None:
-            # batches need a padding token, and decoders often have none
-            tokenizer.pad_token = tokenizer.eos_token
+        # batches need a padding token, and decoders often have none
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
         names = _task_names(run, data_args, console)
         _check_model(run, args, tokenizer, names)
         with args.main_process_first(desc="reading the data"):
@@ -116,21 +109,19 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         published = [(event["task"], event["repository"]) for event in log.events("published")]
         unpublished: list[str] = []
         for name, splits in data.items():
-            with args.main_process_first(desc="tokenizing"):
-                encoded = {split: _tokenize(rows, name, split, tokenizer, run) for split, rows in splits.items()}
-            results[name] = _search(name, encoded, tokenizer, run, args, log, console)
-            if args.process_index == 0:
-                text = json.dumps(results, indent=2) + "\n"
-                (folder / "results.json").write_text(text, encoding="utf-8")
-                repository, best = _repository(name, run, args), results[name]["best"]
-                if args.do_train and (name, repository) not in published:
-                    try:
-                        _publish(name, repository, best, encoded, tokenizer, run, data_args, args, ["glue", *argv])
-                        log.append("published", task=name, repository=repository)
-                    except (OSError, ValueError) as error:
-                        # the other tasks do not wait for the Hub
-                        unpublished.append(f"{name} ({error})")
-            _add_rows(table, name, results[name]["best"])
+            runs = TaskRuns(name, splits, tokenizer, run, data_args, args, log, console)
+            results[name] = runs.search()
+            runs.add_rows(table, results[name]["best"])
+            if args.process_index > 0:
+                continue
+            (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+            if args.do_train and (name, runs.repository) not in published:
+                try:
+                    runs.publish(results[name]["best"], ["glue", *argv])
+                    log.append("published", task=name, repository=runs.repository)
+                except (OSError, ValueError) as error:
+                    # the other tasks do not wait for the Hub
+                    unpublished.append(f"{name} ({error})")
         console.print(table)
         console.print(f"models, predictions and all scores are in {folder}")
         if unpublished:
@@ -148,10 +139,6 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
         ValueError: unknown flags, an unknown task, files for several, a checkpoint, or a grid that repeats itself.
     """
     run, data_args, args = parse_flags(expand_settings_file(argv, "glue"), FLAGS, USAGE)
-    if run.task_name not in (*GLUE_TASKS, "all"):
-        nearest = difflib.get_close_matches(run.task_name, GLUE_TASKS, n=1)
-        meant = f", did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"unknown task {run.task_name!r}{meant}; choose from {', '.join(GLUE_TASKS)} and all")
     if data_args.files and run.task_name == "all":
         raise ValueError("files hold one task; give its --task_name, or for all a --data_dir")
     if (args.resume_from_checkpoint or "true").lower() not in ("true", "false"):
@@ -189,207 +176,210 @@ def _check_model(
     from transformers import AutoConfig
 
     from sublayers.hub.loading import load
+    from sublayers.training.trainers.start import check_length
 
     config = load(AutoConfig, run.model_name_or_path)
-    shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2
-    longest = longest_input(config, tokenizer)
-    if not shortest <= run.max_length <= longest:
-        raise ValueError(
-            f"max_length={run.max_length} is not between {shortest} and the model's {longest}; give another"
-        )
-    if args.do_train:
-        return
+    check_length("max_length", run.max_length, config, tokenizer, tokenizer.num_special_tokens_to_add(pair=True) + 2)
     has = tuple(label for _, label in sorted(config.id2label.items()))
     for name in names:
-        if has != GLUE_TASKS[name].labels:
+        if not args.do_train and has != GLUE_TASKS[name].labels:
             raise ValueError(
                 f"{run.model_name_or_path} has the labels {', '.join(has)}, but {name} has "
                 f"{', '.join(GLUE_TASKS[name].labels)}; fine-tune it with --do_train"
             )
 
 
-def _tokenize(rows: Dataset, name: str, split: str, tokenizer: PreTrainedTokenizerBase, run: GlueArguments) -> Dataset:
-    columns = list(GLUE_TASKS[name].columns)
+@dataclass
+class TaskRuns:
+    """The runs of one task.
 
-    def encode(batch: dict[str, list[str]]) -> Any:
-        return tokenizer(*(batch[column] for column in columns), truncation=True, max_length=run.max_length)
+    Attributes:
+        name: of the task.
+        splits: its data, as `load_task` reads them.
+        tokenizer: that of the model.
+        run: what is fine-tuned how often.
+        data_args: where the data are from.
+        args: of each run, but for its point of the grid and its seed.
+        log: holds the scores of the runs that are done.
+        console: says which run begins.
+    """
 
-    return rows.map(encode, batched=True, remove_columns=columns, desc=f"tokenizing {name}, {split}")
+    name: str
+    splits: Splits
+    tokenizer: PreTrainedTokenizerBase
+    run: GlueArguments
+    data_args: GlueDataArguments
+    args: GlueTrainingArguments
+    log: Log
+    console: Console
 
+    def __post_init__(self):
+        self.task = GLUE_TASKS[self.name]
+        # only the folder of a finished task has this name
+        self.kept = Path(self.args.output_dir, self.name)
+        # with all tasks, each has a model of its own
+        suffix = f"-{self.name}" if self.run.task_name == "all" else ""
+        repository = f"{self.args.hub_model_id}{suffix}" if self.args.hub_model_id else self.name
+        self.repository = repository if self.args.push_to_hub else None
+        with self.args.main_process_first(desc="tokenizing"):
+            self.splits = {split: self._tokenize(rows, split) for split, rows in self.splits.items()}
 
-def _search(
-    name: str,
-    splits: Splits,
-    tokenizer: PreTrainedTokenizerBase,
-    run: GlueArguments,
-    args: GlueTrainingArguments,
-    log: Log,
-    console: Console,
-) -> dict[str, Any]:
-    split, metric = GLUE_TASKS[name].validation[0], GLUE_TASKS[name].metrics[0]
-    kept = Path(args.output_dir, name)
-    known = {
-        (event["learning_rate"], event["batch_size"], event["seed"]): event["scores"]
-        for event in log.events("run")
-        if event["task"] == name
-    }
-    best: dict[str, Any] = {}
-    points: list[dict[str, Any]] = []
-    for learning_rate, batch_size in product(run.learning_rates, run.batch_sizes):
-        for seed in run.seeds:
-            if (learning_rate, batch_size, seed) in known:
-                continue
-            console.rule(f"{name}: learning rate {learning_rate}, batch size {batch_size}, seed {seed}")
-            folder = _folder(kept, learning_rate, batch_size, seed)
-            own = replace(
-                args,
-                output_dir=str(folder),
-                learning_rate=learning_rate,
-                per_device_train_batch_size=batch_size,
-                seed=seed,
-                # a run that was killed has left checkpoints
-                resume_from_checkpoint="true" if folder.exists() else None,
-                # only the best one is published
-                push_to_hub=False,
-            )
-            scores = _run(name, run.model_name_or_path, splits, tokenizer, own)
-            known[learning_rate, batch_size, seed] = scores
-            if args.process_index == 0:
-                log.append(
-                    "run", task=name, learning_rate=learning_rate, batch_size=batch_size, seed=seed, scores=scores
-                )
-        runs = [{"seed": seed} | known[learning_rate, batch_size, seed] for seed in run.seeds]
-        deciding = [scores[split][metric] for scores in runs]
-        middle = deciding.index(median_low(deciding))
-        point = {"learning_rate": learning_rate, "batch_size": batch_size, "median": median(deciding)}
-        points.append(point | {"seed": run.seeds[middle], "runs": runs})
-        best = max(points, key=lambda point: point["median"])
-        chosen = _folder(kept, best["learning_rate"], best["batch_size"], best["seed"])
+    def search(self) -> dict[str, Any]:
+        """Train and evaluate what the log does not have yet, and give the best run's folder the name of the task.
+
+        Returns:
+            What `main` returns of the task.
+        """
+        split, metric = self.task.validation[0], self.task.metrics[0]
+        known = {
+            (event["learning_rate"], event["batch_size"], event["seed"]): event["scores"]
+            for event in self.log.events("run")
+            if event["task"] == self.name
+        }
+        best: dict[str, Any] = {}
+        points: list[dict[str, Any]] = []
+        for learning_rate, batch_size in product(self.run.learning_rates, self.run.batch_sizes):
+            for seed in self.run.seeds:
+                if (learning_rate, batch_size, seed) not in known:
+                    known[learning_rate, batch_size, seed] = self._train(learning_rate, batch_size, seed)
+            runs = [{"seed": seed} | known[learning_rate, batch_size, seed] for seed in self.run.seeds]
+            deciding = [scores[split][metric] for scores in runs]
+            middle = self.run.seeds[deciding.index(median_low(deciding))]
+            point = {"learning_rate": learning_rate, "batch_size": batch_size, "median": median(deciding)}
+            points.append(point | {"seed": middle, "runs": runs})
+            best = max(points, key=lambda point: point["median"])
+            chosen = self._folder(best["learning_rate"], best["batch_size"], best["seed"])
+            if self.args.process_index == 0:
+                for point, seed in product(points, self.run.seeds):
+                    if (folder := self._folder(point["learning_rate"], point["batch_size"], seed)) != chosen:
+                        shutil.rmtree(folder, ignore_errors=True)
+        PartialState().wait_for_everyone()
+        if not self.kept.exists():
+            self._predict(chosen)
+            if self.args.process_index == 0:
+                chosen.rename(self.kept)
+        return {"split": split, "metric": metric, "best": best, "points": points}
+
+    def publish(self, best: dict[str, Any], command: list[str]) -> None:
+        """Write the card of the best run, and publish it where the flags ask for it.
+
+        Args:
+            best: point of the grid, from `search`.
+            command: the words of the command line.
+
+        Raises:
+            OSError: it could not be published.
+            ValueError: the Hub refuses it.
+        """
+        from sublayers.training.trainers.publish import describe_data, publish, result
+
+        data = describe_data(self.data_args, {"name": f"GLUE {self.name}", "id": HUB_NAME}, self.name)
+        results = [
+            result(data, split, metric, score, scores["seed"])
+            for scores in best["runs"]
+            for split in self.task.validation
+            for metric, score in scores.get(split, {}).items()
+        ]
+        own = replace(self.args, hub_model_id=self.repository, output_dir=str(self.kept))
+        is_ours = publish(self.kept, own, command, data, results, self.run.seeds, self.run.model_name_or_path)
+        if self.repository and not is_ours:
+            with hub_errors(self.repository):
+                self._make_trainer(str(self.kept), own).push_to_hub()
+
+    def add_rows(self, table: Table, best: dict[str, Any]) -> None:
+        """Add the scores of the best point to a table, a row for each split and metric."""
+        point = (str(best["learning_rate"]), str(best["batch_size"]))
+        for split, metric in product(self.task.validation, self.task.metrics):
+            if scores := [run[split][metric] for run in best["runs"] if split in run]:
+                values = (f"{100 * median(scores):.1f}", " ".join(f"{100 * score:.1f}" for score in scores))
+                table.add_row(self.name + split.removeprefix("validation"), metric, *values, *point)
+
+    def _tokenize(self, rows: Dataset, split: str) -> Dataset:
+        # `datasets` caches rows by all that the function refers to, which must not be the runs
+        columns, tokenizer, max_length = list(self.task.columns), self.tokenizer, self.run.max_length
+
+        def encode(batch: dict[str, list[str]]) -> Any:
+            return tokenizer(*(batch[column] for column in columns), truncation=True, max_length=max_length)
+
+        return rows.map(encode, batched=True, remove_columns=columns, desc=f"tokenizing {self.name}, {split}")
+
+    def _folder(self, learning_rate: float, batch_size: int, seed: int) -> Path:
+        return self.kept.with_name(f"{self.name}-{learning_rate}-{batch_size}-{seed}")
+
+    def _train(self, learning_rate: float, batch_size: int, seed: int) -> dict[str, dict[str, float]]:
+        from sublayers.training.trainers.resume import find_checkpoint
+        from sublayers.training.trainers.run import train_and_evaluate
+
+        self.console.rule(f"{self.name}: learning rate {learning_rate}, batch size {batch_size}, seed {seed}")
+        folder = self._folder(learning_rate, batch_size, seed)
+        args = replace(
+            self.args,
+            output_dir=str(folder),
+            learning_rate=learning_rate,
+            per_device_train_batch_size=batch_size,
+            seed=seed,
+            # a run that was killed has left checkpoints
+            resume_from_checkpoint="true" if folder.exists() else None,
+            # only the best one is published
+            push_to_hub=False,
+        )
+        checkpoint = find_checkpoint(args)
+        trainer = self._make_trainer(self.run.model_name_or_path, args)
+        # the best run's folder is that of the task, trained or not
+        trainer.leaves_model = True
+        validation = {split: self.splits[split] for split in self.task.validation if split in self.splits}
+        metrics = train_and_evaluate(trainer, checkpoint, validation.items())
+        scores = {split: {each: metrics[f"{split}_{each}"] for each in self.task.metrics} for split in validation}
         if args.process_index == 0:
-            for point, seed in product(points, run.seeds):
-                if (folder := _folder(kept, point["learning_rate"], point["batch_size"], seed)) != chosen:
-                    shutil.rmtree(folder, ignore_errors=True)
-    PartialState().wait_for_everyone()
-    # only the folder of a finished task has this name
-    if not kept.exists():
-        _predict(name, chosen, splits, tokenizer, args)
-        if args.process_index == 0:
-            chosen.rename(kept)
-    return {"split": split, "metric": metric, "best": best, "points": points}
+            point = {"learning_rate": learning_rate, "batch_size": batch_size, "seed": seed}
+            self.log.append("run", task=self.name, **point, scores=scores)
+        return scores
 
+    def _predict(self, folder: Path) -> None:
+        from sublayers.training.metrics.glue import write_submission
 
-def _folder(kept: Path, learning_rate: float, batch_size: int, seed: int) -> Path:
-    return kept.with_name(f"{kept.name}-{learning_rate}-{batch_size}-{seed}")
+        tests = {split: rows for split, rows in self.splits.items() if split.startswith("test")}
+        if not tests:
+            return
+        trainer = self._make_trainer(str(folder), replace(self.args, output_dir=str(folder), push_to_hub=False))
+        for split, rows in tests.items():
+            predictions = trainer.predict(rows).predictions
+            if trainer.is_world_process_zero():
+                file = folder.with_name("submission") / f"{self.task.files[split.removeprefix('test')]}.tsv"
+                # a run that was killed may have left a part of the file
+                file.unlink(missing_ok=True)
+                write_submission(self.task, np.asarray(predictions), file)
 
+    def _make_trainer(self, model: str, args: GlueTrainingArguments) -> "ResumableTrainer":
+        from transformers import AutoModelForSequenceClassification
 
-def _run(
-    name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> dict[str, dict[str, float]]:
-    from sublayers.training.trainers.resume import find_checkpoint
-    from sublayers.training.trainers.run import train_and_evaluate
+        from sublayers.hub.loading import load
+        from sublayers.training.metrics.glue import GlueMetric
+        from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
-    checkpoint = find_checkpoint(args)
-    trainer = _trainer(name, model, splits, tokenizer, args)
-    # the best run's folder is that of the task, trained or not
-    trainer.leaves_model = True
-    validation = {split: splits[split] for split in GLUE_TASKS[name].validation if split in splits}
-    metrics = train_and_evaluate(trainer, checkpoint, validation.items())
-    return {split: {each: metrics[f"{split}_{each}"] for each in GLUE_TASKS[name].metrics} for split in validation}
-
-
-def _repository(name: str, run: GlueArguments, args: GlueTrainingArguments) -> str | None:
-    if not args.push_to_hub:
-        return None
-    # each task has a model of its own
-    return f"{args.hub_model_id}-{name}" if args.hub_model_id and run.task_name == "all" else args.hub_model_id or name
-
-
-def _publish(
-    name: str,
-    repository: str | None,
-    best: dict[str, Any],
-    splits: Splits,
-    tokenizer: PreTrainedTokenizerBase,
-    run: GlueArguments,
-    data_args: GlueDataArguments,
-    args: GlueTrainingArguments,
-    command: list[str],
-) -> None:
-    from sublayers.training.trainers.publish import describe_data, publish, result
-
-    data = describe_data(data_args, {"name": f"GLUE {name}", "id": HUB_NAME}, name)
-    results = [
-        result(data, split, metric, score, scores["seed"])
-        for scores in best["runs"]
-        for split in GLUE_TASKS[name].validation
-        for metric, score in scores.get(split, {}).items()
-    ]
-    kept = Path(args.output_dir, name)
-    own = replace(args, hub_model_id=repository, output_dir=str(kept))
-    if not publish(kept, own, command, data, results, run.seeds, run.model_name_or_path) and repository:
-        with hub_errors(repository):
-            _trainer(name, str(kept), splits, tokenizer, own).push_to_hub()
-
-
-def _predict(
-    name: str, folder: Path, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> None:
-    tests = {split: rows for split, rows in splits.items() if split.startswith("test")}
-    if not tests:
-        return
-    own = replace(args, output_dir=str(folder), push_to_hub=False)
-    trainer = _trainer(name, str(folder), splits, tokenizer, own)
-    for split, rows in tests.items():
-        predictions = trainer.predict(rows).predictions
-        if trainer.is_world_process_zero():
-            from sublayers.training.metrics.glue import write_submission
-
-            file = folder.with_name("submission") / f"{GLUE_TASKS[name].files[split.removeprefix('test')]}.tsv"
-            # a run that was killed may have left a part of the file
-            file.unlink(missing_ok=True)
-            write_submission(GLUE_TASKS[name], np.asarray(predictions), file)
-
-
-def _trainer(
-    name: str, model: str, splits: Splits, tokenizer: PreTrainedTokenizerBase, args: GlueTrainingArguments
-) -> "ResumableTrainer":
-    from transformers import AutoModelForSequenceClassification
-
-    from sublayers.hub.loading import load
-    from sublayers.training.metrics.glue import GlueMetric
-    from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-
-    task, metric = GLUE_TASKS[name], GlueMetric(name, keep_in_memory=True)
-    # a new head is random
-    set_seed(args.seed)
-    return ResumableTrainer(
-        model=load(
-            AutoModelForSequenceClassification,
-            model,
-            id2label=dict(enumerate(task.labels)),
-            label2id={label: number for number, label in enumerate(task.labels)},
-            problem_type="regression" if task.scored else "single_label_classification",
-            # a head for another number of labels gives way to a new one
-            ignore_mismatched_sizes=True,
-        ),
-        args=args,
-        train_dataset=splits.get("train"),
-        eval_dataset=splits[task.validation[0]],
-        processing_class=tokenizer,
-        compute_metrics=lambda found: metric.compute(predictions=found.predictions, references=found.label_ids),
-        preprocess_logits_for_metrics=_answers,
-    )
+        metric = GlueMetric(self.name, keep_in_memory=True)
+        # a new head is random
+        set_seed(args.seed)
+        return ResumableTrainer(
+            model=load(
+                AutoModelForSequenceClassification,
+                model,
+                id2label=dict(enumerate(self.task.labels)),
+                label2id={label: number for number, label in enumerate(self.task.labels)},
+                problem_type="regression" if self.task.scored else "single_label_classification",
+                # a head for another number of labels gives way to a new one
+                ignore_mismatched_sizes=True,
+            ),
+            args=args,
+            train_dataset=self.splits.get("train"),
+            eval_dataset=self.splits[self.task.validation[0]],
+            processing_class=self.tokenizer,
+            compute_metrics=lambda found: metric.compute(predictions=found.predictions, references=found.label_ids),
+            preprocess_logits_for_metrics=_answers,
+        )
 
 
 def _answers(logits: torch.Tensor | tuple[torch.Tensor, ...], _: torch.Tensor | None) -> torch.Tensor:
     # some models add hidden states
     logits = logits[0] if isinstance(logits, tuple) else logits
     return logits.argmax(-1) if logits.shape[-1] > 1 else logits.squeeze(-1)
-
-
-def _add_rows(table: Table, name: str, best: dict[str, Any]) -> None:
-    point = (str(best["learning_rate"]), str(best["batch_size"]))
-    for split, metric in product(GLUE_TASKS[name].validation, GLUE_TASKS[name].metrics):
-        if scores := [run[split][metric] for run in best["runs"] if split in run]:
-            values = (f"{100 * median(scores):.1f}", " ".join(f"{100 * score:.1f}" for score in scores))
-            table.add_row(name + split.removeprefix("validation"), metric, *values, *point)

@@ -1,7 +1,7 @@
 """`sublayers pretrain`: train a language model from scratch or from a checkpoint, and evaluate it exactly."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from sublayers.families import FAMILIES
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import TokenizerModel, read_words, sample, train_tokenizer
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
-from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default, flag
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -46,6 +46,14 @@ OBJECTIVES = {
     "mlm": Objective("AutoModelForMaskedLM", "par_bert", "wordpiece"),
     "mlm+nsp": Objective("AutoModelForPreTraining", "par_bert", "wordpiece"),
 }
+# flags that only some values of another flag have a use for
+USED_BY = {
+    "max_tensor_grad_norm": ("optimizer", "adagrad"),
+    "vocabulary_file": ("tokenizer_model", "word"),
+    "whole_word_mask": ("objective", "mlm", "mlm+nsp"),
+    "context_window": ("objective", "clm"),
+    "streaming": ("objective", "clm"),
+}
 # the objectives of each family that has any
 HEADS = {
     model_type: known
@@ -61,47 +69,28 @@ class RunArguments(ModelArguments):
 
     _argument_group_name: ClassVar[str] = "model, tokenizer and windows"
 
-    model_type: str = field(default="sandwich_lm", metadata={"help": "family of a new model; par_bert for mlm"})
-    tokenizer_model: TokenizerModel = field(
-        default="bpe", metadata={"help": "kind of tokenizer to train; wordpiece for mlm"}
+    model_type: str = flag("family of a new model; par_bert for mlm", "sandwich_lm")
+    tokenizer_model: TokenizerModel = flag("kind of tokenizer to train; wordpiece for mlm", "bpe")
+    vocabulary_file: str | None = flag(
+        ".txt with a word in each line, the most frequent first; default: counted on the corpus"
     )
-    vocabulary_file: str | None = field(
-        default=None,
-        metadata={"help": ".txt with a word in each line, the most frequent first; default: counted on the corpus"},
+    objective: Literal["clm", "mlm", "mlm+nsp"] = flag(
+        "causal or masked language modelling, or the latter with next-sentence prediction; "
+        "default for a --model_type that is not causal: mlm",
+        "clm",
     )
-    objective: Literal["clm", "mlm", "mlm+nsp"] = field(
-        default="clm",
-        metadata={
-            "help": "causal or masked language modelling, or the latter with next-sentence prediction; "
-            "default for a --model_type that is not causal: mlm"
-        },
+    whole_word_mask: bool = flag("mask whole words", False)
+    optimizer: Literal["lamb", "jitlamb", "adagrad"] | None = flag(
+        "takes the place of --optim; NVIDIA's LAMB for BERT or for Transformer-XL, or Adagrad"
     )
-    whole_word_mask: bool = field(default=False, metadata={"help": "mask whole words"})
-    optimizer: Literal["lamb", "jitlamb", "adagrad"] | None = field(
-        default=None,
-        metadata={"help": "takes the place of --optim; NVIDIA's LAMB for BERT or for Transformer-XL, or Adagrad"},
-    )
-    max_tensor_grad_norm: float | None = field(
-        default=None, metadata={"help": "clip the gradient of each tensor by itself; needs --optimizer adagrad"}
-    )
-    block_size: int = field(
-        default=512,
-        metadata={"help": "tokens in a window, in a segment of a model with memory, or in a pair of segments"},
-    )
-    context_window: int = field(
-        default=0, metadata={"help": "least context of a token in evaluation; Baevski and Auli: 2560 in blocks of 3072"}
-    )
-    evaluation_length: int | None = field(
-        default=None, metadata={"help": "tokens in a segment in evaluation with memory; default: --block_size"}
-    )
-    evaluation_memory_length: int | None = field(
-        default=None, metadata={"help": "memory_length in evaluation; every token then sees as many tokens"}
-    )
-    evaluation_clamp_length: int | None = field(default=None, metadata={"help": "clamp_length in evaluation"})
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "use the first documents only (lines of a .txt)"}
-    )
-    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
+    max_tensor_grad_norm: float | None = flag("clip the gradient of each tensor by itself; needs --optimizer adagrad")
+    block_size: int = flag("tokens in a window, in a segment of a model with memory, or in a pair of segments", 512)
+    context_window: int = flag("least context of a token in evaluation; Baevski and Auli: 2560 in blocks of 3072", 0)
+    evaluation_length: int | None = flag("tokens in a segment in evaluation with memory; default: --block_size")
+    evaluation_memory_length: int | None = flag("memory_length in evaluation; every token then sees as many tokens")
+    evaluation_clamp_length: int | None = flag("clamp_length in evaluation")
+    max_train_samples: int | None = flag("use the first documents only (lines of a .txt)")
+    max_eval_samples: int | None = flag("as --max_train_samples")
 
 
 @dataclass
@@ -130,15 +119,15 @@ def main(argv: list[str]) -> dict[str, float]:
     """
     run, model_flags, corpus_args, args = parse(argv)
     # models and Trainers take seconds to import, for which --help does not wait
-    from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.run import run as run_training
 
     return run_training(
         args,
         partial(make_trainer, run, model_flags, corpus_args, args),
         LANGUAGE_MODEL_SCORES,
+        corpus_args,
+        {"name": STANDARD_LIBRARY},
         command=["pretrain", *argv],
-        data=describe_data(corpus_args, {"name": STANDARD_LIBRARY}, corpus_args.dataset_config_name),
         started_from=run.model_name_or_path,
     )
 
@@ -160,13 +149,7 @@ def make_trainer(
 ) -> "ResumableTrainer":
     """Read corpus and tokenizer or train one, and make the Trainer of what `parse` returns.
 
-    Args:
-        run: what is trained.
-        model_flags: fields of its configuration.
-        corpus_args: the data.
-        args: of the Trainer.
-        checkpoint: from which the run goes on, if any.
-        trainer_class: makes another Trainer of a model without memory.
+    The run goes on from a checkpoint, if any. `trainer_class` makes another Trainer of a model without memory.
 
     Raises:
         ValueError: flags that do not go together, or a corpus that cannot be read.
@@ -174,29 +157,18 @@ def make_trainer(
     from transformers import AutoTokenizer
 
     from sublayers.hub.loading import load
-    from sublayers.training.trainers.language_modeling import (
-        causal_trainer_arguments,
-        masked_trainer_arguments,
-        stream_trainer_arguments,
-    )
+    from sublayers.training.trainers import language_modeling, start
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-    from sublayers.training.trainers.start import (
-        check_positions,
-        check_unchanged,
-        check_vocabulary,
-        find_tokenizer,
-        new_model,
-    )
     from sublayers.training.trainers.stream_trainer import StreamTrainer
 
     # whatever can be wrong with the flags is said before the first file is written
     config = make_config(run, model_flags)
     if run.model_name_or_path and config.model_type in PRETRAINED:
         check_head(config.model_type, run.objective)
-    check_positions(config, run, "block_size")
+    start.check_positions(config, run, "block_size")
     check_memory(config, run, corpus_args.streaming, args)
     if checkpoint:
-        check_unchanged(config, model_flags, checkpoint)
+        start.check_unchanged(config, model_flags, checkpoint)
     with args.main_process_first(desc="reading and tokenizing the corpus"):
         corpus = load_corpus(corpus_args)
         if args.do_train and "train" not in corpus:
@@ -210,29 +182,33 @@ def make_trainer(
                 tokenizer = train_tokenizer(texts, run.tokenizer_model, run.vocab_size)
             tokenizer.save_pretrained(folder)
 
-        tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
+        tokenizer = load(AutoTokenizer, start.find_tokenizer(run, args, checkpoint, train_into))
         train = corpus["train"].take(run.max_train_samples) if args.do_train else None
         validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
         if isinstance(config, RecurrentLMConfig):
             trainer_class = StreamTrainer
             rows = args.train_batch_size * args.world_size
             length = run.evaluation_length or run.block_size
-            windows = stream_trainer_arguments(tokenizer, train, validation, run.block_size, length, rows)
+            windows = language_modeling.stream_trainer_arguments(
+                tokenizer, train, validation, run.block_size, length, rows
+            )
             windows["evaluation_settings"] = evaluation_settings(config, run)
         elif run.objective == "clm":
-            windows = causal_trainer_arguments(
+            windows = language_modeling.causal_trainer_arguments(
                 tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
             )
         else:
             settings = {"block_size": run.block_size, "seed": args.seed, "whole_word_mask": run.whole_word_mask}
-            windows = masked_trainer_arguments(tokenizer, train, validation, run.objective == "mlm+nsp", **settings)
+            windows = language_modeling.masked_trainer_arguments(
+                tokenizer, train, validation, run.objective == "mlm+nsp", **settings
+            )
     set_seed(args.seed)
     auto_class = getattr(transformers, OBJECTIVES[run.objective].auto_class)
     if run.model_name_or_path:
-        check_vocabulary(tokenizer, config.vocab_size)
+        start.check_vocabulary(tokenizer, config.vocab_size)
         model = load(auto_class, run.model_name_or_path, config=config)
     else:
-        model = new_model(auto_class, config, tokenizer)
+        model = start.new_model(auto_class, config, tokenizer)
     return (trainer_class or ResumableTrainer)(
         model=model,
         args=args,
@@ -252,7 +228,7 @@ def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArgument
     model_type, defaults = choose_family(argv)
     model_flags = config_flags(PRETRAINED[model_type], RunArguments)
     run, corpus, args, config = parse_flags(defaults + argv, [*FLAGS, model_flags], USAGE)
-    check_objective(run, corpus.streaming)
+    check_objective(run, corpus)
     if corpus.streaming and args.do_train and args.max_steps < 1:
         raise ValueError("a stream has no length; give --max_steps with --streaming")
     if not args.do_train and not run.model_name_or_path:
@@ -298,29 +274,24 @@ def check_head(model_type: str, objective: str) -> None:
         raise ValueError(f"{model_type} has no head for --objective {objective}; choose from {known}")
 
 
-def check_objective(run: RunArguments, streaming: bool) -> None:
-    """Check that the flags go with the objective.
+def check_objective(run: RunArguments, corpus: CorpusArguments) -> None:
+    """Check that the flags go with the objective, and with each other.
 
     Raises:
         ValueError: they do not.
     """
-    if run.max_tensor_grad_norm is not None and run.optimizer != "adagrad":
-        raise ValueError("--max_tensor_grad_norm is for --optimizer adagrad; choose it or give --max_grad_norm")
-    if run.vocabulary_file and run.tokenizer_model != "word":
-        raise ValueError("--vocabulary_file is for --tokenizer_model word; choose it or leave the file out")
+    given = vars(run) | vars(corpus)
+    for name, (other, *values) in USED_BY.items():
+        if given[name] and given[other] not in values:
+            raise ValueError(f"--{name} is for --{other} {' or '.join(values)}; choose that or leave it out")
     if run.objective == "clm":
         # this import takes seconds
         from sublayers.training.data.language_modeling import check_windows
 
         check_windows(run.block_size, run.context_window)
-        if run.whole_word_mask:
-            raise ValueError("--objective clm masks nothing; leave --whole_word_mask out or choose mlm or mlm+nsp")
         return
     if run.block_size < 5:
         raise ValueError(f"block_size={run.block_size} has no room for two segments and [CLS], [SEP]; give 5 or more")
-    for name, value in {"context_window": run.context_window, "streaming": streaming}.items():
-        if value:
-            raise ValueError(f"--{name} is for --objective clm; leave it out for {run.objective}")
     if run.tokenizer_model != "wordpiece":
         raise ValueError(
             f"--tokenizer_model {run.tokenizer_model} has no [MASK] for --objective {run.objective}; choose wordpiece"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKEN
 from sublayers.families import FAMILIES
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
-from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default, flag
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.pair_trainer import PairTrainer
@@ -40,33 +40,20 @@ class Seq2SeqArguments(ModelArguments):
 
     _argument_group_name: ClassVar[str] = "task, model, tokenizers and generation"
 
-    task: Literal["translation", "summarization", "code"] | None = field(
-        default=None, metadata={"help": "decides on the metrics; default without data: code"}
+    task: Literal["translation", "summarization", "code"] | None = flag(
+        "decides on the metrics; default without data: code"
     )
-    language: Literal["python", "java"] = field(
-        default="python", metadata={"help": "what the targets of --task code are written in"}
+    language: Literal["python", "java"] = flag("what the targets of --task code are written in", "python")
+    model_type: str = flag("family of a new model, such as iot_seq2seq", "macaron_seq2seq")
+    target_tokenizer_name_or_path: str | None = flag("tokenizer of the targets, if it differs")
+    separate_vocabularies: bool = flag("train one tokenizer for sources and one for targets", False)
+    source_prefix: str = flag("text before every source, as T5 was trained with", "")
+    max_tokens: int | None = flag(
+        "tokens in a training batch of pairs of similar length, padding included, on its larger side; "
+        "takes the place of --per_device_train_batch_size",
     )
-    model_type: str = field(default="macaron_seq2seq", metadata={"help": "family of a new model, such as iot_seq2seq"})
-    target_tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "tokenizer of the targets, if it differs"}
-    )
-    separate_vocabularies: bool = field(
-        default=False, metadata={"help": "train one tokenizer for sources and one for targets"}
-    )
-    source_prefix: str = field(default="", metadata={"help": "text before every source, as T5 was trained with"})
-    max_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "tokens in a training batch of pairs of similar length, padding included, on its larger side; "
-            "takes the place of --per_device_train_batch_size"
-        },
-    )
-    average_checkpoints: int = field(
-        default=1, metadata={"help": "the final model is the mean of this many last checkpoints"}
-    )
-    length_penalty: float | None = field(
-        default=None, metadata={"help": "power of its length by which a beam's score is divided; a new model's: 1.0"}
-    )
+    average_checkpoints: int = flag("the final model is the mean of this many last checkpoints", 1)
+    length_penalty: float | None = flag("power of its length by which a beam's score is divided; a new model's: 1.0")
 
 
 @dataclass
@@ -82,27 +69,13 @@ class Seq2SeqTrainerArguments(FromScratchArguments, transformers.Seq2SeqTraining
     per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
     # generation needs the cache; training passes labels, with which no model fills it
     use_cache: bool = default("use_cache", True)
-    predict_with_generate: bool = field(
-        default=True,
-        metadata={"help": "write texts and score them; while training only if --metric_for_best_model is such a score"},
+    predict_with_generate: bool = flag(
+        "write texts and score them; while training only if --metric_for_best_model is such a score", True
     )
-    generation_max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "most tokens of a text and the one that starts it; default: the model's, or --max_target_length + 1"
-        },
+    generation_max_length: int | None = flag(
+        "most tokens of a text and the one that starts it; default: the model's, or --max_target_length + 1"
     )
-    generation_num_beams: int | None = field(
-        default=None, metadata={"help": "default: the model's, for a new model 5", "aliases": ["--num_beams"]}
-    )
-
-    def __post_init__(self):
-        only_predict = self.do_predict and not (self.do_train or self.do_eval)
-        if only_predict:
-            self.eval_strategy = "no"
-        super().__post_init__()
-        if only_predict:
-            self.do_train = self.do_eval = False
+    generation_num_beams: int | None = flag("default: the model's, for a new model 5", None, aliases=["--num_beams"])
 
     @property
     def generates_in_training(self) -> bool:
@@ -134,7 +107,6 @@ def main(argv: list[str]) -> dict[str, Any]:
     """
     run, model_flags, data_args, args = parse(argv)
     # models and Trainers take seconds to import, for which --help does not wait
-    from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.run import run as run_training
 
     languages = [code for code in (data_args.source, data_args.target) if re.fullmatch("[a-z]{2,3}", code or "")]
@@ -142,10 +114,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         args,
         partial(make_trainer, run, model_flags, data_args, args),
         TEXT_SCORES,
+        data_args,
+        {"name": "functions of Python's standard library"},
         command=["seq2seq", *argv],
-        data=describe_data(
-            data_args, {"name": "functions of Python's standard library"}, data_args.dataset_config_name
-        ),
         started_from=run.model_name_or_path,
         # the Hub has no task for code
         task=None if run.task == "code" else run.task,
@@ -178,13 +149,8 @@ def make_trainer(
 ) -> "PairTrainer":
     """Read pairs and tokenizers or train them, and make the Trainer of what `parse` returns.
 
-    Args:
-        run: what is trained.
-        model_flags: fields of its configuration.
-        data_args: the data.
-        args: of the Trainer.
-        checkpoint: from which the run goes on, if any.
-        trainer_class: makes another Trainer of a model that does not choose among orders.
+    The run goes on from a checkpoint, if any. `trainer_class` makes another Trainer of a model that does not choose
+    among orders.
 
     Raises:
         ValueError: flags that do not go together, or data that cannot be read.

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import inf
@@ -13,18 +13,12 @@ import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from sublayers.tasks.windows import best_answers, longest_input
-from sublayers.training.data.squad import (
-    PLACE,
-    SquadDataArguments,
-    answer_windows,
-    hub_name,
-    load_questions,
-    read_json,
-)
+from sublayers.tasks.windows import best_answers
+from sublayers.training.data import squad as squad_data
+from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.metrics.squad import squad_metrics
-from sublayers.training.trainers.arguments import FineTuningArguments, default
+from sublayers.training.trainers.arguments import FineTuningArguments, default, flag
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -39,15 +33,12 @@ class SquadArguments:
 
     _argument_group_name: ClassVar[str] = "model and answers"
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "model to fine-tune or evaluate"})
-    predictions_file: str | None = field(
-        default=None, metadata={"help": "score these predictions ({id: answer}) for --validation_file, without a model"}
-    )
-    n_best_size: int = field(default=20, metadata={"help": "best answers to keep of each question"})
-    max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
-    null_score_diff_threshold: float = field(
-        default=0.0,
-        metadata={"help": "predict no answer if its score exceeds the best answer's by more; with --version_2"},
+    model_name_or_path: str | None = flag("model to fine-tune or evaluate")
+    predictions_file: str | None = flag("score these predictions ({id: answer}) for --validation_file, without a model")
+    n_best_size: int = flag("best answers to keep of each question", 20)
+    max_answer_length: int = flag("most tokens of an answer", 30)
+    null_score_diff_threshold: float = flag(
+        "predict no answer if its score exceeds the best answer's by more; with --version_2", 0.0
     )
 
 
@@ -89,7 +80,6 @@ def main(argv: list[str]) -> dict[str, float]:
     """
     run, data, args = parse(argv)
     # models and Trainers take seconds to import, for which --help does not wait
-    from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.run import run as run_training
 
     if run.predictions_file:
@@ -98,9 +88,10 @@ def main(argv: list[str]) -> dict[str, float]:
         args,
         partial(make_trainer, run, data, args),
         SQUAD_SCORES,
+        data,
+        {"name": "SQuAD", "id": squad_data.hub_name(data)},
         unit="loss",
         command=["squad", *argv],
-        data=describe_data(data, {"name": "SQuAD", "id": hub_name(data)}),
         started_from=run.model_name_or_path,
     )
 
@@ -113,28 +104,18 @@ def make_trainer(
     Raises:
         ValueError: data that cannot be read, or windows too long for the model or too short for the questions.
     """
-    from transformers import (
-        AutoConfig,
-        AutoModelForQuestionAnswering,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        set_seed,
-    )
+    from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, DataCollatorWithPadding, set_seed
 
     from sublayers.hub.loading import load
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+    from sublayers.training.trainers.start import check_length
 
     source = str(run.model_name_or_path)
     # positions of answers count from the left
     tokenizer = load(AutoTokenizer, source, padding_side="right")
     # batches need a padding token, and decoders often have none
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    longest = longest_input(load(AutoConfig, source), tokenizer)
-    if data.max_seq_length > longest:
-        raise ValueError(
-            f"max_seq_length={data.max_seq_length} is more than the {longest} tokens that {source} reads at once; "
-            "give a smaller --max_seq_length"
-        )
+    check_length("max_seq_length", data.max_seq_length, load(AutoConfig, source), tokenizer)
     train_windows, eval_windows, questions = None, None, None
     with args.main_process_first(desc="reading and tokenizing the data"):
         if args.do_eval:
@@ -172,7 +153,7 @@ def choose_answers(
         the least that [CLS] has in any window.
     """
     answers = {}
-    places = zip(windows.select_columns(PLACE), *map(torch.from_numpy, logits), strict=True)
+    places = zip(windows.select_columns(squad_data.PLACE), *map(torch.from_numpy, logits), strict=True)
     groups = groupby(places, key=lambda place: place[0]["example"])
     bar = tqdm(questions, "choosing answers", disable=not progress)
     for question, (_, group) in zip(bar, groups, strict=True):
@@ -195,14 +176,13 @@ def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTra
         ValueError: unknown flags, numbers that are too small, or no model.
     """
     run, data, args = parse_flags(expand_settings_file(argv, "squad"), FLAGS, USAGE)
-    for flags, name, least in (
-        (run, "n_best_size", 1),
-        (run, "max_answer_length", 1),
-        (data, "max_seq_length", 1),
-        (data, "doc_stride", 0),
+    for name, value, least in (
+        ("n_best_size", run.n_best_size, 1),
+        ("max_answer_length", run.max_answer_length, 1),
+        ("doc_stride", data.doc_stride, 0),
     ):
-        if getattr(flags, name) < least:
-            raise ValueError(f"--{name}={getattr(flags, name)} should be at least {least}")
+        if value < least:
+            raise ValueError(f"--{name}={value} should be at least {least}")
     if not (run.model_name_or_path or run.predictions_file):
         raise ValueError("there is no model; give --model_name_or_path, or --predictions_file to score predictions")
     return run, data, args
@@ -250,7 +230,7 @@ def _with_probabilities(answers: list[tuple[float, str]]) -> list[dict[str, Any]
 def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:
     from sublayers.training.trainers.publish import summary
 
-    predictions = read_json(path)
+    predictions = squad_data.read_json(path)
     if not isinstance(predictions, dict):
         raise ValueError(f"{path} should map ids of questions to answers")
     questions = load_questions("validation", data)

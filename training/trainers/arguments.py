@@ -21,6 +21,18 @@ RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
 MAPPINGS = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"}
 
 
+def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
+    """Declare a field of a dataclass of flags.
+
+    Args:
+        help_text: for `--help`.
+        value: its default, `list` for an empty list, or MISSING where the flag is required.
+        metadata: what else argparse should know, such as `choices`, or `aliases`.
+    """
+    given = {"default_factory": value} if value is list else {"default": value}
+    return field(**given, metadata={"help": help_text, **metadata})
+
+
 def default(name: str, value: Any, **metadata: Any) -> Any:
     """Give a field of TrainingArguments another default, and whatever else of its flag should differ."""
     return field(default=value, metadata={**TrainingArguments.__dataclass_fields__[name].metadata, **metadata})
@@ -30,13 +42,9 @@ def default(name: str, value: Any, **metadata: Any) -> Any:
 class ModelArguments:
     """Flags of a command that makes a new model with its tokenizer, or goes on with one."""
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "model to start from, or to evaluate, instead of a new one"}
-    )
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "default: the model's, or for a new model one trained on its data"}
-    )
-    vocab_size: int = field(default=8192, metadata={"help": "largest size of a tokenizer to train"})
+    model_name_or_path: str | None = flag("model to start from, or to evaluate, instead of a new one")
+    tokenizer_name_or_path: str | None = flag("default: the model's, or for a new model one trained on its data")
+    vocab_size: int = flag("largest size of a tokenizer to train", 8192)
 
 
 @dataclass
@@ -119,7 +127,7 @@ class FromScratchArguments(TrainerArguments):
     weight_decay: float = default("weight_decay", 0.1)
 
     def __post_init__(self):
-        if not (self.do_train or self.do_eval):
+        if not (self.do_train or self.do_eval or self.do_predict):
             self.do_train = self.do_eval = True
         if not (self.do_train and self.do_eval):
             self.eval_strategy = "no"

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 
 from sublayers.training.folders import claim
 from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
-from sublayers.training.trainers.publish import PREFIXES, publish, result, summary
+from sublayers.training.trainers.publish import PREFIXES, describe_data, publish, result, summary
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
 
@@ -17,6 +17,8 @@ def run(
     args: TrainingArguments,
     make_trainer: Callable[[str | None], ResumableTrainer],
     scores: Sequence[str],
+    data: Any,
+    default: dict[str, str],
     unit: str = "loss (nats per token)",
     **about: Any,
 ) -> dict[str, Any]:
@@ -26,8 +28,10 @@ def run(
         args: of the Trainer.
         make_trainer: makes it; its argument is the checkpoint that the run goes on from, if any.
         scores: names, without prefix, of the metrics that the card and the last line tell.
+        data: dataclass of flags that name the data, for `describe_data`.
+        default: names what is read without them.
         unit: of the loss.
-        about: `command`, `data`, `started_from` and what else `publish` takes.
+        about: `command`, `started_from` and what else `publish` takes.
 
     Returns:
         The metrics of training and evaluation.
@@ -40,6 +44,7 @@ def run(
         trainer = make_trainer(checkpoint)
         metrics = train_and_evaluate(trainer, checkpoint)
         if trainer.is_world_process_zero():
+            about["data"] = describe_data(data, default, getattr(data, "dataset_config_name", None))
             _finish(trainer, metrics, scores, unit, about | trainer.about)
         return metrics
 

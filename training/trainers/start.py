@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from sublayers.hub.loading import load
+from sublayers.tasks.windows import longest_input
 from sublayers.training.trainers.arguments import ModelArguments
 
 
@@ -69,6 +70,26 @@ def check_positions(config: PreTrainedConfig, flags: Any, *names: str, unread: i
                 f"{name}={length} is more than the model has room for with max_position_embeddings={positions}; "
                 f"give a smaller --{name}"
             )
+
+
+def check_length(
+    name: str, length: int, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, least: int = 1
+) -> None:
+    """Check that a model that is there reads as many tokens as a flag says.
+
+    Args:
+        name: of the flag.
+        length: its value.
+        config: of the model.
+        tokenizer: that of the model.
+        least: tokens, without which nothing of a text is left.
+
+    Raises:
+        ValueError: the model reads fewer at once, or the flag has too few.
+    """
+    longest = longest_input(config, tokenizer)
+    if not least <= length <= longest:
+        raise ValueError(f"{name}={length} is not between {least} and the model's {longest}; give another --{name}")
 
 
 def find_tokenizer(

@@ -3,13 +3,11 @@ import json
 import warnings
 import weakref
 
-import datasets
 import pytest
 import torch
-from glue_rows import GOOD, WORDS, make_rows, write
+from glue_rows import WORDS, make_rows, write
 from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
 
-from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
 from sublayers.training.data.glue import GLUE_TASKS
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -17,11 +15,6 @@ from sublayers.training.data.tokenizers import train_tokenizer
 pytestmark = pytest.mark.slow
 
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +120,16 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
         for seed, split in enumerate(splits):
             rows = make_rows(name, 40 + seed, seed)
             # labels of test data are not read
-            write(
-                data / folder / f"{split}_some.jsonl", [row | {"label": -1} if "test" in split else row for row in rows]
-            )
+            unlabelled = [row | {"label": -1} for row in rows]
+            write(data / folder / f"{split}_some.jsonl", unlabelled if "test" in split else rows)
     flags = ["--task_name", "all", "--data_dir", str(data), "--model_name_or_path", bert, "--max_steps", "60"]
     results = glue([*flags, *FAST, "--output_dir", str(out), "--max_eval_samples", "7"])
     assert list(results) == ["stsb", "mnli", "rte"]
     assert "no data for cola, sst2, mrpc, qqp, qnli, wnli in" in capsys.readouterr().out
     assert results["mnli"]["split"] == "validation_matched"
     assert {"validation_matched", "validation_mismatched"} < results["mnli"]["best"]["runs"][0].keys()
-    assert {path.name for path in (out / "submission").iterdir()} == {
-        "MNLI-m.tsv",
-        "MNLI-mm.tsv",
-        "STS-B.tsv",
-        "RTE.tsv",
-    }
+    names = {path.name for path in (out / "submission").iterdir()}
+    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "RTE.tsv"}
     for part, file in GLUE_TASKS["mnli"].files.items():
         rows = [json.loads(line) for line in (data / "glue_mnli" / f"test{part}_some.jsonl").read_text().splitlines()]
         classify = pipeline("text-classification", str(out / "mnli"))
@@ -177,57 +165,13 @@ def test_a_model_without_a_padding_token_is_fine_tuned(tmp_path, files):
     GPT2Model(config).save_pretrained(tmp_path / "gpt2")
     flags = ["--model_name_or_path", str(tmp_path / "gpt2"), "--output_dir", str(tmp_path / "out"), "--max_steps", "2"]
     glue([*files[1], *FAST, *flags])
-    assert (
-        pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")[0]["label"]
-        in GLUE_TASKS["sst2"].labels
-    )
+    [answer] = pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")
+    assert answer["label"] in GLUE_TASKS["sst2"].labels
 
 
-BAD = {
-    "an unknown task": (["--task_name", "sst-2"], "unknown task 'sst-2', did you mean 'sst2'?; choose from cola"),
-    "an unknown option": (["--sed", "1"], "unknown option 'sed', did you mean 'seed'?"),
-    "a missing column": (["--task_name", "cola"], "the train data of cola have no column 'sentence', only sentence1"),
-    "no rows": (["--validation_file", "{empty}"], "empty.jsonl is empty"),
-    "no rows wanted": (["--max_eval_samples", "0"], "the validation data of mrpc are empty"),
-    "no table": (["--train_file", "{notes}"], "notes.txt has none of the known endings .json"),
-    "a broken file": (["--train_file", "{broken}"], "broken.jsonl cannot be read: "),
-    "no file": (["--train_file", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
-    "no training data": (["--train_file", ""], "there are no train data for mrpc, only validation"),
-    "two sources": (["--data_dir", "."], "--dataset_name, --data_dir and files exclude each other"),
-    "files for all": (["--task_name", "all"], "files hold one task; give its --task_name, or for all a --data_dir"),
-    "too many tokens": (["--max_length", "33"], "max_length=33 is not between 5 and the model's 32; give another"),
-    "too few tokens": (["--max_length", "4"], "max_length=4 is not between 5 and the model's 32; give another"),
-    "no batch": (["--batch_sizes", "8", "0"], "batch size 0 is not a positive number"),
-    "one seed twice": (["--seeds", "1", "1"], "--seeds 1 1 has a value twice"),
-    "a checkpoint": (["--resume_from_checkpoint", "x"], "several runs cannot go on from x; they do from where"),
-    "nothing trained": (["--do_eval"], "has the labels LABEL_0, LABEL_1, but mrpc has not_equivalent, equivalent"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(case, tmp_path, bert, capsys):
-    flags, message = BAD[case]
-    good = write(tmp_path / "good.jsonl", [GOOD] * 3)
-    paths = {name: tmp_path / f"{name}.jsonl" for name in ("empty", "broken")} | {"notes": tmp_path / "notes.txt"}
-    for name, text in {"empty": "", "broken": '{"a": 1', "notes": "a"}.items():
-        paths[name].write_text(text)
-    usual = [f"--train_file={good}", f"--validation_file={good}", f"--model_name_or_path={bert}", "--task_name=mrpc"]
-    flags = [flag.format(**paths) for flag in flags]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["glue", *usual, *FAST, "--output_dir", str(tmp_path / "out"), *flags])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert message in said.splitlines()[-1]
-    assert "Traceback" not in said
-    # nothing is in the way of the corrected command
-    assert not (tmp_path / "out").exists()
-
-
-def test_folders_without_data_and_full_ones_are_refused(tmp_path, bert):
-    flags = ["--model_name_or_path", bert, *FAST, "--data_dir", str(tmp_path), "--output_dir"]
+def test_folders_without_data_are_refused(tmp_path, bert):
+    flags = ["--model_name_or_path", bert, *FAST, "--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(FileNotFoundError, match="there is neither a folder cola nor glue_cola in"):
-        glue([*flags, str(tmp_path / "out"), "--task_name", "cola"])
+        glue([*flags, "--task_name", "cola"])
     with pytest.raises(FileNotFoundError, match="there is no folder of any task in"):
-        glue([*flags, str(tmp_path / "out"), "--task_name", "all"])
-    with pytest.raises(FileExistsError, match="is not empty"):
-        glue([*flags, bert, "--task_name", "cola"])
+        glue([*flags, "--task_name", "all"])

@@ -1,8 +1,8 @@
 """Grids that are killed or cannot be published, and what the same command does then."""
 
+from itertools import product
 from pathlib import Path
 
-import datasets
 import pytest
 from glue_rows import WORDS, make_rows, write
 from killed import kill
@@ -21,11 +21,6 @@ FAST = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=24
 GRID = ["--seeds", "1", "2", "--learning_rates", "1e-3", "1e-2"]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def flags(tmp_path):
     """Flags for two tasks, without the name of any."""
@@ -33,15 +28,11 @@ def flags(tmp_path):
     tokenizer.save_pretrained(tmp_path / "model")
     config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)
     PARBertModel(config).save_pretrained(tmp_path / "model")
-    for seed, (name, split) in enumerate(
-        (name, split) for name in ("sst2", "rte") for split in ("train", "dev", "test")
-    ):
-        split = split.replace("dev", "validation")
+    for seed, (name, split) in enumerate(product(("sst2", "rte"), ("train", "validation", "test"))):
         write(tmp_path / "data" / name / f"{split}.jsonl", make_rows(name, 20, seed))
     return [*FAST, "--model_name_or_path", str(tmp_path / "model"), "--data_dir", str(tmp_path / "data")]
 
 
-GLUE = "sublayers.training.commands.glue"
 PLACES = [
     # the first run is trained, but not scored
     ("sublayers.training.trainers.resumable_trainer:ResumableTrainer", "evaluate", 1),
@@ -52,7 +43,7 @@ PLACES = [
     # all is tested, but not written; the best one has no name yet; nothing is told of it
     ("sublayers.training.metrics.glue", "write_submission", 1),
     ("pathlib:Path", "rename", 1),
-    (GLUE, "_publish", 1),
+    ("sublayers.training.commands.glue:TaskRuns", "publish", 1),
 ]
 
 

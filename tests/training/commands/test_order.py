@@ -20,6 +20,17 @@ def wide_and_plain(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture
+def costs(capsys):
+    """What the command prints as JSON."""
+
+    def find(*argv):
+        cli.main(["order", *argv, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    return find
+
+
 def row(text, label):
     """Return the cells of the table's row with this label."""
     line = next(line for line in text.splitlines() if line.startswith(f"│ {label}"))
@@ -33,20 +44,17 @@ def test_drawing_shows_every_letter_without_colours(capsys):
     assert boxes.split() == list("ssscfscfdl")
 
 
-def test_drawing_has_a_colour_for_each_kind(capsys, monkeypatch):
+def test_drawing_has_a_colour_for_each_kind_and_wraps_at_the_width(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "41")
+    main(["s11f11"])
+    rows = capsys.readouterr().out.splitlines()[1:4]
+    assert [re.sub(" ", "", row) for row in rows] == ["s" * 10, "s" + "f" * 9, "ff"]
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     main(["scfdl"])
     boxes = re.findall(r"\x1b\[([0-9;]+)m ([scfdl]) \x1b", capsys.readouterr().out)
     assert [letter for _, letter in boxes] == list("scfdl")
     assert len({style for style, _ in boxes}) == 5
-
-
-def test_drawing_wraps_at_the_width(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "41")
-    main(["s11f11"])
-    rows = capsys.readouterr().out.splitlines()[1:4]
-    assert [re.sub(" ", "", row) for row in rows] == ["s" * 10, "s" + "f" * 9, "ff"]
 
 
 def test_it_is_decided_by_what_is_read(monkeypatch):
@@ -70,10 +78,9 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
     ]
 
 
-def test_decisions_are_measured(capsys, tmp_path):
+def test_decisions_are_measured(capsys, costs, tmp_path):
     sizes = ["--hidden_size", "8", "--heads", "2", "--lengths", "6", "--attention_window", "3", "--rows", "2"]
-    main(["(sf)2", "sfwf", *sizes, "--decide", "--json"])
-    measured = json.loads(capsys.readouterr().out)["6"]
+    measured = costs("(sf)2", "sfwf", *sizes, "--decide")["6"]
     assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
     for times in measured.values():
         assert {*times} == {"(sf)2", "sfwf", "sf"}
@@ -88,6 +95,8 @@ def test_decisions_are_measured(capsys, tmp_path):
     assert "every position of 6" in picture.read_text()
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
         main(["(sf)2", "--decide", "--csv", str(table)])
+    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w and f"):
+        main(["(sf)2", "scf", "--decide"])
 
 
 def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_interpolated(monkeypatch, capsys):
@@ -111,11 +120,6 @@ def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_in
             assert times == {"s5f19": 71} | {interleaved(n): 6 * n - 1 for n in range(1, 13)}
 
 
-def test_what_cannot_be_measured_is_refused():
-    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w and f"):
-        main(["(sf)2", "scf", "--decide"])
-
-
 def test_table_compares_with_the_first_order(capsys):
     main(["(sf)12", "(sff)x5 (f)x9", "s5f19", "--hidden_size", "768", "--lengths", "128", "384"])
     text = capsys.readouterr().out
@@ -133,12 +137,9 @@ def test_table_compares_with_the_first_order(capsys):
     assert "Positions read" in text
 
 
-def test_one_order_has_no_ratios(capsys):
+def test_what_there_is_nothing_to_compare_with_has_no_ratio(capsys):
     main(["(sf)12"])
     assert not re.search(r"\(\d\.\d\d\)", capsys.readouterr().out)
-
-
-def test_nothing_has_no_ratio(capsys):
     main(["f3", "s3", "--hidden_size", "64", "--lengths", "1024"])
     assert row(capsys.readouterr().out, "KV cache at 1024, MiB") == ["0.00", "0.75"]
 
@@ -151,37 +152,27 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 60
 
 
-@pytest.mark.parametrize("spelling", ["-", "_"])
-def test_json_has_the_same_numbers(capsys, spelling):
-    long_options = [("hidden-size", 8), ("intermediate-size", 24), ("source-length", 5), ("bytes-per-number", 4)]
-    long_options += [("kernel-size", 7), ("heads", 2)]
-    options = [part for name, value in long_options for part in (f"--{name.replace('-', spelling)}", str(value))]
-    cli.main(["order", "(scf)x2", "sandwich(2, 1)", "dl", *options, "--lengths", "10", "20", "--json"])
-    costs = json.loads(capsys.readouterr().out)
-    assert list(costs) == ["(scf)x2", "sandwich(2, 1)", "dl"]
-    assert costs["dl"]["parameters"] == parameters("dl", 8, 24, 7, 2)
-    assert costs["dl"]["flops"]["20"]["every"] == flops("dl", 8, 24, 20, 20, 5, 7, 2)
-    assert costs["sandwich(2, 1)"]["order"] == "s2f2"
-    cost = costs["(scf)x2"]
-    assert cost["flops"].pop("20") == {
-        read: flops("(scf)2", 8, 24, 20, positions, 5) for read, positions in {"every": 20, "15 %": 3, "one": 1}.items()
-    }
+def test_json_has_the_same_numbers(costs):
+    options = "--hidden-size 8 --intermediate_size 24 --source-length 5 --bytes_per_number 4 --kernel-size 7 --heads 2"
+    found = costs("(scf)x2", "sandwich(2, 1)", "dl", *options.split(), "--lengths", "10", "20")
+    assert list(found) == ["(scf)x2", "sandwich(2, 1)", "dl"]
+    assert found["dl"]["parameters"] == parameters("dl", 8, 24, 7, 2)
+    assert found["dl"]["flops"]["20"]["every"] == flops("dl", 8, 24, 20, 20, 5, 7, 2)
+    assert found["sandwich(2, 1)"]["order"] == "s2f2"
+    cost = found["(scf)x2"]
+    reads = {"every": 20, "15 %": 3, "one": 1}
+    assert cost["flops"].pop("20") == {name: flops("(scf)2", 8, 24, 20, read, 5) for name, read in reads.items()}
     assert set(cost.pop("flops")) == {"10"}
     assert cost == {
         "order": "(scf)2",
         "sublayers": 6,
-        "s": 2,
-        "w": 0,
-        "c": 2,
-        "f": 2,
-        "d": 0,
-        "l": 0,
+        **{"s": 2, "w": 0, "c": 2, "f": 2, "d": 0, "l": 0},
         "parameters": parameters("scfscf", 8, 24),
         "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
     }
 
 
-def test_memory_of_transformer_xl(capsys):
+def test_memory_of_transformer_xl(capsys, costs):
     flags = ["(sf)16", "par(32,5)", "--hidden_size=512", "--lengths=64", "--memory_length=640"]
     main(flags)
     text = capsys.readouterr().out
@@ -189,61 +180,48 @@ def test_memory_of_transformer_xl(capsys):
     assert row(text, "memory, MiB") == ["10.00", "3.75 (0.38)"]
     assert row(text, "parameters, M") == ["54.60", "62.49 (1.14)"]
     assert row(text, "GFLOP at 64, every") == ["25.30", "14.86 (0.59)"]
-    main([*flags, "--json"])
-    cost = json.loads(capsys.readouterr().out)["par(32,5)"]
+    cost = costs(*flags)["par(32,5)"]
+    assert cost["order"] == "(sfff)6f8"
     assert cost["memory_bytes"] == memory_bytes("par(32,5)", 512, 640)
     assert cost["flops"]["64"]["one"] == flops("par(32,5)", 512, 2048, 64, 1, memory_length=640)
     assert cost["parameters"] == parameters("par(32,5)", 512, 2048, memory_length=640)
 
 
-def test_intermediate_size_follows_hidden_size(capsys):
-    main(["sf", "--hidden_size", "8", "--json"])
-    assert json.loads(capsys.readouterr().out)["sf"]["parameters"] == parameters("sf", 8, 32)
-
-
-def test_defaults(capsys):
-    main(["sc", "--json"])
-    cost = json.loads(capsys.readouterr().out)["sc"]
+def test_defaults(costs):
+    cost = costs("sc")["sc"]
     assert cost["parameters"] == parameters("sc", 1024, 4096)
     assert cost["cache_bytes"] == {str(length): cache_bytes("sc", 1024, length) for length in (128, 512, 2048)}
+    # one size follows the other
+    assert costs("sf", "--hidden_size", "8")["sf"]["parameters"] == parameters("sf", 8, 32)
 
 
-def test_patterns_are_orders(capsys):
-    main(["par(32,5)", "--json"])
-    assert json.loads(capsys.readouterr().out)["par(32,5)"]["order"] == "(sfff)6f8"
+BAD = {
+    "ss(sf": "this parenthesis is never closed; add a ')'\n  ss(sf\n    ^\n",
+    "sandwich(16,": "\n  sandwich(16,\n   ^\n",
+    "sandwich(16,17)": "k=17 is out of range; give a number from 0 to 16\n",
+    "sandwich(16)": "write sandwich(n, k, decoder)\n",
+    "": "\n  \n  ^\n",
+    "--hidden_size=0": "0 is not a positive number\n",
+    "--intermediate_size=-4": "-4 is not a positive number\n",
+    "--lengths=many": "invalid positive value: 'many'\n",
+    "--source_length=0": "0 is not a positive number\n",
+    "--key_value_heads=3": "--heads=16 is not a multiple of --key_value_heads=3\n",
+}
 
 
-@pytest.mark.parametrize(
-    ("order", "message"),
-    [
-        ("ss(sf", "this parenthesis is never closed; add a ')'\n  ss(sf\n    ^\n"),
-        ("sandwich(16,", "\n  sandwich(16,\n   ^\n"),
-        ("sandwich(16,17)", "k=17 is out of range; give a number from 0 to 16\n"),
-        ("sandwich(16)", "write sandwich(n, k, decoder)\n"),
-        ("", "\n  \n  ^\n"),
-    ],
-)
-def test_bad_orders_end_with_status_2(capsys, order, message):
+@pytest.mark.parametrize("word", BAD)
+def test_bad_orders_and_sizes_end_with_status_2(capsys, word):
     with pytest.raises(SystemExit) as caught:
-        main(["sf", order])
+        main(["sf", word])
     assert caught.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.endswith(message)
+    assert err.endswith(BAD[word])
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("option", ["--hidden_size", "--intermediate_size", "--lengths", "--source_length"])
-@pytest.mark.parametrize("value", ["0", "-4", "many"])
-def test_sizes_are_positive(capsys, option, value):
-    with pytest.raises(SystemExit) as caught:
-        main(["sf", f"{option}={value}"])
-    assert caught.value.code == 2
-    assert value in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
+def test_paints_a_picture_and_overwrites_none(kind, tmp_path):
     file = tmp_path / f"orders.{kind}"
     main(["sandwich(4,2)", "dlf", "--picture", str(file)])
     painted = file.read_bytes()
@@ -253,32 +231,23 @@ def test_paints_a_picture_and_overwrites_none(kind, tmp_path, capsys):
     assert file.read_bytes() == painted
 
 
-def test_todays_parts(capsys):
-    flags = ["--hidden_size=64", "--intermediate_size=96", "--heads=8", "--lengths=20", "--json"]
+def test_todays_parts(costs):
+    flags = ["--hidden_size=64", "--intermediate_size=96", "--heads=8", "--lengths=20"]
     parts = ["--key_value_heads=2", "--head_dim=16", "--qk_norm", "--rotary", "--gated", "--rms", "--no_bias"]
-    main(["sfsf", *flags, *parts])
-    cost = json.loads(capsys.readouterr().out)["sfsf"]
+    cost = costs("sfsf", *flags, *parts)["sfsf"]
+    fields = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2}
+    fields |= {"head_dim": 16, "qk_norm": True, "position_embedding_type": "rotary", "gated_feed_forward": True}
+    fields |= {"norm_type": "rms", "attention_bias": False, "attention_output_bias": False, "mlp_bias": False}
     with torch.device("meta"):
-        body = SandwichLMModel(
-            SandwichLMConfig(
-                sublayer_order="sfsf",
-                **{"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2},
-                **{"head_dim": 16, "qk_norm": True, "position_embedding_type": "rotary", "gated_feed_forward": True},
-                **{"norm_type": "rms", "attention_bias": False, "attention_output_bias": False, "mlp_bias": False},
-            )
-        )
+        body = SandwichLMModel(SandwichLMConfig(sublayer_order="sfsf", **fields))
     assert cost["parameters"] == sum(parameter.numel() for parameter in body.layers.parameters())
     # two sublayers, keys and values of two heads, half precision
     assert cost["cache_bytes"] == {"20": 2 * 2 * 2 * 16 * 20 * 2}
     assert cost["flops"]["20"]["one"] == flops("sfsf", length=20, read=1, **body.config.sizes._asdict())
-    with pytest.raises(SystemExit):
-        main(["sf", "--heads=8", "--key_value_heads=3"])
-    assert "--heads=8 is not a multiple of --key_value_heads=3" in capsys.readouterr().err
 
 
-def test_windows(capsys):
-    main(["wf", "--lengths=300", "--json", "--attention_window=64", "--causal", "--hidden_size=32"])
-    cost = json.loads(capsys.readouterr().out)["wf"]
+def test_windows(costs):
+    cost = costs("wf", "--lengths=300", "--attention_window=64", "--causal", "--hidden_size=32")["wf"]
     assert cost["w"] == 1
     # a token sees itself, and 63 before it that are kept
     assert cost["cache_bytes"] == {"300": 2 * 2 * 32 * 63}
@@ -286,8 +255,7 @@ def test_windows(capsys):
     assert cost["flops"]["300"]["every"] == flops("wf", 32, 128, 300, 300, **sizes) < flops("sf", 32, 128, 300, 300)
 
 
-@pytest.mark.parametrize(("flags", "folds"), [([], True), (["--rotary"], False), (["--qk_norm"], False)])
-def test_a_single_query_needs_keys_where_they_are_turned_or_normalised(capsys, flags, folds):
-    main(["sf", "--lengths=20", "--json", *flags])
-    cost = json.loads(capsys.readouterr().out)["sf"]["flops"]["20"]["one"]
-    assert cost == flops("sf", 1024, 4096, 20, 1, folds_attention=folds)
+def test_a_single_query_needs_keys_where_they_are_turned_or_normalised(costs):
+    for flags, folds in ([], True), (["--rotary"], False), (["--qk_norm"], False):
+        cost = costs("sf", "--lengths=20", *flags)["sf"]["flops"]["20"]["one"]
+        assert cost == flops("sf", 1024, 4096, 20, 1, folds_attention=folds)

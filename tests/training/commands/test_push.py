@@ -69,6 +69,11 @@ def logits(model):
         return model(torch.tensor(IDS)).logits.numpy()
 
 
+def assert_published(model, **where):
+    loaded = AutoModelForMaskedLM.from_pretrained("ann/model", **where)
+    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+
+
 def last_line(capsys):
     """What a command says at its end; progress bars and nothing else may be above."""
     error = capsys.readouterr().err
@@ -96,8 +101,7 @@ def test_a_private_repository_is_for_its_owner(hub, model, tmp_path):
     assert hub.repositories["ann/model"].private
     with pytest.raises(OSError, match="ann/model"):
         AutoModelForMaskedLM.from_pretrained("ann/model", token=BOB)
-    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
-    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert_published(model)
 
 
 @pytest.mark.parametrize("flags", [[], ["--revision", "new"]])
@@ -152,8 +156,7 @@ def test_what_is_published_is_not_replaced_unasked(hub, model, tmp_path):
 def test_a_branch_is_made_and_main_left_alone(hub, model, tmp_path):
     main([str(tmp_path / "model"), "ann/model", "--revision", "v2"])
     assert files_of(hub).keys() == {".gitattributes"}
-    loaded = AutoModelForMaskedLM.from_pretrained("ann/model", revision="v2")
-    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert_published(model, revision="v2")
     model.get_input_embeddings().weight.data.fill_(0.5)
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(FileExistsError, match="ann/model holds"):
@@ -168,16 +171,14 @@ def test_a_push_that_breaks_shows_nothing_and_can_be_completed(hub, model, tmp_p
     assert files_of(hub).keys() == {".gitattributes"}
     hub.repair()
     main([str(tmp_path / "model"), "ann/model"])
-    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
-    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert_published(model)
 
 
 def test_a_push_whose_answer_is_lost_stands_and_says_so(hub, model, tmp_path, capsys):
     hub.lose("POST .*/commit/.*")
     main([str(tmp_path / "model"), "ann/model", "--commit_message", "Mine"])
     assert f"is published at {hub.url}/ann/model\n" in capsys.readouterr().out
-    loaded = AutoModelForMaskedLM.from_pretrained("ann/model")
-    np.testing.assert_allclose(logits(loaded), logits(model), atol=1e-6)
+    assert_published(model)
     assert [commit.title for commit in HfApi().list_repo_commits("ann/model")] == ["Mine", "initial commit"]
 
 

@@ -54,18 +54,6 @@ def check_metadata(text):
     return {config.model_type for config in AUTO_CLASSES} & {*data["tags"]}
 
 
-@pytest.mark.parametrize("path", FAMILY_CARDS, ids=lambda path: path.stem)
-def test_metadata_of_a_family_are_the_hubs(path):
-    assert check_metadata(path.read_text(encoding="utf-8")) == {path.stem}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_metadata_of_a_recipe_are_the_hubs(name):
-    assert check_metadata(card(name))
-    # a setting that the card's maker did not find
-    assert "None" not in card(name)
-
-
 def test_the_tag_of_the_task_is_the_recipes_as_far_as_the_hub_has_it():
     tags = {name: front_matter(card(name)).get("pipeline_tag") for name in RECIPES}
     assert tags["iot_summarization"] == "summarization"
@@ -85,7 +73,8 @@ def headings(path):
 
 
 @pytest.mark.parametrize("path", FAMILY_CARDS, ids=lambda path: path.stem)
-def test_links_lead_somewhere(path):
+def test_metadata_of_a_family_are_the_hubs_and_links_lead_somewhere(path):
+    assert check_metadata(path.read_text(encoding="utf-8")) == {path.stem}
     links = re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8"))
     assert links
     for link in links:
@@ -96,7 +85,10 @@ def test_links_lead_somewhere(path):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_command_is_understood(name):
+def test_metadata_are_the_hubs_and_the_command_is_understood(name):
+    assert check_metadata(card(name))
+    # a setting that the card's maker did not find
+    assert "None" not in card(name)
     [line] = re.findall(r"```bash\n(.*)\n```", card(name))
     program, command, *argv = shlex.split(line)
     assert (program, argv[0]) == ("sublayers", name)
@@ -143,9 +135,7 @@ def test_both_phases_of_a_bert_have_one_size_and_positions_for_the_longer():
     for name in ("nvlamb_phase1", "nvlamb_phase2"):
         cells = rows(name, "Sizes and costs")["par_bert"]
         assert cells == [f"{total:,}", "768", "3072", "12", "30,522", "512"]
-
-
-def test_macaron_bert_has_the_size_of_the_released_model():
+    # that of the released model
     cells = rows("macaron_bert", "Sizes and costs")["macaron_bert"]
     assert cells == ["110,787,073", "768", "1536", "12", "32,768", "384"]
 
@@ -190,10 +180,8 @@ def test_whose_figures_are_whose_is_said():
 
 
 def test_the_header_of_the_recipe_is_its_prose():
-    assert (
-        "\nPAR BERT base, phase 1 of 2: NVIDIA's BERT recipe, as Mandava et al. (2020) use it in section 3.2. Wiki"
-        in (card("nvlamb_phase1"))
-    )
+    said = "\nPAR BERT base, phase 1 of 2: NVIDIA's BERT recipe, as Mandava et al. (2020) use it in section 3.2. Wiki"
+    assert said in card("nvlamb_phase1")
     # a remark on one setting is none on the recipe
     assert "phase 2 goes on with longer blocks" not in card("nvlamb_phase1")
 

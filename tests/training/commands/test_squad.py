@@ -1,6 +1,7 @@
 import gzip
 import json
 import random
+import re
 import warnings
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from transformers import AutoModelForQuestionAnswering, pipeline
 import sublayers.pipelines  # noqa: F401
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.tasks.windows import context_windows
-from sublayers.training import cli
 from sublayers.training.commands.squad import SquadArguments, choose_answers, main as squad
-from sublayers.training.data.squad import SquadDataArguments, answer_windows
+from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
 from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -24,11 +24,6 @@ pytestmark = pytest.mark.slow
 NAMES = ["Ann", "Bob", "Cleo", "Dan", "Eve", "Flo", "Gus", "Hal"]
 CITIES = ["Rome", "Paris", "Oslo", "Lima", "Bonn", "Cairo", "Delhi", "Quito"]
 FLAGS = ["--max_seq_length", "24", "--doc_stride", "6", "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -235,111 +230,55 @@ def test_reads_a_data_set_and_takes_the_first_questions(tmp_path, model):
     assert AutoModelForQuestionAnswering.from_pretrained(out).config.model_type == "par_bert"
 
 
-def changed(number: int = 1, **columns) -> list[dict]:
+BAD_ROWS = [
+    ({"answers": {"text": ["lives"], "answer_start": [0]}}, "'lives' of question 'q1' is not at answer_start=0"),
+    ({"answers": {"text": ["lives"], "answer_start": [0]}}, "of its context, but at "),
+    ({"answers": {"text": ["Atlantis"], "answer_start": [3]}}, "answer_start=3 of its context, nor anywhere else in"),
+    ({"answers": {"text": ["."], "answer_start": [-1]}}, "is not at answer_start=-1"),
+    ({"answers": {"text": [""], "answer_start": [0]}}, "the answer '' of question 'q1'"),
+    ({"answers": {"text": [], "answer_start": []}}, "question 'q1' has no answer; give --version_2"),
+    ({"answers": None}, "question 'q1' has the answers None; give each a text and an"),
+    ({"answers": {"text": [None], "answer_start": [0]}}, "question 'q1' has the answers"),
+    ({"answers": {"text": ["."], "answer_start": [None]}}, "question 'q1' has the answers"),
+    ({"answers": {"text": ["."], "answer_start": []}}, "question 'q1' has the answer"),
+    ({"answers": "Rome"}, "rows.jsonl cannot be read: "),
+    ({"context": " "}, "question 'q1' has an empty context"),
+    ({"question": ""}, "question 'q1' has an empty question"),
+    ({"question": "Rome " * 40}, "windows of 24 tokens have room for 0 of the co"),
+    ({"id": "q0"}, "several questions with one id"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_ROWS)
+def test_bad_questions_are_one_sentence(columns, message, tmp_path, tokenizer):
     rows = make_rows(3)
-    rows[number] |= columns
-    return [{name: value for name, value in row.items() if value != "gone"} for row in rows]
+    rows[1] |= columns
+    args = SquadDataArguments(train_file=write_flat(rows, tmp_path / "rows.jsonl"), max_seq_length=24, doc_stride=6)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        answer_windows(load_questions("train", args), tokenizer, args, training=True)
+    assert "\n" not in str(error.value)
 
 
-SOMEWHERE_ELSE = {"text": ["lives"], "answer_start": [0]}
-NOWHERE = {"text": ["Atlantis"], "answer_start": [3]}
-BAD_ROWS = {
-    "an answer at another place": (
-        changed(answers=SOMEWHERE_ELSE),
-        "'lives' of question 'q1' is not at answer_start=0",
-    ),
-    "an answer and where it is": (changed(answers=SOMEWHERE_ELSE), "of its context, but at "),
-    "an answer that is not there": (changed(answers=NOWHERE), "answer_start=3 of its context, nor anywhere else in it"),
-    "an answer before the start": (changed(answers={"text": ["."], "answer_start": [-1]}), "is not at answer_start=-1"),
-    "an answer without text": (changed(answers={"text": [""], "answer_start": [0]}), "the answer '' of question 'q1'"),
-    "no answer": (changed(answers={"text": [], "answer_start": []}), "question 'q1' has no answer; give --version_2"),
-    "answers that are null": (changed(answers=None), "question 'q1' has the answers None; give each a text and an"),
-    "an answer that is null": (changed(answers={"text": [None], "answer_start": [0]}), "question 'q1' has the answers"),
-    "a place that is null": (changed(answers={"text": ["."], "answer_start": [None]}), "question 'q1' has the answers"),
-    "an answer without a place": (changed(answers={"text": ["."], "answer_start": []}), "question 'q1' has the answer"),
-    "an empty context": (changed(context=" "), "question 'q1' has an empty context"),
-    "an empty question": (changed(question=""), "question 'q1' has an empty question"),
-    "an id twice": (changed(id="q0"), "several questions with one id"),
-    "a missing column": (
-        [{name: value for name, value in row.items() if name != "answers"} for row in make_rows(3)],
-        "rows.jsonl has no column 'answers', only id, question, context",
-    ),
-    "a column of another type": ([row | {"answers": "Rome"} for row in make_rows(2)], "rows.jsonl cannot be read: "),
-    "a question longer than a window": (
-        changed(question="Rome " * 40),
-        "windows of 24 tokens have room for 0 of the co",
-    ),
+BAD_FILES = {
+    "missing.jsonl": (b'{"id": "q", "question": "?", "context": "a"}', "has no column 'answers', only id, question, c"),
+    "rows.csv": (b"question", "rows.csv has none of the known endings .json, .jsonl"),
+    "half.json": (b'{"data": [', "half.json cannot be read: Expecting"),
+    "archive.json.gz": (gzip.compress(b"{}" * 100)[:-12], "archive.json.gz cannot be read: "),
+    "other.json": (b'{"data": [{"context": "Rome"}]}', "other.json is not nested as SQuAD is ('paragraphs'); give"),
+    "text.json.gz": (b"{}", "text.json.gz cannot be read: Not a gzipped file"),
+    "empty.json": (b'{"data": []}', "empty.json holds no questions"),
 }
 
 
-@pytest.mark.parametrize("case", BAD_ROWS)
-def test_bad_questions_are_one_sentence(case, tmp_path, model, capsys):
-    rows, message = BAD_ROWS[case]
-    assert_refused(["--train_file", write_flat(rows, tmp_path / "rows.jsonl"), "--do_train"], message, model, capsys)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_are_one_sentence(name, tmp_path):
+    content, message = BAD_FILES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((OSError, ValueError), match=re.escape(message)):
+        load_questions("validation", SquadDataArguments(validation_file=str(tmp_path / name)))
 
 
-BAD_FLAGS = {
-    "windows that share all": (["--doc_stride", "16"], "have room for 16 of the context beside the question"),
-    "longer windows than positions": (["--max_seq_length", "25"], "max_seq_length=25 is more than the 24 tokens that"),
-    "a negative stride": (["--doc_stride", "-1"], "--doc_stride=-1 should be at least 0"),
-    "no answers to keep": (["--n_best_size", "0"], "--n_best_size=0 should be at least 1"),
-    "an unknown option": (["--doc_strid", "1"], "unknown option 'doc_strid', did you mean 'doc_stride'?"),
-    "two sources": (["--dataset_name", "x"], "--dataset_name and files exclude each other"),
-    "nothing to train on": (
-        ["--do_train"],
-        "there are no train data; give --train_file, or --do_eval to evaluate only",
-    ),
-    "no such file": (["--validation_file", "nowhere.json"], "there is no file nowhere.json"),
-    "an unknown ending": (["--validation_file", "{rows}"], "rows.csv has none of the known endings .json, .jsonl"),
-    "half a file": (["--validation_file", "{half}"], "half.json cannot be read: Expecting"),
-    "half an archive": (["--validation_file", "{archive}"], "archive.json.gz cannot be read: "),
-    "another form": (
-        ["--validation_file", "{other}"],
-        "other.json is not nested as SQuAD is ('paragraphs'); give flat",
-    ),
-    "an archive that is none": (["--validation_file", "{text}"], "text.json.gz cannot be read: Not a gzipped file"),
-    "no question of all": (["--max_eval_samples", "0"], "no validation question is left of the first 0; use at least"),
-    "no questions": (["--validation_file", "{empty}"], "empty.json holds no questions"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FLAGS)
-def test_bad_flags_and_files_are_one_sentence(case, tmp_path, model, capsys):
-    flags, message = BAD_FLAGS[case]
-    paths = {name: tmp_path / f"{name}.json" for name in ("half", "other", "empty")}
-    paths["half"].write_text('{"data": [')
-    paths["other"].write_text('{"data": [{"context": "Rome"}]}')
-    paths["empty"].write_text('{"data": []}')
-    paths["archive"] = tmp_path / "archive.json.gz"
-    paths["archive"].write_bytes(gzip.compress(b"{}" * 100)[:-12])
-    paths["text"] = tmp_path / "text.json.gz"
-    paths["text"].write_bytes(b"{}")
-    paths["rows"] = tmp_path / "rows.csv"
-    paths["rows"].write_text("question")
-    validation = write_flat(make_rows(3), tmp_path / "rows.jsonl")
-    flags = ["--validation_file", validation, "--do_eval", *(flag.format(**paths) for flag in flags)]
-    assert_refused(flags, message, model, capsys)
-
-
-def assert_refused(flags, message, model, capsys):
-    out = Path(model).parent / "out"
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["squad", "--model_name_or_path", model, "--output_dir", str(out), *FLAGS, *flags])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("sublayers squad: ") == 1
-    assert message in said
-    assert "Traceback" not in said
-    # nothing is in the way of the corrected command
-    assert not out.exists()
-
-
-def test_needs_a_model_or_predictions_and_a_new_folder(tmp_path, model):
-    with pytest.raises(ValueError, match="there is no model; give --model_name_or_path"):
-        squad(["--do_eval"])
-    path = tmp_path / "predictions.json"
-    path.write_text("[]")
-    with pytest.raises(ValueError, match=r"predictions\.json should map ids of questions to answers"):
-        squad(["--predictions_file", str(path)])
-    with pytest.raises(FileExistsError, match="model is not empty; choose another folder"):
-        squad(["--model_name_or_path", model, "--output_dir", model])
+def test_no_question_of_all_is_refused(tmp_path):
+    args = SquadDataArguments(validation_file=write_flat(make_rows(3), tmp_path / "rows.jsonl"), max_eval_samples=0)
+    with pytest.raises(ValueError, match="no validation question is left of the first 0; use at least"):
+        load_questions("validation", args)
