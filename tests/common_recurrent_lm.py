@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import ALL_FEED_FORWARD, ORDERS, VOCAB, assert_same, gradients, tokens
+from common import ALL_FEED_FORWARD, ORDERS, VOCAB, assert_same, every_backend, gradients, tokens
 from common_causal_lm import CausalLMContract
 from transformers import AutoModelForCausalLM, pipeline
 
@@ -22,8 +22,6 @@ class RecurrentLMContract(CausalLMContract):
     test_buffers_are_filled_before_weights_are = None
     # its keys and values have no distances
     test_continuous_batching_equals_plain_decoding = None
-    # rows of distances follow each other: of the last attention, only the output is left out where nobody reads
-    test_runs_the_last_attention_and_the_tail_only_where_they_are_read = None
     # of the cache that grows without limit
     test_a_quantised_cache_comes_close = None
     # in training with labels there may be no logits
@@ -143,8 +141,7 @@ class RecurrentLMContract(CausalLMContract):
             again.loss.backward()
             assert_same(gradients(model), expected, atol=1e-6, rtol=1e-5)
 
-    @pytest.mark.parametrize("backend", ["eager", "flex_attention"])
-    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+    @every_backend
     def test_attention_backends_agree_on_memory(self, backend):
         model = self.language_model(**{self.length_field: 6})
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):

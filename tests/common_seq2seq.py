@@ -16,7 +16,7 @@ from common import (
     tokens,
     with_todays_parts,
 )
-from common_seq2seq_naive import NaiveSeq2Seq
+from common_naive import NaiveSeq2Seq
 from safetensors import safe_open
 from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedModel
 
@@ -159,11 +159,11 @@ class Seq2SeqContract(FamilyContract):
             naive(source[0], target[0])
             out = model(source, decoder_input_ids=target, output_hidden_states=True, output_attentions=True)
             for actual, expected in [
-                (out.encoder_hidden_states, naive.hidden_states["encoder"]),
-                (out.decoder_hidden_states, naive.hidden_states["decoder"]),
-                (out.encoder_attentions, naive.attentions["encoder.s"]),
-                (out.decoder_attentions, naive.attentions["decoder.s"]),
-                (out.cross_attentions, naive.attentions["decoder.c"]),
+                (out.encoder_hidden_states, naive.hidden_states["model.encoder"]),
+                (out.decoder_hidden_states, naive.hidden_states["model.decoder"]),
+                (out.encoder_attentions, naive.attentions["model.encoder.s"]),
+                (out.decoder_attentions, naive.attentions["model.decoder.s"]),
+                (out.cross_attentions, naive.attentions["model.decoder.c"]),
             ]:
                 assert len(actual) == len(expected), orders
                 for tensor, from_naive in zip(actual, expected, strict=True):

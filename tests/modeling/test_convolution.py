@@ -4,9 +4,9 @@ import common_seq2seq_training
 import pytest
 import torch
 from common import FamilyContract, assert_same, gradients, tokens
+from common_naive import NaiveSeq2Seq
 from common_seq2seq import Seq2SeqContract, padded, random_decoder
 from common_seq2seq_generation import BEAMS, GREEDY, Seq2SeqGenerationContract
-from common_seq2seq_naive import NaiveSeq2Seq
 from common_seq2seq_training import Seq2SeqTrainingContract
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
