@@ -8,14 +8,14 @@ from common import (
     ALL_FEED_FORWARD,
     ORDERS,
     ModelContract,
+    assert_accumulates,
     assert_same,
     gradients,
     token_ids,
     tokens,
-    train_gradients,
     with_todays_parts,
 )
-from common_bert_naive import LENGTHS, Row, batch_of, examples, naive_loss, naive_network, run_alone, unlabelled
+from common_bert_naive import LENGTHS, batch_of, examples, naive_loss, naive_network, rows_of, run_alone, unlabelled
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -25,7 +25,6 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    PreTrainedModel,
 )
 
 from sublayers import expand
@@ -72,6 +71,7 @@ class BertContract(ModelContract):
             "head_type": draw.choice(["bert", "macaron"]),
             "untrained_first_segment": draw.random() < 0.5,
             "pooler_act": draw.choice(["tanh", "relu", "gelu"]),
+            "attn_logit_softcapping": draw.choice([None, 1.5]),
         }
         order = (*ORDERS, ALL_FEED_FORWARD)[seed % 8]
         model = self.model(AutoModelForPreTraining, order, **options)
@@ -206,15 +206,7 @@ class BertContract(ModelContract):
         rows = examples(head, LENGTHS)
         labels = torch.cat([row["labels"].flatten() for row in rows]) if "labels" in rows[0] else torch.zeros(8)
         naive_loss(rows, run_alone(model, rows), int((labels != -100).sum())).backward()
-        batch = batch_of(rows)
-        self.accumulates_to(gradients(model), model, batch, tmp_path)
-
-    def accumulates_to(self, expected: dict, model: PreTrainedModel, batch: Row, folder):
-        """Check the Trainer's gradients of one step over eight rows at once, and over four times two rows."""
-        rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
-        for size in (8, 2):
-            options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
-            assert_same(train_gradients(model, rows, folder, **options), expected, atol=1e-4, rtol=1e-3)
+        assert_accumulates(model, rows_of(batch_of(rows)), tmp_path, gradients(model), atol=1e-4, rtol=1e-3)
 
     @pytest.mark.parametrize(
         ("problem_type", "told", "labels", "naive"),
@@ -255,7 +247,7 @@ class BertContract(ModelContract):
         torch.testing.assert_close(model(**batch).loss, loss)
         assert model.config.problem_type == problem_type
         loss.backward()
-        self.accumulates_to(gradients(model), model, batch, tmp_path)
+        assert_accumulates(model, rows_of(batch), tmp_path, gradients(model), atol=1e-4, rtol=1e-3)
 
     @every_head
     @pytest.mark.slow

@@ -63,6 +63,10 @@ def batch_of(rows: list[Row], side: str = "both") -> Row:
     return {name: torch.stack([row[name] for row in padded]) for name in padded[0]}
 
 
+def rows_of(batch: Row) -> list[Row]:
+    return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+
+
 def unlabelled(batch: Row) -> Row:
     return {name: tensor for name, tensor in batch.items() if name in FILLING and name != "labels"}
 

@@ -95,7 +95,9 @@ class NaiveNetwork:
             mixed = []
             for h in range(self.heads):
                 scores = [self.score(q, key, h, len(k) - 1 - j, name) for j, key in enumerate(k)]
-                shares = (torch.stack(scores) / math.sqrt(len(q[h]))).softmax(0)
+                scores = torch.stack(scores) / math.sqrt(len(q[h]))
+                cap = self.config.attn_logit_softcapping
+                shares = (scores if cap is None else cap * (scores / cap).tanh()).softmax(0)
                 weights[h, i, : len(k)] = shares.detach()
                 mixed.append(sum(p * value[h] for p, value in zip(shares, v, strict=True)))
             outputs.append(self.affine(torch.cat(mixed), f"{name}.mixer.o_proj"))
