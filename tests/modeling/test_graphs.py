@@ -3,21 +3,18 @@
 import pytest
 import torch
 from common import tokens
-from families import ENCODER_DECODERS, FAMILIES, HEADS, TODAY, build, build_model, inputs, padded
+from families import ENCODER_DECODERS, HEADS, build, build_model, every_model, inputs, padded
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
 from sublayers.modeling import linear
 
 pytestmark = pytest.mark.slow
 
-# today's parts, local attention among them
-TODAYS = {
-    "sandwich_lm": {"sublayer_order": "sfwff"},
-    "par_bert": {"sublayer_order": "sfwff"},
-    "sandwich_seq2seq": {"encoder_sublayer_order": "swf", "decoder_sublayer_order": "fscwcf"},
-}
-MODELS = [(*FAMILIES[family][:2], TODAY | orders | {"attention_window": 3}) for family, orders in TODAYS.items()]
-MODELS += [(config_class, auto_class, {}) for config_class, auto_class in HEADS]
+labelled_words = pytest.mark.parametrize(
+    ("config_class", "auto_class"),
+    [(config, head) for config, head in HEADS if head in (AutoModelForMaskedLM, AutoModelForPreTraining)],
+    ids=lambda part: part.__name__,
+)
 
 
 def assert_same_tensors(actual, expected):
@@ -26,34 +23,32 @@ def assert_same_tensors(actual, expected):
             torch.testing.assert_close(actual[name], tensor, atol=1e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize(
-    ("config_class", "auto_class", "options"),
-    MODELS,
-    ids=lambda part: getattr(part, "__name__", "today" if part else ""),
-)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.representatives(11)
-def test_graphs_give_the_same_at_padding(config_class, auto_class, options, monkeypatch):
+@every_model
+@pytest.mark.representatives(8)
+def test_a_graph_gives_the_same_at_padding(config_class, auto_class):
+    model = build_model(config_class, auto_class, use_cache=False)
+    batch = padded(model, auto_class)
+    graph = torch.export.export(model, (), batch, strict=False).module()
+    assert_same_tensors(graph(**batch), model(**batch))
+
+
+@labelled_words
+def test_a_graph_reads_padding_that_has_a_label(config_class, auto_class):
+    model = build_model(config_class, auto_class, use_cache=False)
+    batch = padded(model, auto_class) | {"labels": tokens(3, 9)}
+    graph = torch.export.export(model, (), batch, strict=False).module()
+    assert_same_tensors(graph(**batch), model(**batch))
+
+
+@every_model
+def test_gives_tuples_if_the_configuration_says_so(config_class, auto_class):
+    options = {"attn_implementation": "eager", "output_attentions": True}
     model = build_model(config_class, auto_class, use_cache=False, **options)
     batch = padded(model, auto_class)
-    expected = model(**batch)
-    graph = torch.export.export(model, (), batch, strict=False).module()
-    assert_same_tensors(graph(**batch), expected)
-    if options:
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        assert_same_tensors(compiled(**batch), expected)
-        torch.compiler.reset()
-    if auto_class in (AutoModelForMaskedLM, AutoModelForPreTraining):
-        # padding that has a label is read
-        labelled = batch | {"labels": tokens(3, 9)}
-        graph = torch.export.export(model, (), labelled, strict=False).module()
-        assert_same_tensors(graph(**labelled), model(**labelled))
-    # which runs an operator that a trace cannot record
-    monkeypatch.setattr(linear, "gains_from_onednn", lambda: True)
-    model = build_model(config_class, auto_class, use_cache=False, **options)
+    model.config.output_hidden_states = True
+    expected = model(**batch).to_tuple()
     model.config.return_dict = False
-    graph = torch.jit.trace(model, example_kwarg_inputs=batch)
-    torch.testing.assert_close(graph(**batch), expected.to_tuple(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model(**batch), expected)
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)
@@ -66,3 +61,17 @@ def test_encoder_decoders_train_with_tuples(family):
     # the weights of orders are drawn
     torch.manual_seed(0)
     assert torch.equal(model(**batch)[0], expected)
+
+
+@every_model
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.representatives(8)
+def test_torchscript_traces_it(config_class, auto_class, monkeypatch):
+    # which runs an operator that a trace cannot record
+    monkeypatch.setattr(linear, "gains_from_onednn", lambda: True)
+    model = build_model(config_class, auto_class, use_cache=False)
+    batch = padded(model, auto_class)
+    expected = model(**batch)
+    model.config.return_dict = False
+    graph = torch.jit.trace(model, example_kwarg_inputs=batch)
+    torch.testing.assert_close(graph(**batch), expected.to_tuple())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common import randomize, tokens
-from families import build, every_family, inputs, small
+from families import TODAY, build, every_family, inputs, small
 from torch import nn
 from transformers import AutoModel
 from transformers.activations import ACT2FN
@@ -308,3 +308,34 @@ def test_the_only_limit_is_the_configured_one():
         assert model(tokens(1, 65))[0].isfinite().all()
     dynamic = SandwichLMModel(rotary(rope_parameters={"rope_type": "dynamic", "factor": 2.0})).eval()
     assert dynamic(tokens(1, 100))[0].isfinite().all()
+
+
+# the orders of a family of today's parts, local attention among them
+FAMILIES_OF_TODAY = {
+    "sandwich_lm": {"sublayer_order": "sfwff"},
+    "par_bert": {"sublayer_order": "sfwff"},
+    "sandwich_seq2seq": {"encoder_sublayer_order": "swf", "decoder_sublayer_order": "fscwcf"},
+}
+
+
+def build_todays(family: str, **options):
+    return build(family, **TODAY, **FAMILIES_OF_TODAY[family], attention_window=3, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.representatives(1)
+def test_graphs_give_the_same_at_padding(family):
+    model = build_todays(family, use_cache=False)
+    batch = inputs(model)
+    real = slice(None) if "decoder_input_ids" in batch else batch["attention_mask"].bool()
+    wanted = model(**batch).logits[real]
+    graph = torch.export.export(model, (), batch, strict=False).module()
+    torch.testing.assert_close(graph(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
+    torch.compiler.reset()
+    model.config.return_dict = False
+    traced = torch.jit.trace(model, example_kwarg_inputs=batch)
+    torch.testing.assert_close(traced(**batch)[0][real], wanted, atol=1e-4, rtol=1e-4)
