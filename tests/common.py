@@ -181,6 +181,12 @@ class FamilyContract:
                 body, inputs = AutoModel.from_pretrained(folder), self.inputs(AutoModel)
                 assert torch.equal(body(**inputs)[0], model.base_model(**inputs)[0])
 
+    def test_new_parameters_are_initialised_when_a_head_is_put_on_a_body(self, tmp_path):
+        self.model().save_pretrained(tmp_path)
+        for auto_class in self.classes.keys() - {AutoModel}:
+            model = auto_class.from_pretrained(tmp_path)
+            assert all(p.abs().max() < 10 for p in model.parameters())
+
     def test_slices_of_a_stack_are_lists_of_its_sublayers(self):
         stacks = [module for module in self.model().modules() if isinstance(module, SublayerStack)]
         assert stacks
