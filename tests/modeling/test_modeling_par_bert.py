@@ -1,29 +1,50 @@
 import pytest
 import torch
-import transformers
 from common import assert_same, randomize
 from common_bert import BertContract, assert_same_outputs, every_head
 from common_bert_naive import batch_of, examples, unlabelled
 from families import TODAY
-from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, BertConfig
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertLMHeadModel,
+    BertModel,
+)
 
 from sublayers import AUTO_CLASSES, PARBertConfig, PARBertModel, par
 from sublayers.training.convert.bert import from_bert
 
 pytestmark = pytest.mark.slow
+BERTS = {
+    AutoModel: BertModel,
+    AutoModelForPreTraining: BertForPreTraining,
+    AutoModelForMaskedLM: BertForMaskedLM,
+    AutoModelForNextSentencePrediction: BertForNextSentencePrediction,
+    AutoModelForSequenceClassification: BertForSequenceClassification,
+    AutoModelForTokenClassification: BertForTokenClassification,
+    AutoModelForQuestionAnswering: BertForQuestionAnswering,
+    AutoModelForMultipleChoice: BertForMultipleChoice,
+}
 
 
 class TestPARBert(BertContract):
     config_class = PARBertConfig
     todays_parts = TODAY
     classes = AUTO_CLASSES[PARBertConfig]
-
-
-# transformers' own models by the same Auto classes
-BERTS = {
-    head: getattr(transformers, head.__name__.replace("Auto", "Bert").replace("BertModelFor", "BertFor"))
-    for head in TestPARBert.classes
-}
 
 
 def bert(head, **overrides):
@@ -67,11 +88,36 @@ def test_learns_from_the_same_loss_as_bert(head):
     assert_same({n: p.grad for n, p in model.named_parameters()}, converted, atol=1e-4, rtol=1e-3)
 
 
+def test_another_order_takes_the_sublayers_in_turn_and_names_the_new_ones():
+    source = bert(AutoModelForMaskedLM)
+    model, pieces = from_bert(source, "sffsff")
+    new = [name for name in model.state_dict() if name not in pieces]
+    kinds = ("weight", "bias")
+    assert new == [f"model.layers.5.{name}.{kind}" for name in ("norm", "mixer.fc1", "mixer.fc2") for kind in kinds]
+    unused = source.state_dict().keys() - {name for piece in pieces.values() for name in piece.names}
+    attention = [name for name in source.state_dict() if name.startswith("bert.encoder.layer.2.attention.")]
+    assert unused == {*attention}
+    blocks, layers = source.bert.encoder.layer, model.model.layers
+    for i, block in zip((0, 3), blocks, strict=False):
+        assert torch.equal(layers[i].mixer.o_proj.weight, block.attention.output.dense.weight)
+        assert torch.equal(layers[i].norm.weight, block.attention.output.LayerNorm.weight)
+    for i, block in zip((1, 2, 4), blocks, strict=True):
+        assert torch.equal(layers[i].mixer.fc1.weight, block.intermediate.dense.weight)
+        assert torch.equal(layers[i].norm.weight, block.output.LayerNorm.weight)
+
+
 def test_keeps_what_a_fine_tuned_bert_knows_of_its_task():
     names = {0: "no", 1: "yes"}
     source = bert(AutoModelForSequenceClassification, id2label=names, problem_type="single_label_classification")
     config = from_bert(source)[0].config
     assert (config.id2label, config.problem_type) == (names, "single_label_classification")
+
+
+def test_refuses_what_is_no_encoder():
+    with pytest.raises(ValueError, match=r"is_decoder=True .*; only BertModel with is_decoder=False can"):
+        from_bert(bert(AutoModel, is_decoder=True))
+    with pytest.raises(ValueError, match="BertLMHeadModel cannot be converted; PAR BERT has no such head"):
+        from_bert(BertLMHeadModel(bert(AutoModel).config))
 
 
 def test_defaults_are_base_models_of_the_papers():
