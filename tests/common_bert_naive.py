@@ -1,9 +1,8 @@
 """Examples for the heads of the BERT-like families, and what comes of them, spelled out."""
 
-import math
-
 import torch
 from common import PAD, VOCAB
+from common_naive import ACTIVATIONS, NaiveNetwork
 from torch.nn.functional import pad as extend
 from transformers import (
     AutoModel,
@@ -16,8 +15,6 @@ from transformers import (
     AutoModelForTokenClassification,
     PreTrainedModel,
 )
-
-from sublayers import expand
 
 LENGTHS = [9, 4, 7, 5, 6, 8, 3, 9]
 FILLING = {"input_ids": PAD, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
@@ -66,6 +63,10 @@ def batch_of(rows: list[Row], side: str = "both") -> Row:
     return {name: torch.stack([row[name] for row in padded]) for name in padded[0]}
 
 
+def rows_of(batch: Row) -> list[Row]:
+    return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+
+
 def unlabelled(batch: Row) -> Row:
     return {name: tensor for name, tensor in batch.items() if name in FILLING and name != "labels"}
 
@@ -101,71 +102,17 @@ def naive_loss(rows: list[Row], outputs: list, num_items: int | None = None) -> 
 
 def naive_network(model: PreTrainedModel, ids: torch.Tensor, segments: torch.Tensor) -> dict[str, torch.Tensor]:
     """A pre-training model written out from its weights, position by position."""
-    config, weights = model.config, model.state_dict()
-    size, heads = config.hidden_size, config.num_attention_heads
-
-    def linear(x, name, bias=True):
-        y = (weights[f"{name}.weight"] * x).sum(1)
-        return y + weights[f"{name}.bias"] if bias else y
-
-    def norm(x, name, affine=True):
-        centred = x - x.mean()
-        x = centred / (centred.square().mean() + config.layer_norm_eps).sqrt()
-        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"] if affine else x
-
-    def act(x, name):
-        if name == "tanh":
-            return x.tanh()
-        return x.clamp(min=0) if name == "relu" else x * (1 + torch.erf(x / math.sqrt(2))) / 2
-
-    def sinusoid(position):
-        rates = [position / 10000 ** (i / (size // 2 - 1)) for i in range(size // 2)]
-        return torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
-
-    def attend(inputs, name):
-        q, k, v = ([linear(x, f"{name}.{p}_proj").view(heads, -1) for x in inputs] for p in "qkv")
-        outputs = []
-        for i in range(len(inputs)):
-            mixed = []
-            for h in range(heads):
-                scores = torch.stack([q[i][h] @ key[h] / math.sqrt(size // heads) for key in k])
-                mixed.append(sum(p * value[h] for p, value in zip(scores.softmax(0), v, strict=True)))
-            outputs.append(linear(torch.cat(mixed), f"{name}.o_proj"))
-        return outputs
-
-    states = []
-    for i, (token, segment) in enumerate(zip(ids, segments, strict=True)):
-        state = weights["model.embed_tokens.weight"][token] * (math.sqrt(size) if config.scale_embedding else 1)
-        position = i + config.position_offset
-        learned = config.position_embedding_type == "learned"
-        state = state + (weights["model.embed_positions.weight"][position] if learned else sinusoid(position))
-        state = state + weights["model.embed_token_types.weight"][segment]
-        states.append(norm(state, "model.embed_norm") if config.embedding_norm else state)
-    recorded = [torch.stack(states)]
-    order = expand(config.sublayer_order)
-    for depth, letter in enumerate(order):
-        name, pre = f"model.layers.{depth}", config.norm_position == "pre"
-        inputs = [norm(x, f"{name}.norm", config.norm_affine) for x in states] if pre else states
-        if letter == "s":
-            outputs, scale = attend(inputs, f"{name}.mixer"), 1
-        else:
-            kind = config.pre_attention_act if order[depth + 1 : depth + 2] == "s" else None
-            hidden = [act(linear(x, f"{name}.mixer.fc1"), kind or config.hidden_act) for x in inputs]
-            outputs, scale = [linear(x, f"{name}.mixer.fc2") for x in hidden], config.feed_forward_scale
-        states = [x + scale * y for x, y in zip(states, outputs, strict=True)]
-        if not pre:
-            states = [norm(x, f"{name}.norm", config.norm_affine) for x in states]
-        recorded.append(torch.stack(states))
-    if config.final_norm:
-        states = [norm(x, "model.norm", config.norm_affine) for x in states]
-        recorded[-1] = torch.stack(states)
-    bert = config.head_type == "bert"
-    pooled = act(linear(states[0], "model.pooler.dense"), config.pooler_act) if bert else states[0]
-    follows = linear(pooled, "seq_relationship.scores")
-    words = [norm(act(linear(x, "lm_transform.dense"), config.hidden_act), "lm_transform.norm") for x in states]
+    config, naive, bert = model.config, NaiveNetwork(model), model.config.head_type == "bert"
+    table = naive.weights["model.embed_token_types.weight"]
+    pairs = zip(ids, segments, strict=True)
+    states = [naive.embed("model", i, token, table[segment]) for i, (token, segment) in enumerate(pairs)]
+    states = naive.run("model", states, config.sublayer_order, is_causal=False)
+    pooled = ACTIVATIONS[config.pooler_act](naive.affine(states[0], "model.pooler.dense")) if bert else states[0]
+    follows = naive.affine(pooled, "seq_relationship.scores")
+    words = [ACTIVATIONS[config.hidden_act](naive.affine(x, "lm_transform.dense")) for x in states]
     return {
-        "hidden_states": torch.stack(recorded),
+        "hidden_states": torch.stack(naive.hidden_states["model"]),
         "pooler_output": pooled,
-        "prediction_logits": torch.stack([linear(x, "lm_head", bias=bert) for x in words]),
+        "prediction_logits": torch.stack([naive.affine(naive.norm(x, "lm_transform.norm"), "lm_head") for x in words]),
         "seq_relationship_logits": follows if bert else torch.stack([follows[0], torch.tensor(0.0)]),
     }

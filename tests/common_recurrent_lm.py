@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import ALL_FEED_FORWARD, ORDERS, VOCAB, assert_same, gradients, tokens
+from common import ALL_FEED_FORWARD, ORDERS, VOCAB, assert_same, every_backend, gradients, tokens
 from common_causal_lm import CausalLMContract
 from transformers import AutoModelForCausalLM, pipeline
 
@@ -22,8 +22,6 @@ class RecurrentLMContract(CausalLMContract):
     test_buffers_are_filled_before_weights_are = None
     # its keys and values have no distances
     test_continuous_batching_equals_plain_decoding = None
-    # rows of distances follow each other: of the last attention, only the output is left out where nobody reads
-    test_runs_the_last_attention_and_the_tail_only_where_they_are_read = None
     # of the cache that grows without limit
     test_a_quantised_cache_comes_close = None
     # in training with labels there may be no logits
@@ -71,6 +69,9 @@ class RecurrentLMContract(CausalLMContract):
             for remembered, states in zip(out.memory, inputs, strict=True):
                 assert torch.equal(remembered, states[:, -6:])
                 assert not remembered.requires_grad
+            # they keep nothing else alive
+            for remembered in (*out.memory, *model(tokens(2, 4), memory=out.memory).memory):
+                assert remembered.untyped_storage().nbytes() == remembered.nbytes
 
     def test_remembers_the_whole_segment_whatever_is_read_of_it(self):
         for order in RECURRENT:
@@ -83,12 +84,6 @@ class RecurrentLMContract(CausalLMContract):
                 out = model(tokens(2, 7), memory=memory, logits_to_keep=keep)
                 torch.testing.assert_close(out.logits, expected, atol=1e-5, rtol=1e-5)
                 assert_same(dict(enumerate(out.memory)), dict(enumerate(whole.memory)), atol=1e-5, rtol=1e-5)
-
-    def test_memory_holds_nothing_but_what_it_shows(self):
-        model = self.language_model(**{self.length_field: 6})
-        memory = model(tokens(2, 9), memory=model.empty_memory(2)).memory
-        for remembered in (*memory, *model(tokens(2, 4), memory=memory).memory):
-            assert remembered.untyped_storage().nbytes() == remembered.nbytes
 
     def test_memory_of_length_zero_is_none(self):
         model = self.language_model(**{self.length_field: 0}) if self.length_field == "memory_length" else None
@@ -143,8 +138,7 @@ class RecurrentLMContract(CausalLMContract):
             again.loss.backward()
             assert_same(gradients(model), expected, atol=1e-6, rtol=1e-5)
 
-    @pytest.mark.parametrize("backend", ["eager", "flex_attention"])
-    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+    @every_backend
     def test_attention_backends_agree_on_memory(self, backend):
         model = self.language_model(**{self.length_field: 6})
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):

@@ -1,4 +1,4 @@
-"""What the documentation shows is run, so that it stays true, and its pages are built."""
+"""What README and documentation show is run, so that it stays true, and the pages are built."""
 
 import json
 import re
@@ -13,16 +13,19 @@ from snippets import blocks, check_command, commands, run_python
 
 import sublayers
 from sublayers import PARBertConfig, PARBertForSequenceClassification
+from sublayers.hub.model_card import named_orders
 from sublayers.training import cli
 from sublayers.training.commands import push
 from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.flags import recipes
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {str(path.relative_to(ROOT / "docs")): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
 # speaks to a server
-ON_THE_HUB = PAGES["how_to/publish.md"]
+ON_THE_HUB = PAGES["docs/how_to/publish.md"]
 SNIPPETS = [page for page, text in PAGES.items() if blocks("python", text) and text != ON_THE_HUB]
 COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text, "sublayers")]
 
@@ -32,7 +35,10 @@ pytest_plugins = ["hub_server"]
 @pytest.mark.parametrize("page", SNIPPETS)
 def test_python_snippets_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_python(PAGES[page], page)
+    text = PAGES[page]
+    for block in blocks("python", ON_THE_HUB):
+        text = text.replace(block, "")
+    run_python(text, page)
 
 
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[" ".join([page, *words[1:3]]) for page, words in COMMANDS])
@@ -46,6 +52,24 @@ def test_make_targets_exist():
     called = [words[1] for text in PAGES.values() for words in commands(text, "make")]
     assert called
     assert {*called} <= {*targets}
+
+
+def test_the_table_has_every_family_with_its_default_orders():
+    rows = [line for line in PAGES["README.md"].splitlines() if line.startswith("| `")]
+    for config_class in sublayers.AUTO_CLASSES:
+        name = config_class.__name__.removesuffix("Config")
+        [row] = [row for row in rows if row.startswith(f"| `{name}`")]
+        assert f"model_cards/{config_class.model_type}.md" in row
+        orders = [order for _, order in named_orders(config_class())]
+        assert len(orders) > 2 or all(f"`{order}`" in row for order in orders)
+        for recipe in re.findall("`([a-z0-9]+_?[a-z0-9_]*)`", row.split("|")[4]):
+            assert recipe in {**recipes("pretrain"), **recipes("seq2seq")}
+
+
+def test_files_that_readme_links_exist():
+    targets = re.findall(r"\]\((?!http)([^)#]+)", PAGES["README.md"])
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
 @pytest.mark.full

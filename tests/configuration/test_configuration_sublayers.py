@@ -68,11 +68,7 @@ def test_numbers_are_finite_and_in_range(family):
         ("norm_position", "middle", r"^norm_position='middle' does not fit; give Literal\['pre', 'post'\]$"),
         ("hidden_size", "32", "^hidden_size='32' does not fit; give int$"),
         ("dropout", None, "^dropout=None does not fit; give float | int$"),
-        (
-            "num_attention_heads",
-            5,
-            "^hidden_size=32 is not a multiple of num_attention_heads=5; give",
-        ),
+        ("num_attention_heads", 5, "^hidden_size=32 is not a multiple of num_attention_heads=5; give"),
     ],
 )
 def test_values_are_refused_in_one_sentence(family, field, value, sentence):
@@ -87,14 +83,17 @@ def test_names_of_bert_are_checked_like_those_that_they_stand_for():
     assert PARBertConfig(attention_probs_dropout_prob=0.3).attention_dropout == 0.3
 
 
-def test_what_no_longer_fits_together_is_refused_when_it_is_saved_or_built(tmp_path):
+def test_what_no_longer_fits_together_is_refused_when_it_is_saved_loaded_or_built(tmp_path):
     config = small(SandwichLMConfig)
+    AutoModel.from_config(config).save_pretrained(tmp_path)
     config.num_attention_heads = 5
-    for use in (config.validate, lambda: config.save_pretrained(tmp_path), lambda: AutoModel.from_config(config)):
-        with pytest.raises(
-            ValueError,
-            match=r"^hidden_size=32 is not a multiple of num_attention_heads=5; give",
-        ):
+    for use in (
+        config.validate,
+        lambda: config.save_pretrained(tmp_path),
+        lambda: AutoModel.from_config(config),
+        lambda: AutoModel.from_pretrained(tmp_path, num_attention_heads=5),
+    ):
+        with pytest.raises(ValueError, match=r"^hidden_size=32 is not a multiple of num_attention_heads=5; give"):
             use()
 
 

@@ -31,39 +31,24 @@ expanded_orders = st.text("swcfdl", min_size=1, max_size=60)
         (sandwich(3, 0), "(sf)3", "sfsfsf"),
         (sandwich(3, 1), "s(sf)2f", "ssfsff"),
         (sandwich(16, 6), "s6(sf)10f6", "s^6 (sf)^{10} f^6"),
-        (sandwich(16, 7), "s7(sf)9f7", "s^7 (sf)^9 f^7"),
-        (sandwich(16, 14), "s14(sf)2f14", "s^{14} (sf)^2 f^{14}"),
         (sandwich(16, 15), "s16f16", "s^{15} (sf) f^{15}"),
         (sandwich(16, 16), "s16f16", "s^{16} f^{16}"),
-        (sandwich(24, 3), "s3(sf)21f3", "s^3 (sf)^{21} f^3"),
         (sandwich(24, 5), "s5(sf)19f5", "s^5 (sf)^{19} f^5"),
-        (interleaved(6, decoder=True), "(scf)6", "scfscfscfscfscfscf"),
         (interleaved(3, decoder=True), "(scf)3", "scfscfscf"),
         # the paper prints one f too many for this one; its own rule gives nine sublayers
         (sandwich(3, 1, decoder=True), "sc(scf)2f", "scscfscff"),
         (sandwich(6, 0, decoder=True), "(scf)6", "(scf)^6"),
         (sandwich(6, 1, decoder=True), "sc(scf)5f", "(sc)^1 (scf)^5 f^1"),
-        (sandwich(6, 2, decoder=True), "(sc)2(scf)4f2", "(sc)^2 (scf)^4 f^2"),
-        (sandwich(6, 3, decoder=True), "(sc)3(scf)3f3", "(sc)^3 (scf)^3 f^3"),
-        (sandwich(6, 4, decoder=True), "(sc)4(scf)2f4", "(sc)^4 (scf)^2 f^4"),
         (sandwich(6, 5, decoder=True), "(sc)6f6", "(sc)^5 (scf)^1 f^5"),
         # Sandwich, as released for enwik8 and text8
         (sandwich(3, 1), "s(sf)2f", "s.sfsf.f"),
         (sandwich(3, 2), "s3f3", "s.s.sf.f.f"),
         (sandwich(24, 5), "s5(sf)19f5", "s." * 5 + "sf" * 19 + ".f" * 5),
-        (sandwich(24, 3), "s3(sf)21f3", "s." * 3 + "sf" * 21 + ".f" * 3),
         # PAR, tables 1, 2 and 3
         (par(32, 2), "(sf)16", "(sf)x16"),
-        (par(36, 2), "(sf)18", "(sf)x18"),
-        (par(24, 2), "(sf)12", "(sf)x12"),
-        (interleaved(6), "(sf)6", "(sf)x6"),
         (par(32, 5), "(sfff)6f8", "(sfff)x6 (f)x8"),
-        (par(36, 5), "(sfff)7f8", "(sfff)x7 (f)x8"),
         (par(24, 5), "(sff)5f9", "(sff)x5 (f)x9"),
         (sandwich(16, 6), "s6(sf)10f6", "(s)x6 (sf)x10 (f)x6"),
-        (sandwich(18, 6), "s6(sf)12f6", "(s)x6 (sf)x12 (f)x6"),
-        (sandwich(12, 5), "s5(sf)7f5", "(s)x5 (sf)x7 (f)x5"),
-        (sandwich(12, 3), "s3(sf)9f3", "(s)x3 (sf)x9 (f)x3"),
         # Macaron, section 3.3
         (macaron(6), "(fsf)6", "fsf fsf fsf fsf fsf fsf"),
         (macaron(6, decoder=True), "(fscf)6", "(fscf) * 6"),
@@ -73,18 +58,6 @@ def test_published_orders(pattern, canonical, printed):
     assert pattern == canonical
     assert compact(printed) == canonical
     assert expand(printed) == expand(canonical)
-
-
-@pytest.mark.parametrize("block", ["scf", "fsc", "cfs", "csf", "sfc", "fcs"])
-def test_the_six_decoder_blocks_of_iot(block):
-    assert compact(block * 6) == f"({block})6"
-    assert counts(f"({block})6") == {"s": 6, "w": 0, "c": 6, "f": 6, "d": 0, "l": 0}
-
-
-def test_the_best_unbalanced_order_has_the_budget_of_the_baseline():
-    for order in ("s12f18", interleaved(16)):
-        number = counts(order)
-        assert number["s"] + 2 * number["f"] == 48
 
 
 @pytest.mark.parametrize(
@@ -250,14 +223,7 @@ def test_counts_and_tail(order):
     start = tail_start(order)
     assert set(order[start:]) <= {"f"}
     assert start == 0 or order[start - 1] != "f"
-
-
-@pytest.mark.parametrize(
-    ("order", "start"),
-    [("(sff)5f9", 13), ("f3", 0), ("fs", 2), ("s5f19", 5), ("(scf)6", 17), ("scff", 2), ("sfdff", 3), ("slf2", 2)],
-)
-def test_tail_start(order, start):
-    assert tail_start(order) == start
+    assert tail_start(compact(order)) == start
 
 
 @pytest.mark.parametrize(
@@ -270,38 +236,29 @@ def test_tail_start(order, start):
         ("sandwhich(16,6)", 1, "'a' is not a sublayer"),
         ("par(24,5)f", 0, "'p' is not a sublayer"),
         ("par(24 5)", 0, "'p' is not a sublayer"),
-        ("par()", 0, "'p' is not a sublayer"),
-        ("dx", 1, "is part of a repeat"),
         ("dlg", 2, r"use the letters s \(self-attention\), .*, d \(dynamic convolution\), l \(lightweight"),
         ("s\tq", 2, "'q' is not a sublayer"),
         ("s-1", 1, "'-' is not a sublayer"),
-        ("s.2", 2, "is part of a repeat"),
         ("sf.(.)", 3, "group is empty"),
         ("..", 0, "empty; give at least one"),
         ("s.sq.f", 3, "'q' is not a sublayer"),
         ("s٣", 1, "is not a sublayer"),
         ("ss(sf", 2, "never closed"),
         ("((sf)2", 0, "never closed"),
-        ("(s(f", 2, "never closed"),
         ("(sf))2", 4, "has no '\\(' in front of it"),
         ("s()f", 1, "group is empty"),
         ("s(( )2)", 2, "group is empty"),
         ("s0", 1, "repeat of zero"),
         ("(sf)x00f", 5, "repeat of zero"),
-        ("s^{0}", 3, "repeat of zero"),
         ("6s", 0, "is part of a repeat"),
-        ("(2s)", 1, "is part of a repeat"),
         ("s2 3", 3, "is part of a repeat"),
         ("s^", 1, "is part of a repeat"),
         ("s^{6", 1, "is part of a repeat"),
         ("s6}", 2, "is part of a repeat"),
         ("", 0, "empty; give at least one of the letters s, w, c, f, d, l"),
-        ("  ", 0, "empty"),
         ("s1025", 1, "at most 1024"),
         ("s1000(sf)13", 9, "at most 1024"),
-        ("s1024f", 5, "at most 1024"),
         ("(s64)(f64)16", 10, "at most 1024"),
-        ("s999999999999", 1, "at most 1024"),
         ("((s1000)1000)1000", 8, "at most 1024"),
         ("s" + "9" * 90, 1, "at most 1024"),
     ],

@@ -1,12 +1,9 @@
-import common_seq2seq
-import common_seq2seq_generation
-import common_seq2seq_training
 import pytest
 import torch
-from common import FamilyContract, assert_same, gradients, tokens
+from common import FamilyContract, assert_same, tokens
+from common_naive import NaiveSeq2Seq
 from common_seq2seq import Seq2SeqContract, padded, random_decoder
 from common_seq2seq_generation import BEAMS, GREEDY, Seq2SeqGenerationContract
-from common_seq2seq_naive import NaiveSeq2Seq
 from common_seq2seq_training import Seq2SeqTrainingContract
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
@@ -78,17 +75,13 @@ class TestConvolutionsInTheContract(FamilyContract):
     orders = ("dlf", "fdclcf")
     saved_orders = [("dlf", "fdclcf")]
     exported = ("d", "lcd")
+    pairs, all_pairs, without_self_attention = PAIRS, PAIRS, ()
+    naive, lacks = NaiveWithConvolutions, ()
+    paths, passes = Seq2SeqTrainingContract.paths, Seq2SeqTrainingContract.passes
+    naive_loss, trained_pairs = Seq2SeqTrainingContract.naive_loss, ()
     inputs = Seq2SeqContract.inputs
     translator = Seq2SeqContract.translator
     naive_greedy = Seq2SeqGenerationContract.naive_greedy
-
-    @pytest.fixture(autouse=True)
-    def orders_with_convolutions(self, monkeypatch):
-        for module in (common_seq2seq, common_seq2seq_generation, common_seq2seq_training):
-            for name in {"PAIRS", "ALL_PAIRS"} & {*vars(module)}:
-                monkeypatch.setattr(module, name, PAIRS)
-        monkeypatch.setattr(common_seq2seq_generation, "WITHOUT_SELF_ATTENTION", [])
-        monkeypatch.setattr(common_seq2seq, "NaiveSeq2Seq", NaiveWithConvolutions)
 
     def config(self, *orders, **overrides):
         # wider than most sentences here
@@ -99,11 +92,12 @@ class TestConvolutionsInTheContract(FamilyContract):
     test_attention_backends_agree = Seq2SeqContract.test_attention_backends_agree
     test_hidden_states_of_padding = Seq2SeqContract.test_hidden_states_of_a_padded_batch_have_a_place_for_its_padding
     test_exports = Seq2SeqContract.test_exports_with_any_batch_and_length
+    test_compiles = Seq2SeqContract.test_compiles_in_one_graph
     test_gradient_checkpointing = Seq2SeqContract.test_gradient_checkpointing_changes_no_gradient
     test_cached_generation = Seq2SeqGenerationContract.test_cached_generation_of_padded_sources_equals_a_naive_loop
     test_generates_from_a_start = Seq2SeqGenerationContract.test_generates_from_the_start_of_a_target
     test_continues_from_a_cache = Seq2SeqGenerationContract.test_continues_from_a_cache_at_any_split
-    test_beams_with_a_cache = Seq2SeqGenerationContract.test_beams_with_a_cache_equal_beams_without
+    test_beams = Seq2SeqGenerationContract.test_beams_equal_those_with_a_copy_of_the_source_each_and_no_cache
     test_assisted_decoding = Seq2SeqGenerationContract.test_assisted_decoding_equals_plain_decoding
     test_losses = Seq2SeqTrainingContract.test_loss_and_gradients_are_those_of_rows_without_padding
     test_masked_targets = Seq2SeqTrainingContract.test_targets_may_be_masked_and_given_beside_their_labels
@@ -141,16 +135,6 @@ class TestConvolutionsInTheContract(FamilyContract):
         for i in (2, 3, 4):
             logits = compiled(**given, decoder_input_ids=target[:, i : i + 1]).logits
             torch.testing.assert_close(logits[:, 0], expected[:, i])
-        torch.compiler.reset()
-
-    def test_compiles_in_one_graph(self):
-        model = self.translator("d", "lcd").train()
-        batch = padded() | {"labels": tokens(3, 7)}
-        model(**batch).loss.backward()
-        expected = gradients(model)
-        model.zero_grad()
-        torch.compile(model, fullgraph=True, backend="aot_eager")(**batch).loss.backward()
-        assert_same(gradients(model), expected, atol=1e-5, rtol=1e-4)
         torch.compiler.reset()
 
     def test_counts_what_it_has(self):
@@ -213,7 +197,7 @@ class TestConvolutionsWithoutGates(TestConvolutionsInTheContract):
 
     # searches do not see what stands in front of a convolution
     test_generates_from_a_start = test_continues_from_a_cache = None
-    test_beams_with_a_cache = test_assisted_decoding = None
+    test_beams = test_assisted_decoding = None
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 9])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common import PAD, tokens
-from families import FAMILIES, TODAY, build, every_family
+from families import FAMILIES, TODAY, build
 from transformers import AutoModel, AutoModelForCausalLM, DynamicCache
 
 LANGUAGE_MODELS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForCausalLM]
@@ -36,27 +36,24 @@ def assert_reads_tokens_alone(model, **options):
         torch.testing.assert_close(states[READ[-1 - i]], alone, atol=1e-5, rtol=1e-5)
 
 
-@every_family
-@pytest.mark.parametrize("options", [{}, {"output_hidden_states": True}], ids=["packed", "whole"])
-def test_states_are_those_of_the_tokens_alone(family, options):
-    assert_reads_tokens_alone(build(family, AutoModel), **options)
+CASES = [(family, {}) for family in FAMILIES]
+CASES += [(family, TODAY) for family in ("sandwich_lm", "par_bert", "sandwich_seq2seq")]
+# memory and spans are counted in tokens
+CASES += [
+    ("par_transformer_xl", {"memory_length": 3, "same_length": same, "clamp_length": clamp, "use_cache": False})
+    for same in (False, True)
+    for clamp in (None, 2)
+]
+CASES += [
+    ("sandwich_char_lm", {"use_cache": False, **spans})
+    for spans in ({"attention_span": 3}, {"attention_span": 4, "span_ramp_size": 2, "initial_span_share": 0.5})
+]
 
 
-@pytest.mark.parametrize("family", ["sandwich_lm", "par_bert", "sandwich_seq2seq"])
-def test_states_of_rotary_positions_are_those_of_the_tokens_alone(family):
-    assert_reads_tokens_alone(build(family, AutoModel, **TODAY))
-
-
-@pytest.mark.parametrize("same_length", [False, True])
-@pytest.mark.parametrize("clamp_length", [None, 2])
-def test_memory_of_transformer_xl_is_counted_in_tokens(same_length, clamp_length):
-    options = {"memory_length": 3, "same_length": same_length, "clamp_length": clamp_length}
-    assert_reads_tokens_alone(build("par_transformer_xl", AutoModel, **options), use_cache=False)
-
-
-def test_spans_are_counted_in_tokens():
-    for spans in ({"attention_span": 3}, {"attention_span": 4, "span_ramp_size": 2, "initial_span_share": 0.5}):
-        assert_reads_tokens_alone(build("sandwich_char_lm", AutoModel, **spans), use_cache=False)
+@pytest.mark.parametrize(("family", "options"), CASES)
+@pytest.mark.parametrize("asked", [{}, {"output_hidden_states": True}], ids=["packed", "whole"])
+def test_states_are_those_of_the_tokens_alone(family, options, asked):
+    assert_reads_tokens_alone(build(family, AutoModel, **options), **asked)
 
 
 @pytest.mark.parametrize("family", LANGUAGE_MODELS)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from families import build, every_family, inputs, logits
+from families import build, every_family
 from torch import nn
 from transformers import AutoModel
 
@@ -123,19 +123,3 @@ def test_maps_of_a_model_are_plain_and_run_in_onednn(family, tmp_path):
                 assert products(layer, states) == ["mkldnn::_linear_pointwise"]
                 # a copy reads its own weights
                 assert layer(states).eq(0 if layer.bias is None else layer.bias).all()
-
-
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-@every_family
-def test_dynamic_quantisation_replaces_every_map(family):
-    model = build(family)
-    maps = [name for name, module in model.named_modules() if type(module) is nn.Linear]
-    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    assert len(maps) > 10
-    for name in maps:
-        assert type(quantized.get_submodule(name)) is torch.ao.nn.quantized.dynamic.Linear, name
-    batch = inputs(model)
-    expected, actual = logits(model, batch), logits(quantized, batch)
-    # measured: 0.02 to 0.1
-    assert 0 < (actual - expected).norm() / expected.norm() < 0.2

@@ -21,38 +21,18 @@ class TestMacaronSeq2Seq(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
     config_class = MacaronSeq2SeqConfig
     classes = {AutoModel: MacaronSeq2SeqModel, AutoModelForSeq2SeqLM: MacaronSeq2SeqForConditionalGeneration}
 
-    def test_takes_half_steps_in_feed_forward_sublayers_only(self):
-        model = self.translator()
-        for stack in (model.model.encoder, model.model.decoder):
-            for layer in stack.layers:
-                assert layer.scale == (0.5 if hasattr(layer.mixer, "fc1") else 1)
-        # half a step is a whole step of a mixer with half the output
-        whole = self.translator(feed_forward_scale=1.0)
-        with torch.no_grad():
-            for name, parameter in whole.named_parameters():
-                if ".fc2." in name:
-                    parameter.mul_(0.5)
-        torch.testing.assert_close(
-            model(**self.inputs(AutoModel)).logits, whole(**self.inputs(AutoModel)).logits, atol=1e-5, rtol=1e-5
-        )
-
 
 @pytest.mark.parametrize(
     ("sizes", "half_steps", "whole_steps"),
     [
         ({}, 60_936_192, 60_917_760),
         (
-            {"vocab_size": 10152, "num_attention_heads": 4, "intermediate_size": 512, "dropout": 0.3},
-            36_761_600,
-            36_743_168,
-        ),
-        (
             {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 2048, "dropout": 0.3},
             209_952_768,
             209_915_904,
         ),
     ],
-    ids=["base", "small", "big"],
+    ids=["base", "big"],
 )
 def test_has_the_parameters_of_the_papers_models(sizes, half_steps, whole_steps):
     config = MacaronSeq2SeqConfig(**sizes)

@@ -3,12 +3,13 @@ import math
 import pytest
 import torch
 from common import ORDERS, VOCAB, assert_same, tokens
+from common_naive import NaiveNetwork
 from common_recurrent_lm import RecurrentLMContract
 from safetensors.torch import load_file
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
-from sublayers import AUTO_CLASSES, PARTransformerXLConfig, PARTransformerXLForCausalLM, expand, par
+from sublayers import AUTO_CLASSES, PARTransformerXLConfig, PARTransformerXLForCausalLM, par
 from sublayers.configuration.sublayer_cost import flops
 
 
@@ -115,48 +116,27 @@ class TestPARTransformerXL(RecurrentLMContract):
             torch.testing.assert_close(evaluated, trained, atol=1e-5, rtol=1e-5)
 
 
+class NaiveTransformerXL(NaiveNetwork):
+    def seen(self, inputs, i):
+        return inputs[max(0, i + 1 - self.config.memory_length) : i + 1] if self.config.same_length else inputs[: i + 1]
+
+    def score(self, query, key, head, distance, name):
+        config, size = self.config, self.config.hidden_size
+        distance = distance if config.clamp_length is None else min(distance, config.clamp_length)
+        rates = [distance / 10000 ** (2 * i / size) for i in range(size // 2)]
+        place = torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
+        place = self.affine(place, f"{name}.mixer.r_proj").view(self.heads, -1)[head]
+        owner = "model.positions" if config.share_position_biases else f"{name}.mixer"
+        content, position = (self.weights[f"{owner}.{kind}_bias"][head] for kind in ("content", "position"))
+        return (query[head] + content) @ key[head] + (query[head] + position) @ place
+
+
 def naive_log_probs(model, ids):
-    """The network of one band written out from its weights, position by position."""
-    config, weights = model.config, dict(model.state_dict())
-    size, heads = config.hidden_size, config.num_attention_heads
-
-    def norm(x, name):
-        centred = x - x.mean()
-        return centred / (centred.square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-    def distance(d):
-        d = d if config.clamp_length is None else min(d, config.clamp_length)
-        rates = [d / 10000 ** (2 * i / size) for i in range(size // 2)]
-        return torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
-
-    states = [weights["model.embed_tokens.0.table"][token] * math.sqrt(size) for token in ids]
-    for depth, letter in enumerate(expand(config.sublayer_order)):
-        name = f"model.layers.{depth}"
-        pre = config.norm_position == "pre"
-        inputs = [norm(x, f"{name}.norm") for x in states] if pre else states
-        w = {key.removeprefix(f"{name}.mixer."): x for key, x in weights.items() if key.startswith(f"{name}.mixer.")}
-        if letter == "f":
-            inner = [(w["fc1.weight"] @ x + w["fc1.bias"]).relu() for x in inputs]
-            outputs = [w["fc2.weight"] @ x + w["fc2.bias"] for x in inner]
-        else:
-            q, k, v = ([(w[f"{p}_proj.weight"] @ x).view(heads, -1) for x in inputs] for p in "qkv")
-            r = [(w["r_proj.weight"] @ distance(d)).view(heads, -1) for d in range(len(ids))]
-            owner = weights if config.share_position_biases else w
-            prefix = "model.positions." if config.share_position_biases else ""
-            content, position = owner[f"{prefix}content_bias"], owner[f"{prefix}position_bias"]
-            outputs = []
-            for i in range(len(ids)):
-                seen = [j for j in range(i + 1) if not config.same_length or i - j < config.memory_length]
-                mixed = []
-                for h in range(heads):
-                    scores = [(q[i][h] + content[h]) @ k[j][h] + (q[i][h] + position[h]) @ r[i - j][h] for j in seen]
-                    probabilities = (torch.stack(scores) / math.sqrt(size // heads)).softmax(0)
-                    mixed.append(sum(p * v[j][h] for j, p in zip(seen, probabilities, strict=True)))
-                outputs.append(w["o_proj.weight"] @ torch.cat(mixed))
-        states = [x + y for x, y in zip(states, outputs, strict=True)]
-        if not pre:
-            states = [norm(x, f"{name}.norm") for x in states]
-    return (torch.stack(states) @ weights["lm_head.words"].T + weights["lm_head.bias"]).log_softmax(-1)
+    """What a model of one band scores."""
+    naive = NaiveTransformerXL(model)
+    states = [naive.weights["model.embed_tokens.0.table"][token] * math.sqrt(model.config.hidden_size) for token in ids]
+    states = naive.run("model", states, model.config.sublayer_order, is_causal=True)
+    return (torch.stack(states) @ naive.weights["lm_head.words"].T + naive.weights["lm_head.bias"]).log_softmax(-1)
 
 
 @pytest.mark.parametrize(("order", "parameters"), [("(sf)16", 191_950_298), (par(32, 5), 199_840_218)])

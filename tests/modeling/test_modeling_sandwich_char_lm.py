@@ -3,10 +3,11 @@ import math
 import pytest
 import torch
 from common import ORDERS, assert_same, gradients, tokens
+from common_naive import NaiveNetwork
 from common_recurrent_lm import RECURRENT, RecurrentLMContract
 from transformers import AutoModelForCausalLM
 
-from sublayers import AUTO_CLASSES, SandwichCharLMConfig, SandwichCharLMForCausalLM, expand, sandwich
+from sublayers import AUTO_CLASSES, SandwichCharLMConfig, SandwichCharLMForCausalLM, sandwich
 from sublayers.modeling.span_attention import QUERIES, STEP
 
 
@@ -44,40 +45,34 @@ class TestSandwichCharLM(RecurrentLMContract):
         return self.model(AutoModelForCausalLM, order, attention_span=span, adaptive_span=False)
 
 
+class NaiveCharLM(NaiveNetwork):
+    """Attention as the paper has it: masks after the softmax, zeros before the text."""
+
+    def attend(self, inputs, seen, name, kind):
+        config, heads, span = self.config, self.heads, self.config.attention_span
+        q, k, v = ([self.affine(x, f"{name}.mixer.{p}_proj").view(heads, -1) for x in inputs] for p in "qkv")
+        outputs, nothing = [], torch.zeros_like(q[0])
+        for i in range(len(inputs)):
+            mixed = []
+            for h in range(heads):
+                scores, masks, values = [], [], []
+                for distance in range(1, span + 1):
+                    key, value = (k[i - distance], v[i - distance]) if i >= distance else (nothing, nothing)
+                    scores.append(q[i][h] @ (key[h] + self.weights["model.positions.table"][span - distance]))
+                    share = self.weights[f"{name}.mixer.span"][h] if config.adaptive_span else torch.tensor(math.inf)
+                    masks.append(((1 - distance + share * span) / config.span_ramp_size + 1).clamp(0, 1))
+                    values.append(value[h])
+                kept = (torch.stack(scores) / math.sqrt(len(q[i][h]))).softmax(0) * torch.stack(masks)
+                mixed.append(sum(p * x for p, x in zip(kept / kept.sum(), values, strict=True)))
+            outputs.append(self.affine(torch.cat(mixed), f"{name}.mixer.o_proj"))
+        return outputs
+
+
 def naive_logits(model, ids):
-    """The network written out from its weights, as the paper has it: masks after the softmax, zeros before the text."""
-    config, weights = model.config, dict(model.state_dict())
-    size, heads, span = config.hidden_size, config.num_attention_heads, config.attention_span
-
-    def norm(x, name):
-        centred = x - x.mean()
-        return centred / (centred.square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-    states = [weights["model.embed_tokens.weight"][token] for token in ids]
-    for depth, letter in enumerate(expand(config.sublayer_order)):
-        name = f"model.layers.{depth}"
-        w = {key.removeprefix(f"{name}.mixer."): x for key, x in weights.items() if key.startswith(f"{name}.mixer.")}
-        if letter == "f":
-            inner = [(w["fc1.weight"] @ x + w["fc1.bias"]).relu() for x in states]
-            outputs = [w["fc2.weight"] @ x + w["fc2.bias"] for x in inner]
-        else:
-            q, k, v = ([(w[f"{p}_proj.weight"] @ x).view(heads, -1) for x in states] for p in "qkv")
-            outputs, nothing = [], torch.zeros(heads, size // heads)
-            for i in range(len(ids)):
-                mixed = []
-                for h in range(heads):
-                    scores, masks, values = [], [], []
-                    for distance in range(1, span + 1):
-                        key, value = (k[i - distance], v[i - distance]) if i >= distance else (nothing, nothing)
-                        scores.append(q[i][h] @ (key[h] + weights["model.positions.table"][span - distance]))
-                        reach = w["span"][h] * span if config.adaptive_span else torch.tensor(math.inf)
-                        masks.append(((1 - distance + reach) / config.span_ramp_size + 1).clamp(0, 1))
-                        values.append(value[h])
-                    kept = (torch.stack(scores) / math.sqrt(size // heads)).softmax(0) * torch.stack(masks)
-                    mixed.append(sum(p * x for p, x in zip(kept / kept.sum(), values, strict=True)))
-                outputs.append(w["o_proj.weight"] @ torch.cat(mixed))
-        states = [norm(x + y, f"{name}.norm") for x, y in zip(states, outputs, strict=True)]
-    return torch.stack(states) @ weights["lm_head.weight"].T + weights["lm_head.bias"]
+    naive = NaiveCharLM(model)
+    states = [naive.look_up("model", token) for token in ids]
+    states = naive.run("model", states, model.config.sublayer_order, is_causal=True)
+    return torch.stack([naive.affine(x, "lm_head") for x in states])
 
 
 def char_lm(spans: list[list[float]], **options) -> SandwichCharLMForCausalLM:

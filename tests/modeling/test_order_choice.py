@@ -81,16 +81,6 @@ def test_noise_is_drawn_in_training_only():
     assert losses[2] == losses[3]
 
 
-def test_the_encoder_may_run_anew_for_every_path(noise):
-    found = []
-    for shared in (True, False):
-        noise.calls = 0
-        model = make(shared_encoder=shared).train()
-        model(**stacked(ROWS)).loss.backward()
-        found.append(gradients(model))
-    assert_same(*found, atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_paths_share_is_computed_once(shared):
     model = make(shared_encoder=shared).train()
@@ -290,20 +280,6 @@ def test_two_threads_generate_each_in_their_own_orders():
         both = pool.map(lambda batch: model.generate(batch, **GREEDY, return_dict_in_generate=True), batches)
         for out, orders in zip(both, expected, strict=True):
             assert torch.equal(out.decoder_order, orders)
-
-
-def test_outputs_of_the_encoder_say_in_which_order_they_are_decoded():
-    model = make()
-    source = padded()
-    for order in (1, 2, torch.tensor([2, 0, 1])):
-        encoded = model.get_encoder()(**source, forced_decoder_order=order)
-        given = {"encoder_outputs": encoded, "attention_mask": source["attention_mask"]}
-        expected = model(**source, **TARGETS, forced_decoder_order=order)
-        out = model(**given, **TARGETS)
-        assert torch.equal(out.decoder_order, expected.decoder_order)
-        torch.testing.assert_close(out.logits, expected.logits)
-        expected = model.generate(**source, **GREEDY, forced_decoder_order=order)
-        assert torch.equal(model.generate(**given, **GREEDY), expected)
 
 
 def test_one_row_of_positions_is_that_of_all_targets():

@@ -11,11 +11,14 @@ every_window = pytest.mark.parametrize(("family", "options"), WINDOWED, ids=[fam
 
 
 @every_family_and_todays_parts
-def test_a_window_may_be_set_where_there_is_one(family, options):
-    config = build(family, **options).config
+def test_a_window_may_be_set_where_there_is_one_and_kinds_of_layers_where_they_are_the_orders(family, options):
+    config, kind = build(family, **options).config, "full_attention"
     if hasattr(config, "sliding_window"):
-        config.sliding_window = 2
+        config.sliding_window, kind = 2, "sliding_attention"
         assert config.sliding_window == 2
+    config.layer_types = getattr(config, "layer_types", [kind] * config.num_hidden_layers)
+    with pytest.raises(ValueError, match=r"^layer_types=\['conv'\] contradicts the order '.*', which makes it \["):
+        config.layer_types = ["conv"]
     model = AutoModel.from_config(config)
     assert model(**inputs(model))[0].isfinite().all()
 
@@ -62,13 +65,3 @@ def test_a_window_is_checked_and_saved_under_its_own_name(family, options, tmp_p
     loaded = AutoConfig.from_pretrained(tmp_path, sliding_window=7)
     assert loaded.sliding_window == 7
     assert "sliding_window" not in loaded.to_dict()
-
-
-@every_family_and_todays_parts
-def test_kinds_of_layers_are_those_of_the_order(family, options):
-    config = build(family, **options).config
-    kind = "sliding_attention" if hasattr(config, "sliding_window") else "full_attention"
-    kinds = getattr(config, "layer_types", [kind] * config.num_hidden_layers)
-    config.layer_types = kinds
-    with pytest.raises(ValueError, match=r"^layer_types=\['conv'\] contradicts the order '.*', which makes it \["):
-        config.layer_types = ["conv"]

@@ -1,0 +1,126 @@
+"""Networks written out from their weights, position by position."""
+
+import math
+from collections import defaultdict
+
+import torch
+
+from sublayers import expand
+
+ACTIVATIONS = {
+    "relu": lambda x: x.clamp(min=0),
+    "tanh": torch.tanh,
+    "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+}
+
+
+class NaiveNetwork:
+    """Runs one stack on the states of one text, a list of vectors, and keeps what every sublayer made of them.
+
+    A stack is the beginning of its weights' names, such as `model.encoder`.
+    """
+
+    def __init__(self, model):
+        self.config, self.weights = model.config, dict(model.state_dict())
+        self.heads = self.config.num_attention_heads
+        self.hidden_states: dict[str, list] = defaultdict(list)
+        # by stack and letter
+        self.attentions: dict[str, list] = defaultdict(list)
+
+    def affine(self, x, name):
+        y = (self.weights[f"{name}.weight"] * x).sum(1)
+        return y + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else y
+
+    def norm(self, x, name):
+        x = x - x.mean()
+        x = x / (x.square().mean() + self.config.layer_norm_eps).sqrt()
+        if f"{name}.weight" not in self.weights:
+            return x
+        return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def look_up(self, stack, token):
+        state = self.weights[f"{stack}.embed_tokens.weight"][token]
+        return state * math.sqrt(self.config.hidden_size) if self.config.scale_embedding else state
+
+    def embed(self, stack, position, token, segment=0):
+        config, size = self.config, self.config.hidden_size
+        position = position + config.position_offset
+        if config.position_embedding_type == "learned":
+            place = self.weights[f"{stack}.embed_positions.weight"][position]
+        else:
+            rates = [position / 10000 ** (i / (size // 2 - 1)) for i in range(size // 2)]
+            place = torch.tensor([math.sin(rate) for rate in rates] + [math.cos(rate) for rate in rates])
+        state = self.look_up(stack, token) + place + segment
+        return self.norm(state, f"{stack}.embed_norm") if getattr(config, "embedding_norm", False) else state
+
+    def run(self, stack, states, order, is_causal, first_order="", source=None):
+        """The states behind the stack; its weights are numbered by the first of several orders."""
+        config, order = self.config, expand(order)
+        pre, first_order = config.norm_position == "pre", expand(first_order or order)
+        for depth, letter in enumerate(order):
+            # its n-th `s` is the n-th `s` of the first order
+            place = [i for i, other in enumerate(first_order) if other == letter][order[:depth].count(letter)]
+            self.hidden_states[stack].append(torch.stack(states))
+            name = f"{stack}.layers.{place}"
+            inputs = [self.norm(x, f"{name}.norm") for x in states] if pre else states
+            if letter == "f":
+                kind = config.pre_attention_act if order[depth + 1 : depth + 2] == "s" else None
+                act, fc1, fc2 = ACTIVATIONS[kind or config.hidden_act], f"{name}.mixer.fc1", f"{name}.mixer.fc2"
+                outputs = [config.feed_forward_scale * self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
+            else:
+                own = [self.seen(inputs, i) if is_causal else inputs for i in range(len(inputs))]
+                seen = [source] * len(inputs) if letter == "c" else own
+                outputs = self.attend(inputs, seen, name, f"{stack}.{letter}")
+            states = [x + y for x, y in zip(states, outputs, strict=True)]
+            if not pre:
+                states = [self.norm(x, f"{name}.norm") for x in states]
+        if config.final_norm:
+            states = [self.norm(x, f"{stack}.norm") for x in states]
+        self.hidden_states[stack].append(torch.stack(states))
+        return states
+
+    def seen(self, inputs, i):
+        """What a position attends to, up to itself."""
+        return inputs[: i + 1]
+
+    def score(self, query, key, head, distance, name):
+        return query[head] @ key[head]
+
+    def attend(self, inputs, seen, name, kind):
+        """Attention of every input to the states that it sees; its weights are kept, zeros for what is not seen."""
+        outputs, weights = [], torch.zeros(self.heads, len(inputs), max(map(len, seen)))
+        for i, (x, states) in enumerate(zip(inputs, seen, strict=True)):
+            q = self.affine(x, f"{name}.mixer.q_proj").view(self.heads, -1)
+            k, v = ([self.affine(y, f"{name}.mixer.{p}_proj").view(self.heads, -1) for y in states] for p in "kv")
+            mixed = []
+            for h in range(self.heads):
+                scores = [self.score(q, key, h, len(k) - 1 - j, name) for j, key in enumerate(k)]
+                scores = torch.stack(scores) / math.sqrt(len(q[h]))
+                cap = self.config.attn_logit_softcapping
+                shares = (scores if cap is None else cap * (scores / cap).tanh()).softmax(0)
+                weights[h, i, : len(k)] = shares.detach()
+                mixed.append(sum(p * value[h] for p, value in zip(shares, v, strict=True)))
+            outputs.append(self.affine(torch.cat(mixed), f"{name}.mixer.o_proj"))
+        self.attentions[kind].append(weights)
+        return outputs
+
+
+class NaiveSeq2Seq(NaiveNetwork):
+    """Scores of one target for one source: (length,), (length,) -> (length, vocabulary)."""
+
+    def __call__(self, source, target):
+        encoder_orders, decoder_orders = self.config.stack_orders
+        chosen = self.choose("encoder", [self.look_up("model.encoder", token) for token in source])
+        source = self.read("encoder", encoder_orders, chosen, source)
+        states = self.read("decoder", decoder_orders, self.choose("decoder", source), target, source)
+        logits = torch.stack(states) @ self.weights["lm_head.weight"].T
+        return logits + self.weights["lm_head.bias"] if self.config.output_bias else logits
+
+    def choose(self, side, states):
+        """The place of the order with the highest score for the mean of some states, the first without predictor."""
+        scores = self.weights.get(f"model.encoder.{side}_order_predictor.weight")
+        return 0 if scores is None else int((scores @ (sum(states) / len(states))).argmax())
+
+    def read(self, side, orders, chosen, ids, source=None):
+        states = [self.embed(f"model.{side}", i, token) for i, token in enumerate(ids)]
+        return self.run(f"model.{side}", states, orders[chosen], side == "decoder", orders[0], source)
