@@ -146,7 +146,7 @@ def test_models_of_transformers_run_alike(tmp_path):
     for runtime in RUNTIMES.values():
         runtime.write(traced, tmp_path / runtime.FILE)
         run = runtime.load(tmp_path / runtime.FILE, threads=1)
-        batch = a_batch(dict.fromkeys(program.input_names(traced), 2), 3, 17)
+        batch = a_batch(dict.fromkeys(traced.graph_signature.user_inputs, 2), 3, 17)
         with torch.no_grad():
             wanted = model(**batch).logits
         [logits] = run({name: tensor.numpy() for name, tensor in batch.items()}).values()

@@ -37,8 +37,11 @@ class DistillTrainer(ResumableTrainer):
         if _internal_call:
             super().save_model(output_dir, _internal_call)
             return
-        with self.objective.released():
-            super().save_model(output_dir)
+        # a map that only training needs is part of a checkpoint, but not of the student
+        to_teacher = self.objective.student._modules.pop("to_teacher", None)
+        super().save_model(output_dir)
+        if to_teacher:
+            self.objective.student.to_teacher = to_teacher
         if not self.args.should_save:
             return
         folder, teacher = Path(output_dir or str(self.args.output_dir)), self.objective.teacher
