@@ -179,7 +179,8 @@ def answer(model: Any, inputs: Mapping[str, torch.Tensor], pooling: Pooling | No
     """Ask a model for the embeddings of texts, (batch, hidden), or without pooling for logits, (batch, labels)."""
     if pooling is None:
         return model(**inputs).logits
-    if pooling == "cls" and isinstance(model, ReorderedBertModel):
+    computes_first = pooling == "cls" and isinstance(model, ReorderedBertModel)
+    if computes_first:
         return model.forward_first_token(**inputs).last_hidden_state[:, 0]
     return pool(model(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
 
