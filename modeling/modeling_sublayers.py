@@ -80,7 +80,8 @@ class SublayersPreTrainedModel(PreTrainedModel):
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         # a model with adapters saves the adapters alone, which need no card of ours
         if package and self.config.auto_map and is_main_process and not self._hf_peft_config_loaded:
-            package.write_companions(self, save_directory)
+            package.copy_tokenizers(self, Path(save_directory))
+            package.write_card(save_directory)
         if push_to_hub:
             self.push_to_hub(publishing.pop("repo_id", Path(save_directory).name), **publishing)
 

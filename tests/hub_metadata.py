@@ -16,20 +16,9 @@ LICENSES = {"afl-3.0", "agpl-3.0", "apache-2.0", "artistic-2.0", "bsd", "bsd-2-c
 LICENSES |= {"cc-by-4.0", "cc-by-nc-4.0", "cc-by-sa-4.0", "cc-by-nc-sa-4.0", "gpl-3.0", "isc", "lgpl-3.0", "mit"}
 LICENSES |= {"mpl-2.0", "openrail", "unlicense", "unknown", "other"}
 LIBRARIES = {"adapter-transformers", "fairseq", "peft", "sentence-transformers", "setfit", "transformers"}
-PIPELINE_TAGS = {
-    "feature-extraction",
-    "fill-mask",
-    "multiple-choice",
-    "question-answering",
-    "sentence-similarity",
-    "summarization",
-    "text-classification",
-    "text-generation",
-    "text-ranking",
-    "token-classification",
-    "translation",
-    "zero-shot-classification",
-}
+PIPELINE_TAGS = {"feature-extraction", "fill-mask", "multiple-choice", "question-answering", "sentence-similarity"}
+PIPELINE_TAGS |= {"summarization", "text-classification", "text-generation", "text-ranking", "token-classification"}
+PIPELINE_TAGS |= {"translation", "zero-shot-classification"}
 # an id of a repository or metric: one name, or a namespace and a name
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")

@@ -56,7 +56,7 @@ class Commit:
 
 
 class Repository:
-    """Commits by their ids, and the full names of branches, tags and pull requests with the ids they stand for."""
+    """Commits by their ids, and the full names of branches and pull requests with the ids they stand for."""
 
     def __init__(self, name: str, private: bool):
         self.name, self.private, self.owner = name, private, name.split("/")[0]
@@ -66,7 +66,7 @@ class Repository:
         self.refs = {"refs/heads/main": first.oid}
 
     def commit(self, revision: str = "main") -> Commit:
-        for name in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
+        for name in (f"refs/heads/{revision}", revision):
             if name in self.refs:
                 return self.commits[self.refs[name]]
         if revision not in self.commits:
@@ -76,11 +76,6 @@ class Repository:
     def files(self, revision: str = "main") -> dict[str, File]:
         """Files by their paths; a test may add some that no client would push."""
         return self.commit(revision).files
-
-    def add_ref(self, name: str, revision: str) -> None:
-        if name in self.refs:
-            raise Refusal(409, f"{name} already exists")
-        self.refs[name] = self.commit(revision).oid
 
     def preupload(self, path: str, size: int, revision: str) -> dict[str, Any]:
         in_lfs = size > LARGEST_REGULAR_FILE or any(fnmatch.fnmatch(path, pattern) for pattern in IN_LFS)
@@ -97,19 +92,6 @@ class Repository:
                 return rows
             commit = self.commits[commit.parent]
 
-    def refs_info(self) -> dict[str, list[dict[str, str]]]:
-        kinds = {
-            "branches": "refs/heads/",
-            "tags": "refs/tags/",
-            "pullRequests": "refs/pr/",
-            "converts": "refs/convert/",
-        }
-        info: dict[str, list[dict[str, str]]] = {kind: [] for kind in kinds}
-        for ref, oid in self.refs.items():
-            kind = next(kind for kind, start in kinds.items() if ref.startswith(start))
-            info[kind].append({"name": ref.removeprefix(kinds[kind]), "ref": ref, "targetCommit": oid})
-        return info
-
     def entries(self, revision: str) -> dict[str, dict[str, Any]]:
         """Folders and files by their paths, sorted, as the Hub describes them."""
         files = self.files(revision)
@@ -120,29 +102,16 @@ class Repository:
             entries[path] = {**about, **file.lfs_info()}
         return dict(sorted(entries.items()))
 
-    def info(self, revision: str, with_blobs: bool) -> dict[str, Any]:
+    def info(self, revision: str) -> dict[str, Any]:
         commit = self.commit(revision)
-        siblings: list[dict[str, Any]] = []
-        for path, file in commit.files.items():
-            blob = {"size": len(file.content), "blobId": file.oid, **file.lfs_info()} if with_blobs else {}
-            siblings.append({"rfilename": path, **blob})
         card = front_matter(commit.files["README.md"].content.decode()) if "README.md" in commit.files else {}
         return {
-            "_id": "0",
             "id": self.name,
-            "modelId": self.name,
-            "author": self.owner,
             "sha": commit.oid,
             "private": self.private,
-            "gated": False,
-            "disabled": False,
-            "downloads": 0,
-            "likes": 0,
-            "createdAt": DATE,
-            "lastModified": DATE,
             "tags": card.get("tags", []),
             "pipeline_tag": card.get("pipeline_tag"),
             "library_name": card.get("library_name"),
             "cardData": card,
-            "siblings": siblings,
+            "siblings": [{"rfilename": path} for path in commit.files],
         }

@@ -1,10 +1,10 @@
 """A Hugging Face Hub on this machine, to which the real `huggingface_hub` client pushes and from which it pulls.
 
 No kept package offers one: `hf-local-hub` on PyPI comes without its server, and mirrors only read. This one speaks of
-the Hub's protocol, for models: whoami-v2, creating and deleting repositories, model info, refs, commits, tree (in
-pages), paths-info, preupload, LFS (batch, basic transfer, verify), commits with a parent or as a pull request,
-branches, tags, resolve (HEAD, GET, ranges, a signed link to another host for large files), private repositories, and
-validate-yaml. It does not speak xet or multipart transfer, and knows no datasets, spaces, organizations or gates.
+the Hub's protocol, for models, what our tests ask for: whoami-v2, creating repositories and branches, model info,
+commits, tree, preupload, LFS (batch, basic transfer, verify), commits, also as pull requests, resolve (HEAD, GET, a
+signed link to another host for large files), private repositories, and validate-yaml. It does not speak xet or
+multipart transfer, and knows no datasets, spaces, organizations or gates.
 
 A test module that says `pytest_plugins = ["hub_server"]` has the fixture `hub`. The process of the test then talks to
 the server; a process of its own does so with `env=hub.environment(...)`, and is the place for code that comes with a
@@ -123,14 +123,6 @@ class Handler(BaseHTTPRequestHandler):
             self.check_owner(repository.owner)
         return repository
 
-    def content(self, content: bytes, headers: dict[str, str]) -> Reply:
-        headers |= {"Accept-Ranges": "bytes"}
-        if not (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))):
-            return Reply(content, 200, headers)
-        start, size = int(asked[1]), len(content)
-        end = min(int(asked[2] or size), size - 1)
-        return Reply(content[start : end + 1], 206, headers | {"Content-Range": f"bytes {start}-{end}/{size}"})
-
     @route("GET", "/api/whoami-v2")
     def whoami(self) -> Reply:
         self.check_owner(self.user)
@@ -154,36 +146,21 @@ class Handler(BaseHTTPRequestHandler):
         self.server.repositories[name] = Repository(name, private)
         return as_json({"url": f"{self.server.url}/{name}"})
 
-    @route("DELETE", "/api/repos/delete")
-    def delete(self) -> Reply:
-        name = f"{self.json['organization'] or self.user}/{self.json['name']}"
-        self.repository(name, write=True)
-        del self.server.repositories[name]
-        return Reply()
-
     @route("GET", "/api/models/{repo}")
     @route("GET", "/api/models/{repo}/revision/{revision}")
     def info(self, repo: str, revision: str = "main") -> Reply:
-        return as_json(self.repository(repo).info(revision, with_blobs="blobs" in self.query))
-
-    @route("GET", "/api/models/{repo}/refs")
-    def refs(self, repo: str) -> Reply:
-        return as_json(self.repository(repo).refs_info())
+        return as_json(self.repository(repo).info(revision))
 
     @route("GET", "/api/models/{repo}/commits/{revision}")
     def commits(self, repo: str, revision: str) -> Reply:
         return as_json(self.repository(repo).history(revision))
 
-    @route("POST DELETE", "/api/models/{repo}/(?P<kind>branch|tag)/{name}")
-    def branch_or_tag(self, repo: str, kind: str, name: str) -> Reply:
-        repository, start = self.repository(repo, write=True), "refs/heads/" if kind == "branch" else "refs/tags/"
-        if self.command == "DELETE":
-            if repository.refs.pop(start + name, None) is None:
-                raise Refusal(404, f"Invalid rev id: {name}", "RevisionNotFound")
-        elif kind == "branch":
-            repository.add_ref(start + name, self.json.get("startingPoint", "main"))
-        else:
-            repository.add_ref(start + self.json["tag"], name)
+    @route("POST", "/api/models/{repo}/branch/{name}")
+    def branch(self, repo: str, name: str) -> Reply:
+        repository = self.repository(repo, write=True)
+        if f"refs/heads/{name}" in repository.refs:
+            raise Refusal(409, f"{name} already exists")
+        repository.refs[f"refs/heads/{name}"] = repository.commit(self.json.get("startingPoint", "main")).oid
         return Reply()
 
     @route("GET", "/api/models/{repo}/tree/{revision}")
@@ -192,20 +169,10 @@ class Handler(BaseHTTPRequestHandler):
         entries = self.repository(repo).entries(revision)
         if path != "." and path not in entries:
             raise Refusal(404, f"{path} does not exist on {revision}", "EntryNotFound")
-        recursive, start = self.query.get("recursive", "").lower() == "true", int(self.query.get("cursor", 0))
+        recursive = self.query.get("recursive", "").lower() == "true"
         # the root has whatever there is, though a path be absolute
         parents = {p: [*map(str, PurePosixPath(p).parents), "."] for p in entries}
-        inside = [entries[p] for p in entries if path in (parents[p] if recursive else parents[p][:1])]
-        headers, end = {}, start + self.server.page_size
-        if end < len(inside):
-            url = f"{self.server.url}{urlsplit(self.path).path}?recursive={recursive}&cursor={end}"
-            headers = {"Link": f'<{url}>; rel="next"'}
-        return as_json(inside[start:end], headers=headers)
-
-    @route("POST", "/api/models/{repo}/paths-info/{revision}")
-    def paths_info(self, repo: str, revision: str) -> Reply:
-        entries = self.repository(repo).entries(revision)
-        return as_json([entries[path] for path in parse_qs(self.body.decode())["paths"] if path in entries])
+        return as_json([entries[p] for p in entries if path in (parents[p] if recursive else parents[p][:1])])
 
     @route("POST", "/api/models/{repo}/preupload/{revision}")
     def preupload(self, repo: str, revision: str) -> Reply:
@@ -238,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
         if signature != self.server.signature or "Authorization" in self.headers:
             raise Refusal(403, "the storage wants a signed link, and no token of the Hub")
         if self.command != "PUT":
-            return self.content(self.server.storage[oid], {"ETag": f'"{oid}"'})
+            return Reply(self.server.storage[oid], headers={"ETag": f'"{oid}"'})
         if hashlib.sha256(self.body).hexdigest() != oid:
             raise Refusal(400, "the content has another SHA-256")
         self.server.storage[oid] = self.body
@@ -250,8 +217,6 @@ class Handler(BaseHTTPRequestHandler):
         repository = self.repository(repo, write=not as_pull_request)
         header, *operations = [json.loads(line) for line in self.body.splitlines()]
         about, parent = header["value"], repository.commit(revision)
-        if about.get("parentCommit", parent.oid) != parent.oid:
-            raise Refusal(412, "A commit has happened since. Please refresh and try again.")
         commit = Commit(about["summary"], about["description"], dict(parent.files), parent.oid)
         for operation in operations:
             self.apply(operation["key"], operation["value"], commit.files)
@@ -282,7 +247,7 @@ class Handler(BaseHTTPRequestHandler):
         if (file := repository.files(revision).get(path)) is None:
             return Reply(b"", 404, commit | {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
         if not file.lfs:
-            return self.content(file.content, commit | {"ETag": f'"{file.oid}"'})
+            return Reply(file.content, headers=commit | {"ETag": f'"{file.oid}"'})
         linked = {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(len(file.content))}
         return Reply(b"", 302, commit | linked | {"Location": self.server.storage_url(file.sha256)})
 
@@ -290,8 +255,7 @@ class Handler(BaseHTTPRequestHandler):
 class HubServer(ThreadingHTTPServer):
     """The server, which runs as long as its `with` block.
 
-    `repositories` may be read and written by tests, `requests` tells what was asked, and `page_size` is the number of
-    entries on one page of a tree.
+    `repositories` may be read and written by tests, and `requests` tells what was asked.
     """
 
     daemon_threads = True
@@ -302,7 +266,6 @@ class HubServer(ThreadingHTTPServer):
         self.repositories: dict[str, Repository] = {}
         self.storage: dict[str, bytes] = {}
         self.requests: list[str] = []
-        self.page_size = 1000
         self.signature = secrets.token_hex(8)
         self.fault: tuple[str, int] | None = None
         self.lost: str | None = None
@@ -349,13 +312,8 @@ class HubServer(ThreadingHTTPServer):
             "NO_PROXY": "127.0.0.1,localhost",
         }
         # these would have the last word
-        overruling = (
-            "HF_HUB_CACHE",
-            "HUGGINGFACE_HUB_CACHE",
-            "HF_MODULES_CACHE",
-            "HF_TOKEN_PATH",
-            "TRANSFORMERS_OFFLINE",
-        )
+        overruling = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_MODULES_CACHE", "HF_TOKEN_PATH"}
+        overruling |= {"TRANSFORMERS_OFFLINE"}
         return {name: value for name, value in os.environ.items() if name not in overruling} | ours
 
 

@@ -11,25 +11,8 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from sublayers.training.data.tokenizers import train_tokenizer
 
-WORDS = [
-    "a",
-    "short",
-    "text",
-    "and",
-    "another",
-    "longer",
-    "one",
-    "with",
-    "more",
-    "words",
-    "in",
-    "it",
-    "than",
-    "the",
-    "first",
-    "had",
-    "before",
-]
+WORDS = ["a", "short", "text", "and", "another", "longer", "one", "with", "more", "words", "in", "it", "than"]
+WORDS += ["the", "first", "had", "before"]
 TEXTS = [" ".join(WORDS[(7 * i + j) % len(WORDS)] for j in range(2 + i % 9)) for i in range(48)]
 MODULES = ["Transformer", "Pooling", "Normalize"]
 

@@ -72,16 +72,6 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
     return {auto_class: _reference(cls) for auto_class, cls in _classes(config).items()}
 
 
-def write_companions(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write what a model's folder needs beside weights and code: its tokenizer and a card.
-
-    Raises:
-        ValueError: a tokenizer that cannot be loaded without code of its own.
-    """
-    copy_tokenizers(model, Path(folder))
-    write_card(folder)
-
-
 def copy_tokenizers(model: PreTrainedModel, folder: Path) -> None:
     """Save the tokenizer that a model was loaded with, or both of an encoder-decoder, in a folder that has none.
 
@@ -90,10 +80,16 @@ def copy_tokenizers(model: PreTrainedModel, folder: Path) -> None:
     """
     from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 
-    if model.name_or_path and not (folder / "tokenizer_config.json").exists():
-        _copy_if_there(model.name_or_path, folder)
-        if getattr(model.config, "encoder_vocab_size", None):
-            _copy_if_there(model.name_or_path, folder, TARGET_TOKENIZER)
+    source = model.name_or_path
+    if not source or (folder / "tokenizer_config.json").exists():
+        return
+    for subfolder in ("", TARGET_TOKENIZER) if getattr(model.config, "encoder_vocab_size", None) else ("",):
+        if Path(source, subfolder, "tokenizer_config.json").exists():
+            copy_tokenizer(source, folder, subfolder)
+        elif not Path(source).is_dir():
+            # a repository may have none, and a model need not be loaded from anywhere
+            with suppress(OSError, ValueError):
+                copy_tokenizer(source, folder, subfolder)
 
 
 def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "", **options: Any) -> None:
@@ -131,16 +127,6 @@ def copy_modules(source: Path, folder: Path) -> None:
             shutil.copyfile(file, copy)
     if settings:
         _add(config, settings)
-
-
-def _copy_if_there(source: str, folder: Path, subfolder: str = "") -> None:
-    if Path(source).is_dir():
-        if Path(source, subfolder, "tokenizer_config.json").exists():
-            copy_tokenizer(source, folder, subfolder)
-        return
-    # a repository may have none, and a model need not be loaded from anywhere
-    with suppress(OSError, ValueError):
-        copy_tokenizer(source, folder, subfolder)
 
 
 def push(

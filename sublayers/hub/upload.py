@@ -1,20 +1,12 @@
 """Publish a folder on the Hugging Face Hub, whole or not at all."""
 
 import fnmatch
-import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HTTPError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
 from sublayers.hub.loading import refuse_links_out
 from sublayers.hub.model_card import CARD, EVAL_RESULTS, is_draft
@@ -61,7 +53,7 @@ def upload(
         ConnectionError: the Hub cannot be reached, or the connection broke and the files are not there.
     """
     folder = Path(folder)
-    files = files_of(folder)
+    files = _files_of(folder)
     api = HfApi(token=token, library_name="sublayers")
     with hub_errors(repo_id):
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -95,26 +87,14 @@ def upload(
         try:
             with hub_errors(repo_id):
                 last = api.list_repo_commits(repo_id, revision=revision)[0]
-            held = held_files(repo_id, revision, token)
+                found = api.verify_repo_checksums(repo_id, revision=revision, local_dir=folder)
         except ConnectionError:
             raise unknown from error
-        if stale & held.keys() or not is_held(files, held):
+        differing = {each["path"] for each in found.mismatches} | {*found.extra_paths}
+        if differing & files.keys() or stale & {*found.missing_paths}:
             raise
         url = f"{api.endpoint}/{repo_id}/commit/{last.commit_id}"
         return CommitInfo(url, last.title, last.message, last.commit_id)
-
-
-def held_files(repo_id: str, revision: str | None, token: str | bool | None = None) -> dict[str, RepoFile]:
-    """Ask what files a repository or branch holds; none if it does not exist. Raises what `hub_errors` raises."""
-    with hub_errors(repo_id), suppress(RepositoryNotFoundError, RevisionNotFoundError):
-        entries = HfApi(token=token).list_repo_tree(repo_id, recursive=True, revision=revision)
-        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
-    return {}
-
-
-def is_held(files: dict[str, Path], held: dict[str, RepoFile]) -> bool:
-    """Say whether all of these files, by their names in a repository, are among what it holds."""
-    return all(name in held and _is_same(path, held[name]) for name, path in files.items())
 
 
 @contextmanager
@@ -161,22 +141,7 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
         return True
 
 
-def _is_same(path: Path, entry: RepoFile) -> bool:
-    with path.open("rb") as file:
-        if entry.lfs:
-            return hashlib.file_digest(file, "sha256").hexdigest() == entry.lfs.sha256
-        content = file.read()
-    # git hashes a file with its size in front
-    return hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest() == entry.blob_id
-
-
-def files_of(folder: Path) -> dict[str, Path]:
-    """List the files of a folder and of all below by their names in a repository.
-
-    Raises:
-        FileNotFoundError: there is no such folder, or no file in it.
-        ValueError: a link leads out of the folder.
-    """
+def _files_of(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give one that `save_pretrained` or `sublayers export` made")
     refuse_links_out(folder)

@@ -14,6 +14,9 @@ from transformers.pipelines.base import ChunkPipeline
 
 from sublayers.tasks.windows import TOKENIZING, best_answers, context_windows, longest_input
 
+# those of `postprocess`; all others are of `preprocess`
+ANSWER_PARAMETERS = ("max_answer_len", "top_k", "handle_impossible_answer")
+
 
 class QuestionAnsweringPipeline(ChunkPipeline):
     """Find answers in contexts with any model for extractive question answering.
@@ -60,31 +63,14 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             inputs = inputs[0] if len(inputs) == 1 else list(inputs)
         return super().__call__(inputs, **kwargs)
 
-    def _sanitize_parameters(
-        self,
-        max_seq_len: int | None = None,
-        doc_stride: int | None = None,
-        max_question_len: int | None = None,
-        align_to_words: bool | None = None,
-        max_answer_len: int | None = None,
-        top_k: int | None = None,
-        handle_impossible_answer: bool | None = None,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        for name, number in {"max_answer_len": max_answer_len, "top_k": top_k}.items():
-            if number is not None and number < 1:
-                raise ValueError(f"{name}={number} should be at least 1")
-        windows = {
-            "max_seq_len": max_seq_len,
-            "doc_stride": doc_stride,
-            "max_question_len": max_question_len,
-            "align_to_words": align_to_words,
-        }
-        answers = {
-            "max_answer_len": max_answer_len,
-            "top_k": top_k,
-            "handle_impossible_answer": handle_impossible_answer,
-        }
-        return _given(windows), {}, _given(answers)
+    def _sanitize_parameters(self, **parameters: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        # parameters that a call does not name keep the pipeline's values
+        windows = {name: value for name, value in parameters.items() if value is not None}
+        answers = {name: windows.pop(name) for name in ANSWER_PARAMETERS if name in windows}
+        for name in ("max_answer_len", "top_k"):
+            if answers.get(name, 1) < 1:
+                raise ValueError(f"{name}={answers[name]} should be at least 1")
+        return windows, {}, answers
 
     def preprocess(
         self,
@@ -157,11 +143,6 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             for score, start, end in answers or [(-inf, 0, 0)]
         ]
         return found[0] if top_k == 1 else found
-
-
-def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    # parameters that a call does not name keep the pipeline's values
-    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _pair(questions: Any, contexts: Any) -> dict[str, Any] | list[dict[str, Any]]:

@@ -3,11 +3,7 @@
 from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 
 from sublayers.tasks.question_answering import QuestionAnsweringPipeline
-from sublayers.tasks.text2text_generation import (
-    SummarizationPipeline,
-    Text2TextGenerationPipeline,
-    TranslationPipeline,
-)
+from sublayers.tasks.text2text_generation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 
 PIPELINES = {
     "question-answering": (QuestionAnsweringPipeline, AutoModelForQuestionAnswering),

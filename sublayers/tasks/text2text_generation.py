@@ -105,26 +105,19 @@ class Text2TextGenerationPipeline(Pipeline):
 
     def _sanitize_parameters(
         self,
-        truncation: bool | str | None = None,
-        return_tensors: bool | None = None,
-        return_text: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
         stop_sequence: str | list[str] | None = None,
         assistant_model: PreTrainedModel | str | None = None,
         assistant_tokenizer: Any = None,
-        **generate_kwargs: Any,
+        **others: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        records = {
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
+        preprocess = _take(others, "truncation")
+        postprocess = _take(others, "return_tensors", "return_text", "clean_up_tokenization_spaces")
         if stop_sequence is not None:
-            generate_kwargs["stop_strings"] = stop_sequence
+            others["stop_strings"] = stop_sequence
         if assistant_model is not None:
             assistant, tokenizer = load_assistant_model(self.model, assistant_model, assistant_tokenizer)
-            generate_kwargs |= {"assistant_model": assistant, "assistant_tokenizer": tokenizer}
-        return _given({"truncation": truncation}), generate_kwargs, _given(records)
+            others |= {"assistant_model": assistant, "assistant_tokenizer": tokenizer}
+        return preprocess, others, postprocess
 
     def preprocess(
         self, inputs: str | tuple[int, str], truncation: bool | str = False, **languages: str
@@ -234,11 +227,10 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
     return_name = "translation"
 
-    def _sanitize_parameters(
-        self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        languages = _take(kwargs, "src_lang", "tgt_lang")
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
-        return preprocess | _given({"src_lang": src_lang, "tgt_lang": tgt_lang}), forward, postprocess
+        return preprocess | languages, forward, postprocess
 
     def _tokenize(self, text: str, **kwargs: Any) -> BatchEncoding:
         build = getattr(self.tokenizer, "_build_translation_inputs", None)
@@ -276,6 +268,6 @@ def _updated(config: GenerationConfig, kwargs: dict[str, Any]) -> tuple[Generati
     return config, config.update(**kwargs)
 
 
-def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    # parameters that a call does not name keep the pipeline's values
-    return {name: value for name, value in parameters.items() if value is not None}
+def _take(parameters: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Move parameters out of others; those that a call does not name keep the pipeline's values."""
+    return {name: value for name in names if (value := parameters.pop(name, None)) is not None}

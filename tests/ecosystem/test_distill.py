@@ -22,17 +22,24 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
+def train(place, *flags, lines=TEXTS):
+    """Train a student of `teacher`, which comes to lie in `out`: its metrics."""
+    texts = write_texts(place / "texts.txt", lines)
+    return distill(
+        [str(place / "teacher"), f"--train_file={texts}", *FLAGS, *flags, "--output_dir", str(place / "out")]
+    )
+
+
 def embed(folder):
     return sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
 
 
+@pytest.mark.parametrize("objective", ["embeddings", "states"])
 @pytest.mark.parametrize("mode", ["mean", "cls"])
-def test_a_student_in_its_teachers_order_embeds_as_its_teacher_does(mode, tmp_path):
+def test_a_student_in_its_teachers_order_embeds_as_its_teacher_does(mode, objective, tmp_path):
     save_teacher(tmp_path / "teacher")
     make_sentence_encoder(tmp_path / "teacher", mode)
-    texts = f"--train_file={write_texts(tmp_path / 'texts.txt')}"
-    flags = [texts, *FLAGS, "--do_eval", "--sublayer_order=(sf)3", "--output_dir", str(tmp_path / "out")]
-    metrics = distill([str(tmp_path / "teacher"), *flags])
+    metrics = train(tmp_path, f"--objective={objective}", "--do_eval", "--sublayer_order=(sf)3")
     assert metrics["eval_cosine"] == pytest.approx(1)
     torch.testing.assert_close(embed(tmp_path / "out"), embed(tmp_path / "teacher"), rtol=1e-6, atol=1e-6)
 
@@ -41,10 +48,8 @@ def test_a_student_in_its_teachers_order_embeds_as_its_teacher_does(mode, tmp_pa
 def test_what_a_student_has_learned_is_what_its_folder_embeds(teachers, mode, tmp_path):
     save_teacher(tmp_path / "teacher")
     make_sentence_encoder(tmp_path / "teacher", teachers)
-    texts, out = f"--train_file={write_texts(tmp_path / 'texts.txt')}", tmp_path / "out"
-    flags = [texts, *FLAGS, "--sublayer_order=s3f4", "--moves_every=4", "--max_steps=20", "--output_dir", str(out)]
-    flags += ["--pooling", mode] * (mode != teachers)
-    metrics = distill([str(tmp_path / "teacher"), *flags])
+    out, pooling = tmp_path / "out", ["--pooling", mode] * (mode != teachers)
+    metrics = train(tmp_path, "--sublayer_order=s3f4", "--moves_every=4", "--max_steps=20", *pooling)
     encoder = sentence_transformers.SentenceTransformer(str(out), device="cpu")
     # as its teacher's
     assert encoder.max_seq_length == 24
@@ -66,21 +71,10 @@ def test_what_a_student_has_learned_is_what_its_folder_embeds(teachers, mode, tm
 def test_a_cross_encoder_opens_a_student_of_a_reranker(tmp_path):
     save_teacher(tmp_path / "teacher", labels=1)
     pairs = [*zip(TEXTS, TEXTS[::-1], strict=True)]
-    texts = f"--train_file={write_texts(tmp_path / 'pairs.txt', map(chr(9).join, pairs))}"
-    flags = [texts, *FLAGS, "--objective=logits", "--do_eval", "--sublayer_order=(sf)3"]
-    distill([str(tmp_path / "teacher"), *flags, "--output_dir", str(tmp_path / "out")])
+    flags = ["--objective=logits", "--do_eval", "--sublayer_order=(sf)3"]
+    train(tmp_path, *flags, lines=map("\t".join, pairs))
     scores = [
         sentence_transformers.CrossEncoder(str(tmp_path / name), device="cpu").predict(pairs, convert_to_tensor=True)
         for name in ("out", "teacher")
     ]
     torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("mode", ["mean", "cls"])
-def test_who_learns_the_states_of_a_sentence_encoder_embeds_as_it_does(mode, tmp_path):
-    save_teacher(tmp_path / "teacher")
-    make_sentence_encoder(tmp_path / "teacher", mode)
-    texts = f"--train_file={write_texts(tmp_path / 'texts.txt')}"
-    flags = [texts, *FLAGS, "--objective=states", "--do_eval", "--sublayer_order=(sf)3"]
-    distill([str(tmp_path / "teacher"), *flags, "--output_dir", str(tmp_path / "out")])
-    torch.testing.assert_close(embed(tmp_path / "out"), embed(tmp_path / "teacher"), rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Sentence encoders that compute what pooling by the first token reads, and nothing else."""
+"""Sentence encoders, among them those that compute what pooling by the first token reads, and nothing else."""
 
 import json
 import os
@@ -36,10 +36,10 @@ encoder.save(folder + "/again")
 """
 
 
-def save_model(folder, family="par_bert", **options):
-    tokenizer = train_tokenizer(TEXTS, "wordpiece", 300)
-    options = {"sublayer_order": ORDERS[family], "vocab_size": len(tokenizer)} | options
-    model = build(family, AutoModel, pad_token_id=tokenizer.pad_token_id, **options)
+def save_model(folder, family="par_bert", head=AutoModel, kind="wordpiece"):
+    tokenizer = train_tokenizer(TEXTS, kind, 300)
+    order = {"sublayer_order": ORDERS[family]} if family in ORDERS else {}
+    model = build(family, head, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **order)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model, tokenizer
@@ -49,13 +49,9 @@ def modality_config(method):
     return {"text": {"method": method, "method_output_name": "last_hidden_state"}}
 
 
-def load_encoder(folder, method="forward_first_token", **processor_kwargs):
-    body = modules.Transformer(
-        str(folder),
-        modality_config=modality_config(method),
-        module_output_name="token_embeddings",
-        processor_kwargs=processor_kwargs,
-    )
+def load_encoder(folder, method="forward_first_token", side="right"):
+    config = {"modality_config": modality_config(method), "module_output_name": "token_embeddings"}
+    body = modules.Transformer(str(folder), **config, processor_kwargs={"padding_side": side})
     pooling = modules.Pooling(body.get_embedding_dimension(), "cls")
     return sentence_transformers.SentenceTransformer(modules=[body, pooling], device="cpu")
 
@@ -73,8 +69,8 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_text_is_what_its_first_token_is_among_all_tokens(family, side, tmp_path):
     model, tokenizer = save_model(tmp_path, family)
-    found = embed(load_encoder(tmp_path, padding_side=side))
-    assert_same(found, embed(load_encoder(tmp_path, "forward", padding_side=side)))
+    found = embed(load_encoder(tmp_path, side=side))
+    assert_same(found, embed(load_encoder(tmp_path, "forward", side)))
     for text, embedded in zip(TEXTS, found, strict=True):
         with torch.no_grad():
             states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
@@ -150,18 +146,10 @@ def test_training_changes_the_weights_as_it_does_where_all_tokens_are_computed(f
     for method in ("forward", "forward_first_token"):
         encoder = load_encoder(tmp_path, method)
         start = embed(encoder)
-        arguments = sentence_transformers.SentenceTransformerTrainingArguments(
-            output_dir=str(tmp_path / "out"),
-            max_steps=3,
-            per_device_train_batch_size=3,
-            learning_rate=0.1,
-            # Adam makes large steps of gradients that are zero but for rounding
-            optim="sgd",
-            use_cpu=True,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
+        # Adam makes large steps of gradients that are zero but for rounding
+        settings = {"max_steps": 3, "per_device_train_batch_size": 3, "learning_rate": 0.1, "optim": "sgd"}
+        settings |= {"use_cpu": True, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+        arguments = sentence_transformers.SentenceTransformerTrainingArguments(str(tmp_path / "out"), **settings)
         loss = sentence_transformers.sentence_transformer.losses.CosineSimilarityLoss(encoder)
         rows = datasets.Dataset.from_dict(pairs)
         sentence_transformers.SentenceTransformerTrainer(encoder, arguments, train_dataset=rows, loss=loss).train()
@@ -178,3 +166,22 @@ def test_several_processes_embed_alike(tmp_path):
     encoder = load_encoder(tmp_path)
     together = encoder.encode(TEXTS, device=["cpu", "cpu"], chunk_size=2, convert_to_tensor=True)
     assert_same(together, embed(encoder))
+
+
+# texts are pooled by their mean, those of causal models by their last token
+@pytest.mark.parametrize("family", ["par_bert", "macaron_bert", "sandwich_lm"])
+def test_embeds_texts_as_they_are_pooled_by_hand(family, tmp_path):
+    is_causal = family == "sandwich_lm"
+    model, tokenizer = save_model(tmp_path, family, None, "bpe" if is_causal else "wordpiece")
+    encoder = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
+    # in one padded batch
+    together = embed(encoder)
+    for text, embedded in zip(TEXTS, together, strict=True):
+        with torch.no_grad():
+            states = model.base_model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        expected = states[-1] if is_causal else states.mean(0)
+        torch.testing.assert_close(embedded, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(embed(encoder, text), expected, atol=1e-5, rtol=1e-5)
+    encoder.save(str(tmp_path / "saved"))
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert torch.equal(embed(again), together)

@@ -23,6 +23,7 @@ from sublayers import (
 from sublayers.hub.model_card import GENERATED, write_card
 from sublayers.training.data.tokenizers import train_tokenizer
 
+SCORE = {"dataset": "GLUE sst2", "id": "nyu-mll/glue", "config": "sst2", "split": "validation", "metric": "accuracy"}
 RUN = {
     "command": "sublayers glue --task_name sst2 --seeds 1 2 3",
     "date": "2026-02-03",
@@ -30,18 +31,7 @@ RUN = {
     "data": [{"role": "data", "name": "GLUE sst2", "id": "nyu-mll/glue", "config": "sst2"}],
     "seeds": [1, 2, 3],
     "machine": {"processor": "abacus", "threads": 2},
-    "results": [
-        {
-            "dataset": "GLUE sst2",
-            "id": "nyu-mll/glue",
-            "config": "sst2",
-            "split": "validation",
-            "metric": "accuracy",
-            "value": v,
-            "seed": s,
-        }
-        for s, v in {1: 0.7, 2: 0.8, 3: 0.75}.items()
-    ],
+    "results": [SCORE | {"value": value, "seed": seed} for seed, value in {1: 0.7, 2: 0.8, 3: 0.75}.items()],
 }
 
 
@@ -102,12 +92,8 @@ def test_scores_are_means_over_seeds_and_reach_the_model_index(classifier):
     assert f"| {mean(scores):.4g} ± {stdev(scores):.2g} | 1, 2, 3 |" in text
     [found] = ModelCard.load(classifier / "README.md").data.eval_results
     assert found.metric_value == pytest.approx(mean(scores))
-    assert (found.task_type, found.dataset_type, found.dataset_config, found.metric_type) == (
-        "text-classification",
-        "nyu-mll/glue",
-        "sst2",
-        "accuracy",
-    )
+    assert (found.task_type, found.dataset_type) == ("text-classification", "nyu-mll/glue")
+    assert (found.dataset_config, found.metric_type) == ("sst2", "accuracy")
     assert ModelCard.load(classifier / "README.md").data.datasets == ["nyu-mll/glue"]
     for told in (RUN["command"], RUN["date"], "runs/bert", "abacus", "GLUE sst2"):
         assert told in text
@@ -143,29 +129,6 @@ def test_scores_on_data_of_the_hub_are_told_as_leaderboards_read_them(classifier
 def body(text):
     """A card without its metadata."""
     return text.split("\n---\n", 1)[1]
-
-
-EVIL = "x\n---\nlicense: mit\n---\n```\n| a | b <script>alert(1)</script> `"
-
-
-@pytest.mark.parametrize("place", ["command", "started_from", "data", "machine", "dataset", "model_id"])
-def test_names_cannot_bring_metadata_or_markup_of_their_own(classifier, place):
-    run = json.loads(json.dumps(RUN))
-    if place == "data":
-        run["data"][0]["name"] = EVIL
-    elif place == "machine":
-        run["machine"]["processor"] = EVIL
-    elif place == "dataset":
-        run["results"][0]["dataset"] = EVIL
-    else:
-        run[place] = EVIL
-    text = card_of(classifier, run, model_id=EVIL if place == "model_id" else "ann/mine")
-    assert_sound(text)
-    data = ModelCard.load(classifier / "README.md").data
-    assert data.license == "apache-2.0"
-    assert "<script" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
-    assert text.count("\n---\n") == 1
-    assert body(text).count("\n```") % 2 == 0
 
 
 def test_a_card_of_ones_own_is_kept(classifier):
@@ -227,6 +190,22 @@ def test_markdown_in_what_a_run_was_told_is_only_text(classifier, value):
     assert "".join(texts).count(" ".join(value.split())) >= 9
     # some renderers make links of these by themselves
     assert "://evil" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
+
+
+EVIL = "x\n---\nlicense: mit\n---\n```\n| a | b <script>alert(1)</script> `"
+
+
+# in a command, a fence is all that has a meaning
+@pytest.mark.parametrize(
+    "evil", [told(EVIL) | {"results": [SCORE | {"dataset": EVIL, "value": 1, "seed": 1}]}, {"command": EVIL}]
+)
+def test_names_cannot_bring_metadata_or_markup_of_their_own(classifier, evil):
+    text = card_of(classifier, RUN | evil, model_id=EVIL)
+    assert_sound(text)
+    assert ModelCard.load(classifier / "README.md").data.license == "apache-2.0"
+    assert "<script" not in re.sub("```.*?```", "", body(text), flags=re.DOTALL)
+    assert text.count("\n---\n") == 1
+    assert body(text).count("\n```") % 2 == 0
 
 
 def test_words_with_underscores_stay_readable(classifier):

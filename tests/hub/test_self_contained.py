@@ -149,13 +149,8 @@ def test_weights_are_safetensors_and_the_code_has_its_licence(folders):
     saved = [*folders.iterdir()]
     assert len(saved) == len(HEADS)
     for folder in saved:
-        assert {path.suffix for path in folder.iterdir() if path.is_file()} == {
-            ".py",
-            ".safetensors",
-            ".json",
-            ".md",
-            "",
-        }
+        suffixes = {path.suffix for path in folder.iterdir() if path.is_file()}
+        assert suffixes == {".py", ".safetensors", ".json", ".md", ""}
         assert "Apache License" in (folder / "LICENSE").read_text()
 
 

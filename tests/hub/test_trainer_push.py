@@ -13,6 +13,7 @@ from sublayers.training.data.tokenizers import train_tokenizer
 pytestmark = pytest.mark.slow
 
 pytest_plugins = ["hub_server"]
+PUSHING = {"push_to_hub": True, "hub_model_id": "ann/model", "report_to": "none", "use_cpu": True}
 TEXTS = ["red green blue", "yellow black", "white red", "blue blue green"]
 
 
@@ -23,8 +24,7 @@ def tokenizer():
 
 @pytest.fixture
 def model(tokenizer):
-    config = small(PARBertConfig, vocab_size=len(tokenizer))
-    return PARBertForSequenceClassification(config)
+    return PARBertForSequenceClassification(small(PARBertConfig, vocab_size=len(tokenizer)))
 
 
 def assert_published(model, tokenizer, cache_dir, **options):
@@ -42,17 +42,8 @@ def assert_published(model, tokenizer, cache_dir, **options):
 def test_the_trainer_publishes_what_it_trained(hub, model, tokenizer, tmp_path, capfd):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     rows = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path / "run"),
-        max_steps=2,
-        learning_rate=0.1,
-        push_to_hub=True,
-        hub_model_id="ann/model",
-        hub_private_repo=True,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-    )
+    settings = {"max_steps": 2, "learning_rate": 0.1, "hub_private_repo": True, "save_strategy": "no"}
+    arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING, **settings)
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer)
     trainer.train()
     trainer.push_to_hub()
@@ -83,13 +74,6 @@ def test_a_model_publishes_itself_in_one_commit(hub, model, tmp_path):
     assert "colours" in card.data.tags
 
 
-def test_a_tokenizer_joins_the_model(hub, model, tokenizer, tmp_path):
-    model.push_to_hub("ann/model")
-    tokenizer.push_to_hub("ann/model")
-    assert_published(model, tokenizer, tmp_path / "empty")
-    assert HfApi().model_info("ann/model").pipeline_tag == "text-classification"
-
-
 def test_a_model_publishes_itself_as_transformers_models_do(hub, model, tmp_path, monkeypatch):
     model.push_to_hub("model", revision="v2", max_shard_size="10KB", commit_description="small", token=ANN)
     assert_published(model, None, tmp_path / "empty", revision="v2")
@@ -108,13 +92,16 @@ def test_a_model_publishes_itself_as_transformers_models_do(hub, model, tmp_path
         model.push_to_hub("ann/model", token=BOB)
 
 
-def test_a_card_that_somebody_wrote_stays_and_a_draft_does_not(hub, model, tokenizer):
+def test_a_card_that_somebody_wrote_stays_and_a_draft_does_not(hub, model, tokenizer, tmp_path):
     # transformers gives it a card full of gaps
     tokenizer.push_to_hub("ann/model")
     assert "[More Information Needed]" in card_of(hub)
     model.push_to_hub("ann/model")
     assert "[More Information Needed]" not in card_of(hub)
     assert "## Sizes and costs" in card_of(hub)
+    assert_published(model, tokenizer, tmp_path / "empty")
+    tokenizer.push_to_hub("ann/model")
+    assert HfApi().model_info("ann/model").pipeline_tag == "text-classification"
     HfApi().upload_file(path_or_fileobj=b"My own words.", path_in_repo="README.md", repo_id="ann/model")
     model.push_to_hub("ann/model")
     assert card_of(hub) == "My own words."
@@ -127,9 +114,7 @@ def card_of(hub):
 def test_a_model_that_is_registered_brings_its_code_through_the_trainer(hub, model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(type(model), "_auto_class", None)
     model.register_for_auto_class("AutoModelForSequenceClassification")
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path / "run"), push_to_hub=True, hub_model_id="ann/model", report_to="none", use_cpu=True
-    )
+    arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING)
     Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
     files = hub.repositories["ann/model"].files()
     assert {"modeling_par_bert.py", "configuration_par_bert.py", "tokenizer.json"} < files.keys()

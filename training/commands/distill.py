@@ -185,7 +185,7 @@ def make_trainer(
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
     keep_answers(texts, objective, run, args)
-    remarks = [f"A student of {source}, which learned its {run.objective}: {objective.describe()}."]
+    remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
     if run.moves_every:
         number = len(orders) - 1
         remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")

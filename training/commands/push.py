@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from sublayers.hub.sources import check_model
 
@@ -33,28 +33,31 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     check_model(arguments.folder)
     # these imports take seconds, for which --help does not wait
-    from sublayers.hub.upload import files_of, held_files, is_held, upload
+    from sublayers.hub.upload import hub_errors, upload
     from sublayers.training.trainers.export import export
 
-    repository = arguments.repository
+    repository, revision, api = arguments.repository, arguments.revision, HfApi()
     _check_repository(repository, arguments.private)
-    held = held_files(repository, arguments.revision)
     # the Hub begins a repository with .gitattributes; a push that broke leaves no more than that
-    held.pop(".gitattributes", None)
+    empty, held = {".gitattributes"}, []
+    with hub_errors(repository), suppress(RepositoryNotFoundError, RevisionNotFoundError):
+        held = [name for name in api.list_repo_files(repository, revision=revision) if name not in empty]
     with TemporaryDirectory() as folder:
         export(arguments.folder, Path(folder), repository)
-        files = files_of(Path(folder))
-        # the same folder may be pushed again when the answer to a push was lost
-        if held and not arguments.overwrite and not (held.keys() <= files.keys() and is_held(files, held)):
-            raise FileExistsError(
-                f"{repository} holds {', '.join([*held][:5])}; add --overwrite to replace what is there"
-            )
+        if held and not arguments.overwrite:
+            with hub_errors(repository):
+                found = api.verify_repo_checksums(repository, revision=revision, local_dir=folder)
+            # the same folder may be pushed again when the answer to a push was lost
+            if found.mismatches or found.extra_paths or {*found.missing_paths} - empty:
+                raise FileExistsError(
+                    f"{repository} holds {', '.join(held[:5])}; add --overwrite to replace what is there"
+                )
         commit = upload(
             folder,
             repository,
             # without the flag, the owner's own default decides
             private=arguments.private or None,
-            revision=arguments.revision,
+            revision=revision,
             commit_message=arguments.commit_message,
         )
     print(f"{arguments.folder} is published at {commit.repo_url}")

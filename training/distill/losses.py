@@ -3,10 +3,6 @@
 import torch
 from torch.nn.functional import kl_div, mse_loss, normalize
 
-# the weights of the two terms of `embedding_loss`
-COSINE_WEIGHT = 1.0
-SIMILARITY_WEIGHT = 1.0
-
 
 def embedding_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """Compare embeddings (batch, hidden) of the same texts, whatever their lengths.
@@ -15,9 +11,9 @@ def embedding_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor
     batch; both terms count once. Of embeddings of another width there is only the latter.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
-    loss = SIMILARITY_WEIGHT * mse_loss(student @ student.T, teacher @ teacher.T)
+    loss = mse_loss(student @ student.T, teacher @ teacher.T)
     if student.shape == teacher.shape:
-        loss = loss + COSINE_WEIGHT * (1 - (student * teacher).sum(-1)).mean()
+        loss = loss + (1 - (student * teacher).sum(-1)).mean()
     return loss
 
 

@@ -1,9 +1,9 @@
 """What a student can learn: what its teacher is asked, what is kept of the answers, and how they are compared."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,7 @@ class Objective(ABC):
         by_sentence: whether a text is a sentence, or else a row of the corpus.
         dtype: of the answers on disk.
         metric: name of what `score` measures, if there is anything but the loss.
+        reduces: what the student is trained to reduce, as its card tells.
     """
 
     head: ClassVar[Head] = BODY
@@ -57,11 +58,12 @@ class Objective(ABC):
     pooling: Pooling | None = None
     temperature: float = 1.0
     relation_heads: int = 12
+    metric: str | None = field(default=None, init=False)
+    reduces: str = field(init=False)
 
-    @property
-    def metric(self) -> str | None:
-        """Name what is measured."""
-        return None
+    @abstractmethod
+    def __post_init__(self):
+        """Check teacher and student, and say what is measured and reduced."""
 
     def prepare(self, texts: Dataset) -> Dataset:
         """Change texts into what teacher and student read."""
@@ -88,29 +90,26 @@ class Objective(ABC):
         """Compare the answers to a batch, (rows, width) each, of which every text has so many: (batch,)."""
 
     def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Measure for each of the answers, (rows, width), how near both are: (rows,)."""
+        """Measure for each of the answers, (rows, width), their cosine or whether both agree on a label: (rows,)."""
+        if self.metric == "agreement":
+            return (student.argmax(-1) == teacher.argmax(-1)).float()
         return cosine_similarity(student, teacher)
 
-    def released(self) -> AbstractContextManager[None]:
-        """Take from the student what only its training needs, for as long as it is saved."""
-        return nullcontext()
-
-    @abstractmethod
-    def describe(self) -> str:
-        """Say what the student was trained to reduce."""
+    def has_same_width(self) -> bool:
+        """Say whether the states of both have as many numbers."""
+        old: Any = self.teacher.model.config
+        return self.student.config.hidden_size == old.hidden_size
 
 
-@dataclass
 class Embeddings(Objective):
     """Embeddings of texts; a student may pool otherwise than its teacher."""
 
+    reduces = "one minus the cosine of both, and the squared difference of the cosines within a batch"
+
     def __post_init__(self):
         self.pooling = self.pooling or self.teacher.pooling
-
-    @property
-    def metric(self) -> str | None:
-        """Measure cosines of embeddings of the same width."""
-        return "cosine" if has_same_width(self.student, self.teacher) else None
+        # embeddings of different widths have no cosine
+        self.metric = "cosine" if self.has_same_width() else None
 
     def ask_teacher(self, batch: Batch) -> torch.Tensor:
         """Pool as the teacher does."""
@@ -124,26 +123,21 @@ class Embeddings(Objective):
         """Compare texts."""
         return embedding_loss(student, teacher)
 
-    def describe(self) -> str:
-        """Name both terms."""
-        return "one minus the cosine of both, and the squared difference of the cosines within a batch"
 
-
-@dataclass
 class Logits(Objective):
     """Logits of a classifier or reranker."""
 
     head = CLASSIFIER
     by_sentence = False
+    exclusive: bool
 
     def __post_init__(self):
         config: Any = self.teacher.model.config
         self.exclusive = config.num_labels > 1 and config.problem_type not in LABELS_OF_NUMBERS
-
-    @property
-    def metric(self) -> str | None:
-        """Measure how often labels that exclude each other agree."""
-        return "agreement" if self.exclusive else None
+        self.reduces = "the squared difference of both"
+        if self.exclusive:
+            self.metric = "agreement"
+            self.reduces = f"the divergence of both probabilities at temperature {self.temperature:g}"
 
     def ask(self, model: Any, batch: Batch) -> torch.Tensor:
         """Classify."""
@@ -153,18 +147,7 @@ class Logits(Objective):
         """Compare probabilities, or numbers."""
         return logit_loss(student, teacher, self.temperature, self.exclusive)
 
-    def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Say whether both have the same label."""
-        return agreement(student, teacher)
 
-    def describe(self) -> str:
-        """Name what is compared."""
-        if self.exclusive:
-            return f"the divergence of both probabilities at temperature {self.temperature:g}"
-        return "the squared difference of both"
-
-
-@dataclass
 class OfTokens(Objective):
     """Answers for every token; in 16 bits they take half the room, and differ by rounding from the teacher's."""
 
@@ -175,23 +158,21 @@ class OfTokens(Objective):
         return np.array([len(ids) for ids in texts["input_ids"]])
 
 
-@dataclass
 class States(OfTokens):
     """The hidden states behind the last sublayer; those of another width through a linear map that learns, too."""
+
+    metric = "cosine"
+    reduces = "the squared difference of the states of each token"
 
     def __post_init__(self):
         if self.teacher.is_sentence_encoder:
             self.pooling = self.teacher.pooling
-        self.is_mapped = not has_same_width(self.student, self.teacher)
+        self.is_mapped = not self.has_same_width()
         if self.is_mapped:
-            old: Any = self.teacher.model.config
+            own, old = (each.config.hidden_size for each in (self.student, self.teacher.model))
             # the map is a module of the student, so that optimizer and checkpoints include it
-            self.student.to_teacher = nn.Linear(self.student.config.hidden_size, old.hidden_size)
-
-    @property
-    def metric(self) -> str | None:
-        """Measure the cosine of both states of a token."""
-        return "cosine"
+            self.student.to_teacher = nn.Linear(own, old)
+            self.reduces += ", the student's through a linear map that is not kept"
 
     def ask_teacher(self, batch: Batch) -> torch.Tensor:
         """Take the states of all tokens."""
@@ -206,24 +187,7 @@ class States(OfTokens):
         """Compare numbers."""
         return mse_loss(student, teacher)
 
-    @contextmanager
-    def released(self) -> Iterator[None]:
-        """Take the map away."""
-        if not self.is_mapped:
-            yield
-            return
-        to_teacher = self.student.to_teacher
-        del self.student.to_teacher
-        yield
-        self.student.to_teacher = to_teacher
 
-    def describe(self) -> str:
-        """Name the distance."""
-        mapped = ", the student's through a linear map that is not kept" * self.is_mapped
-        return f"the squared difference of the states of each token{mapped}"
-
-
-@dataclass
 class Relations(OfTokens):
     """Relations of tokens in the last self-attention, see `relation_loss`; nothing after its three maps learns.
 
@@ -239,6 +203,10 @@ class Relations(OfTokens):
                 raise ValueError(
                     f"--relation_heads {heads} do not divide {whose}'s hidden size {width}; give a divisor of both"
                 )
+        self.reduces = (
+            "the divergence of both relations of tokens in the queries, the keys and the values of the last "
+            f"self-attention, in {heads} heads"
+        )
 
     def ask(self, model: Any, batch: Batch) -> torch.Tensor:
         """Take queries, keys and values of the last self-attention, side by side: (tokens, 3 * hidden)."""
@@ -260,23 +228,18 @@ class Relations(OfTokens):
         )
         return relation_loss(found, wanted, mask, self.relation_heads)
 
-    def describe(self) -> str:
-        """Name what is related."""
-        return (
-            "the divergence of both relations of tokens in the queries, the keys and the values of the last "
-            f"self-attention, in {self.relation_heads} heads"
-        )
 
-
-@dataclass
-class Words(Objective):
-    """Masked words; of the teacher's answers, the states from which its decoder makes logits are kept.
+class Words(Logits):
+    """Logits of masked words; of the teacher's answers, the states from which its decoder makes logits are kept.
 
     Raises:
         ValueError: the teacher is no BERT, or its tokenizer has no [MASK].
     """
 
     head = WORDS
+    by_sentence = True
+    exclusive = True
+    metric = "agreement"
 
     def __post_init__(self):
         teacher: Any = self.teacher.model
@@ -284,11 +247,7 @@ class Words(Objective):
             raise ValueError(f"{self.teacher.source} is no BERT; choose another teacher or --objective")
         check_tokenizer(self.teacher.tokenizer, whole_word_mask=False)
         self.mask, self.decoder = self.teacher.tokenizer.mask_token_id, teacher.lm_head
-
-    @property
-    def metric(self) -> str | None:
-        """Measure how often both find the same word the likeliest."""
-        return "agreement"
+        self.reduces = f"the divergence of both probabilities of masked words at temperature {self.temperature:g}"
 
     def prepare(self, texts: Dataset) -> Dataset:
         """Mask words."""
@@ -317,18 +276,6 @@ class Words(Objective):
         with torch.no_grad():
             return self.decoder.to(answers.device)(answers)
 
-    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Compare probabilities."""
-        return logit_loss(student, teacher, self.temperature, exclusive=True)
-
-    def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Say where both have the same word."""
-        return agreement(student, teacher)
-
-    def describe(self) -> str:
-        """Name the divergence."""
-        return f"the divergence of both probabilities of masked words at temperature {self.temperature:g}"
-
 
 def last_projections(model: PreTrainedModel, whose: str) -> list[nn.Module]:
     """Find the maps to queries, keys and values of a model's last self-attention.
@@ -341,17 +288,6 @@ def last_projections(model: PreTrainedModel, whose: str) -> list[nn.Module]:
     if not found:
         raise ValueError(f"{whose} has no self-attention with maps to queries, keys and values; choose another")
     return found[-1]
-
-
-def agreement(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-    """Say where both logits, (rows, labels), are highest for the same label: (rows,)."""
-    return (student.argmax(-1) == teacher.argmax(-1)).float()
-
-
-def has_same_width(student: PreTrainedModel, teacher: Teacher) -> bool:
-    """Say whether the states of both have as many numbers."""
-    old: Any = teacher.model.config
-    return student.config.hidden_size == old.hidden_size
 
 
 OBJECTIVES: dict[str, type[Objective]] = {

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -21,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sublayers.hub.loading import damaged, folder_of, load, never_running_code
+from sublayers.hub.loading import MODULES, damaged, folder_of, load, never_running_code
 from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.plan import select_positions
@@ -103,7 +104,8 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
     (architecture, *_) = config.architectures or [""]
     if not architecture.endswith(head.architectures):
         raise ValueError(f"{source} is no {head.name} but {architecture or 'a body'}; choose another --objective")
-    about = read_sentence_encoder(source) if head is BODY else {}
+    with refusing_damage(source):
+        about = read_sentence_encoder(source) if head is BODY else {}
     model, found = load(head.auto_class, source, dtype=torch.float32, output_loading_info=True)
     # we pool ourselves, so the model may lack the weights of BERT's pooler
     if lacking := sorted(name for name in found["missing_keys"] if head is not BODY or "pooler" not in name):
@@ -113,20 +115,24 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
     return Teacher(source, model.eval(), tokenizer, head=head, **about)
 
 
-def read_sentence_encoder(source: str) -> dict[str, Any]:
-    """Read what a SentenceTransformer does with its model's states: the fields of `Teacher`.
-
-    Raises:
-        ValueError: it does what a student cannot learn here, or a file of it is damaged.
-    """
+@contextmanager
+def refusing_damage(source: str | Path) -> Iterator[None]:
+    """Say in one sentence, as a ValueError, that values in a source's files have other types than they should."""
     try:
-        return _read_modules(folder_of(source), source)
+        yield
     except (AttributeError, KeyError, StrictDataclassError, TypeError) as error:
         raise damaged(source, error) from error
 
 
-def _read_modules(folder: Path, source: str) -> dict[str, Any]:
-    modules = read_json(folder / "modules.json") or []
+def read_sentence_encoder(source: str) -> dict[str, Any]:
+    """Read what a SentenceTransformer does with its model's states: the fields of `Teacher`.
+
+    Raises:
+        ValueError: it does what a student cannot learn here.
+        others: those that `refusing_damage` knows.
+    """
+    folder = folder_of(source)
+    modules = read_json(folder / MODULES) or []
     if not modules:
         return {"pooling": "mean"}
     kinds = [module["type"].split(".")[-1] for module in modules]
@@ -156,8 +162,8 @@ def read_settings(folder: Path, source: str) -> dict[str, Any]:
     """Read the `Settings` of a SentenceTransformer or CrossEncoder, whose folder is that of a source.
 
     Raises:
-        AttributeError, StrictDataclassError, TypeError: a file is damaged.
         ValueError: texts are changed before the tokenizer reads them.
+        others: those that `refusing_damage` knows.
     """
     body = read_json(folder / "sentence_bert_config.json")
     if body.get("do_lower_case"):

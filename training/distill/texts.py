@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from sublayers.training.data.corpus import Text, join_lines
 from sublayers.training.data.masked_language_modeling import MASKED_SHARE, SENTENCES
 
-# the share of masked words
+# of the choice of masked words
 SEED = 0
 
 
@@ -33,18 +33,20 @@ def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int
     Raises:
         ValueError: there is nothing but empty texts.
     """
+    names, documents = [name for name in tokenizer("") if name != "attention_mask"], text.documents
+
+    def encode(batch: dict[str, list[str | None]]) -> dict[str, list[list[int]]]:
+        encoded: dict[str, list[list[int]]] = {name: [] for name in names}
+        rows = ((text or "").split("\t", 1) for text in batch["text"])
+        for parts in _sentences(batch["text"], documents) if by_sentence else rows:
+            row = tokenizer(*parts, truncation=True, max_length=max_length)
+            if len(row["input_ids"]) > tokenizer.num_special_tokens_to_add(pair=len(parts) > 1):
+                for name in names:
+                    encoded[name].append(row[name])
+        return encoded
+
     rows: Any = text.rows.map(
-        _encode,
-        batched=True,
-        batch_size=text.batch_size,
-        remove_columns=["text"],
-        fn_kwargs={
-            "tokenizer": tokenizer,
-            "max_length": max_length,
-            "by_sentence": by_sentence,
-            "documents": text.documents,
-        },
-        desc="Tokenizing texts",
+        encode, batched=True, batch_size=text.batch_size, remove_columns=["text"], desc="Tokenizing texts"
     )
     if not len(rows):
         raise ValueError("the text has no sentences; is it empty for the teacher's tokenizer?")
@@ -75,26 +77,6 @@ def hash_rows(rows: Dataset) -> str:
         for numbers in (pc.list_value_length(ids), ids.flatten()):
             digest.update(numbers.to_numpy().astype("int64").tobytes())
     return digest.hexdigest()
-
-
-def _encode(
-    batch: dict[str, list[str | None]],
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    by_sentence: bool,
-    documents: bool,
-) -> dict[str, list[list[int]]]:
-    names = [name for name in tokenizer("") if name != "attention_mask"]
-    encoded: dict[str, list[list[int]]] = {name: [] for name in names}
-    texts = (
-        _sentences(batch["text"], documents) if by_sentence else ((text or "").split("\t", 1) for text in batch["text"])
-    )
-    for parts in texts:
-        row = tokenizer(*parts, truncation=True, max_length=max_length)
-        if len(row["input_ids"]) > tokenizer.num_special_tokens_to_add(pair=len(parts) > 1):
-            for name in names:
-                encoded[name].append(row[name])
-    return encoded
 
 
 def _sentences(texts: list[str | None], documents: bool) -> Iterator[list[str]]:

@@ -10,8 +10,11 @@ from transformers import EvalPrediction
 from sublayers.hub.loading import folder_of
 from sublayers.hub.self_contained import copy_modules
 from sublayers.training.distill.objectives import Objective
-from sublayers.training.distill.teacher import CLASSIFIER
+from sublayers.training.distill.teacher import CLASSIFIER, Pooling, Teacher
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+
+# pooling by the first token needs the state of that token alone
+FIRST_TOKEN = {"text": {"method": "forward_first_token", "method_output_name": "last_hidden_state"}}
 
 
 class DistillTrainer(ResumableTrainer):
@@ -37,15 +40,15 @@ class DistillTrainer(ResumableTrainer):
         if _internal_call:
             super().save_model(output_dir, _internal_call)
             return
-        with self.objective.released():
-            super().save_model(output_dir)
+        # a map that only training needs is part of a checkpoint, but not of the student
+        to_teacher = self.objective.student._modules.pop("to_teacher", None)
+        super().save_model(output_dir)
+        if to_teacher:
+            self.objective.student.to_teacher = to_teacher
         if not self.args.should_save:
             return
         folder, teacher = Path(output_dir or str(self.args.output_dir)), self.objective.teacher
         if self.objective.pooling:
-            # this import takes seconds
-            from sublayers.training.distill.sentence_encoder import save_sentence_encoder
-
             save_sentence_encoder(folder, teacher, self.objective.pooling, self.max_length)
         elif teacher.head is CLASSIFIER:
             copy_modules(folder_of(teacher.source), folder)
@@ -65,3 +68,27 @@ class DistillTrainer(ResumableTrainer):
             return loss, {}
         scores = self.objective.score(found, answers).split(counts.tolist())
         return loss, {"scores": torch.stack([each.mean() for each in scores])}
+
+
+def save_sentence_encoder(folder: str | Path, teacher: Teacher, pooling: Pooling, max_length: int) -> None:
+    """Add to a student's folder what a SentenceTransformer does with its states: it pools, and what its teacher's does.
+
+    Args:
+        folder: with model and tokenizer.
+        teacher: whose answers the student was trained for.
+        pooling: by which the student was trained.
+        max_length: tokens of a text that are read where the teacher does not say how many.
+    """
+    # these imports take seconds
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling as PoolingModule, Transformer
+
+    method = {"modality_config": FIRST_TOKEN, "module_output_name": "token_embeddings"}
+    body = Transformer(str(folder), **(method if pooling == "cls" else {}))
+    positions = body.model.config.max_position_embeddings
+    body.max_seq_length = min(teacher.max_seq_length or max_length, positions)
+    modules = [body, PoolingModule(body.get_embedding_dimension(), pooling)]
+    if teacher.normalize:
+        modules.append(Normalize())
+    encoder = SentenceTransformer(modules=modules, device="cpu", **teacher.settings)
+    encoder.save(str(folder), create_model_card=False)

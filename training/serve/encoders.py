@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
-from sublayers.hub.loading import MODULES, damaged
+from sublayers.hub.loading import MODULES
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
-from sublayers.training.distill.teacher import OLD_MODES, pool, read_json, read_sentence_encoder, read_settings
+from sublayers.training.distill.teacher import (
+    OLD_MODES,
+    pool,
+    read_json,
+    read_sentence_encoder,
+    read_settings,
+    refusing_damage,
+)
 
 EMBEDDING, SCORES = "sentence_embedding", "scores"
 # activations by the names in a CrossEncoder's folder
@@ -80,16 +86,15 @@ def finish(model: PreTrainedModel, source: Path) -> tuple[nn.Module, Encoder | N
     Raises:
         ValueError: a module, pooling or activation is not known here, or a file is damaged.
     """
-    try:
-        if (encoder := _read_cross_encoder(model, source)) is not None:
-            activation = ACTIVATIONS[encoder.settings["activation_fn"]]
-            return Finished(model, model.forward, partial(_score, activation)), encoder
-    except (AttributeError, KeyError, StrictDataclassError, TypeError) as error:
-        raise damaged(source, error) from error
-    if not (source / MODULES).exists():
+    with refusing_damage(source):
+        encoder = _read_cross_encoder(model, source)
+        about = read_sentence_encoder(str(source)) if encoder is None else {}
+    if encoder:
+        activation = ACTIVATIONS[encoder.settings["activation_fn"]]
+        return Finished(model, model.forward, partial(_score, activation)), encoder
+    if "settings" not in about:
         return model, None
     body: Any = model.base_model
-    about = read_sentence_encoder(str(source))
     pooling, normalizes = about["pooling"], about["normalize"]
     computes_first = pooling == "cls" and isinstance(body, ReorderedBertModel)
     run = body.forward_first_token if computes_first else body.forward

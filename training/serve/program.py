@@ -73,11 +73,6 @@ def trace(model: nn.Module) -> ExportedProgram:
     return program
 
 
-def input_names(program: ExportedProgram) -> list[str]:
-    """Name a program's inputs, in its order."""
-    return [*program.graph_signature.user_inputs]
-
-
 def output_names(program: ExportedProgram) -> list[str]:
     """Name a program's outputs, in its order."""
     return [*program.call_spec.out_spec.context]

@@ -36,7 +36,7 @@ class States(Embeddings):
 
 
 def keep(folder, teacher, rows, about=ABOUT, kind=Embeddings):
-    texts = AnsweredTexts(rows, kind(teacher, None))
+    texts = AnsweredTexts(rows, kind(teacher, teacher.model))
     texts.keep(folder / "train", about, "cpu")
     return texts
 

@@ -21,8 +21,16 @@ def test_a_sentence_encoder_says_how_it_pools(tmp_path):
         assert (teacher.pooling, teacher.normalize, teacher.max_seq_length) == (mode, True, 24)
         assert teacher.settings == {"prompts": {"query": "q: "}}
     # as it is written from version 6 on
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    file = tmp_path / "1_Pooling" / "config.json"
+    file.write_text(json.dumps({"pooling_mode": "mean"}))
     assert open_teacher(str(tmp_path)).pooling == "mean"
+    for pooling, said in (
+        ({"pooling_mode": ["mean", "cls"]}, r"pools by \['mean', 'cls'\]; give an encoder"),
+        ({"pooling_mode": "mean", "include_prompt": False}, "leaves prompts out of its Pooling"),
+    ):
+        file.write_text(json.dumps(pooling))
+        with pytest.raises(ValueError, match=said):
+            open_teacher(str(tmp_path))
 
 
 @pytest.mark.parametrize(
