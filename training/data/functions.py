@@ -9,7 +9,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from sublayers.training.data.corpus import standard_library
-from sublayers.training.data.statements import is_accepted
+from sublayers.training.data.statements import is_accepted, syntax_nodes
 
 # longer functions are beyond a small model
 LONGEST_FUNCTION = 400
@@ -17,14 +17,9 @@ LONGEST_FUNCTION = 400
 
 def documented_functions(source: str) -> Iterator[tuple[str, str]]:
     """Find the functions of a module that have a documentation string, as pairs of its first line and their code."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        # files that the library keeps for its own tests
-        return
     # a form feed ends no line for the parser
     lines = source.split("\n")
-    for node in ast.walk(tree):
+    for node in syntax_nodes(source):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         documentation, first = ast.get_docstring(node, clean=False), node.body[0]

@@ -13,11 +13,6 @@ from sublayers.training.data.glue import GLUE_TASKS, GlueDataArguments, load_tas
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "json", "jsonl.gz", "shards"])
 def test_every_kind_of_file_gives_the_same_rows(tmp_path, kind):
     rows = make_rows("mrpc", 20, 0)

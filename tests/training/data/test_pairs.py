@@ -2,15 +2,12 @@ import bz2
 import gzip
 import json
 import re
-import subprocess
-import sys
 
-import datasets
 import pytest
 from datasets import Dataset, Features, Translation, Value
 from hypothesis import given, strategies as st
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+from transformers import AutoTokenizer
 
 from sublayers.training.data import pairs as seq2seq_data
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
@@ -21,11 +18,6 @@ GERMAN = ["Ein Hund läuft.", "Zwei Hunde  spielen", "Der Hund schläft, sagt ma
 ENGLISH = ["A dog runs.", "Two dogs  play", "def f():\n    return 'a , b'\n", "dog", "A man with a dog"]
 PAIRS = Dataset.from_dict({"source": GERMAN, "target": ENGLISH})
 JOINT = train_pair_tokenizers(PAIRS, 320, joint=True)[0]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 def write(path, lines):
@@ -83,6 +75,7 @@ def test_two_plain_text_files(tmp_path, suffix):
     assert_holds(load(*files), sources, targets)
     windows = write(tmp_path / "windows.txt", [f"{target}\r" for target in targets])
     assert_holds(load(files[0], windows), sources, targets)
+    assert_holds(load(*reversed(files), lowercase=True), ["a", "b", "c  ", "d"], sources)
 
 
 def test_splits_and_limits(tmp_path):
@@ -92,26 +85,26 @@ def test_splits_and_limits(tmp_path):
     for split, number in (("train", 5), ("validation", 4), ("test", 3)):
         rows = [{"de": g, "en": e} for g, e in zip(GERMAN, ENGLISH, strict=True)][:number]
         files[f"{split}_file"] = [write(folder / f"{split}.jsonl", rows_as_json(rows))]
-    flags = {"source": "de", "target": "en"}
-    pairs = load_pairs(Seq2SeqDataArguments(**files, **flags))
-    assert {split: len(rows) for split, rows in pairs.items()} == {"train": 5, "validation": 4, "test": 3}
     limits = {"max_train_samples": 2, "max_eval_samples": 1, "max_predict_samples": 9}
-    pairs = load_pairs(Seq2SeqDataArguments(**files, **flags, **limits))
-    assert {split: len(rows) for split, rows in pairs.items()} == {"train": 2, "validation": 1, "test": 3}
-    assert_holds(pairs["train"], GERMAN[:2], ENGLISH[:2])
-    assert list(load_pairs(Seq2SeqDataArguments(test_file=files["test_file"], **flags))) == ["test"]
+
+    def load_all(**flags):
+        return load_pairs(Seq2SeqDataArguments(**flags, source="de", target="en"))
+
     # the folder is a data set, too
-    pairs = load_pairs(Seq2SeqDataArguments(dataset_name=str(folder), **flags))
-    assert {split: len(rows) for split, rows in pairs.items()} == {"train": 5, "validation": 4, "test": 3}
+    for flags, numbers in (
+        (files, {"train": 5, "validation": 4, "test": 3}),
+        ({"dataset_name": str(folder)}, {"train": 5, "validation": 4, "test": 3}),
+        (files | limits, {"train": 2, "validation": 1, "test": 3}),
+        ({"test_file": files["test_file"]}, {"test": 3}),
+    ):
+        pairs = load_all(**flags)
+        assert {split: len(rows) for split, rows in pairs.items()} == numbers
+        for rows in pairs.values():
+            assert_holds(rows, GERMAN[: len(rows)], ENGLISH[: len(rows)])
     with pytest.raises(ValueError, match="no train pair is left of the first 0"):
-        load_pairs(Seq2SeqDataArguments(**files, **flags, max_train_samples=0))
+        load_all(**files, max_train_samples=0)
     with pytest.raises(ValueError, match="exclude each other"):
-        load_pairs(Seq2SeqDataArguments(dataset_name=str(folder), **files))
-
-
-def test_lower_case(tmp_path):
-    files = [write(tmp_path / "a", ["Ein HUND"]), write(tmp_path / "b", ["A DOG"])]
-    assert_holds(load(*files, lowercase=True), ["ein hund"], ["a dog"])
+        load_all(**files, dataset_name=str(folder))
 
 
 def test_without_data_there_are_functions(monkeypatch):
@@ -146,6 +139,8 @@ ROW = '{"de": "a", "en": "b", "n": 1}'
         (f'{ROW}\n{ROW}\n{{"de": " ", "en": "b"}}', {"source": "de", "target": "en"}, "row 3 of .* an empty source"),
         (f"{ROW}\n{{", {"source": "de", "target": "en"}, "cannot be read: JSON parse error"),
         ('{"translation": {"de": "a", "en": "b"}}', {}, "has de, en; choose"),
+        # rows are numbered over several batches
+        pytest.param(f"{ROW}\n" * 2345 + '{"de": "a"}', {"source": "de", "target": "en"}, "row 2346 of .*", id="many"),
     ],
 )
 def test_bad_rows_are_refused_in_one_sentence(tmp_path, content, flags, message):
@@ -154,13 +149,6 @@ def test_bad_rows_are_refused_in_one_sentence(tmp_path, content, flags, message)
         load(path, **flags)
     assert "bad.jsonl" in str(refused.value) or "both" in message
     assert "\n" not in str(refused.value)
-
-
-def test_rows_are_numbered_over_several_batches(tmp_path):
-    rows = ['{"de": "a", "en": "b"}'] * 2500
-    rows[2345] = '{"de": "a"}'
-    with pytest.raises(ValueError, match=r"row 2346 of .* has an empty target; remove the pair"):
-        load(write(tmp_path / "rows.jsonl", rows), source="de", target="en")
 
 
 @pytest.mark.parametrize(
@@ -182,25 +170,22 @@ def test_bad_lines_are_refused(tmp_path, source, target, message):
 
 def test_bad_files_are_refused(tmp_path):
     text = write(tmp_path / "text.txt", ["a"])
-    with pytest.raises(FileNotFoundError, match=r"there is no file nowhere\.jsonl"):
-        load("nowhere.jsonl")
-    with pytest.raises(
-        ValueError, match=r"--train_file .*text\.txt is neither one file that ends in .json, .* nor two"
-    ):
-        load(text)
-    with pytest.raises(ValueError, match="nor two plain text files"):
-        load(text, text, text)
     half = tmp_path / "half.gz"
     half.write_bytes(gzip.compress(b"a\nb\n")[:-12])
-    with pytest.raises(ValueError, match=r"half\.gz cannot be read"):
-        load(half, text)
+    for files, said in (
+        (["nowhere.jsonl"], r"nowhere\.jsonl"),
+        (["nowhere.de", text], r"nowhere\.de"),
+        ([text], r"--train_file .*text\.txt is neither one file that ends in .json, .* nor two"),
+        ([text, text, text], "nor two plain text files"),
+        ([half, text], r"half\.gz cannot be read"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            load(*files)
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "data.txt").write_text("a\n")
-    with pytest.raises(ValueError, match="has text; choose what to read"):
-        load_pairs(Seq2SeqDataArguments(dataset_name=str(tmp_path / "other")))
-    monolingual = Seq2SeqDataArguments(dataset_name="no/such/name")
-    with pytest.raises((ValueError, OSError), match="no/such/name"):
-        load_pairs(monolingual)
+    write(tmp_path / "other" / "data.txt", ["a"])
+    for name, said in ((str(tmp_path / "other"), "has text; choose what to read"), ("no/such/name", "no/such/name")):
+        with pytest.raises((ValueError, OSError), match=said):
+            load_pairs(Seq2SeqDataArguments(dataset_name=name))
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sampled_from(" \t\r\n'aé…\x00.,"))
@@ -261,20 +246,6 @@ def test_a_tokenizer_that_turns_texts_to_lower_case(tmp_path):
     assert not any(token.startswith("ĠH") for token in loaded.get_vocab())
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_another_process_trains_the_same_tokenizer():
-    program = f"""
-from datasets import Dataset
-from sublayers.training.data.pairs import train_pair_tokenizers
-pairs = Dataset.from_dict({PAIRS[:]!r})
-print("tokenizer", train_pair_tokenizers(pairs, 320, joint=True)[0].backend_tokenizer.to_str())
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    own = train_pair_tokenizers(PAIRS, 320, joint=True)[0]
-    assert done.stdout.split("tokenizer ", 1)[1].strip() == own.backend_tokenizer.to_str().strip()
-
-
 def test_tokens_of_pairs(capsys):
     source, target = train_pair_tokenizers(PAIRS, 300, joint=False)
     encoded = tokenize_pairs(PAIRS, source, target, 50, 60, drop_long=True, desc="train")
@@ -284,10 +255,6 @@ def test_tokens_of_pairs(capsys):
     assert all(labels[-1] == 2 for labels in encoded["labels"])
     # nothing is said where nothing is left out
     assert "pairs" not in capsys.readouterr().out
-    batch = DataCollatorForSeq2Seq(source)([encoded[i] for i in range(5)])
-    assert set(batch) == {"input_ids", "attention_mask", "labels"}
-    assert batch["attention_mask"].sum(1).tolist() == [len(ids) for ids in encoded["input_ids"]]
-    assert (batch["input_ids"][batch["attention_mask"] == 0] == 1).all()
 
 
 def lengths(tokenizer):
@@ -368,8 +335,7 @@ def test_targets_are_read_as_targets():
 
 
 def test_marks_of_layout_become_lines_and_indentation(tmp_path):
-    path = tmp_path / "train.jsonl"
     body = "DCSP for x in y: DCNL DCSP  DCSP f(x) DCNL DCSP return 1"
-    path.write_text(json.dumps({"docstring": "Call f. DCNL Twice.", "body": body}) + "\n")
-    rows = load_pairs(Seq2SeqDataArguments(train_file=[str(path)], source="docstring", target="body"))["train"]
-    assert rows[0] == {"source": "Call f.\nTwice.", "target": "    for x in y:\n        f(x)\n    return 1"}
+    rows = rows_as_json([{"docstring": "Call f. DCNL Twice.", "body": body}])
+    found = load(write(tmp_path / "train.jsonl", rows), source="docstring", target="body")
+    assert_holds(found, ["Call f.\nTwice."], ["    for x in y:\n        f(x)\n    return 1"])
