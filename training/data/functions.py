@@ -40,16 +40,15 @@ def docstring_to_code() -> dict[str, Dataset]:
     for text in texts["validation"]["text"]:
         files["test" if hashlib.sha256(text.encode()).digest()[0] % 2 else "validation"].append(text)
     seen: set[tuple[str, str]] = set()
-    pairs: dict[str, list[tuple[str, str]]] = {}
+    splits = {}
     for split, found in files.items():
         progress = tqdm(found, f"finding functions, {split}", delay=2)
         functions = (pair for text in progress for pair in documented_functions(text))
         # a text that spans lines may hold the indentation that is cut
         short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and is_accepted(pair[1]))
         # dict.fromkeys keeps the order and drops repetitions
-        pairs[split] = [pair for pair in dict.fromkeys(short) if pair not in seen]
-        seen.update(pairs[split])
-    return {
-        split: Dataset.from_dict({"source": [pair[0] for pair in found], "target": [pair[1] for pair in found]})
-        for split, found in pairs.items()
-    }
+        pairs = [pair for pair in dict.fromkeys(short) if pair not in seen]
+        seen.update(pairs)
+        columns = {"source": [source for source, _ in pairs], "target": [code for _, code in pairs]}
+        splits[split] = Dataset.from_dict(columns)
+    return splits

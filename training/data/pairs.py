@@ -213,13 +213,9 @@ def _check(rows: Dataset, unit: str, names: list[str]) -> Dataset:
     def check(batch: dict[str, list], indices: list[int]) -> None:
         for side, name in zip(SIDES, names, strict=True):
             for i, text in zip(indices, batch[side], strict=True):
-                if not isinstance(text, str | None):
-                    raise ValueError(
-                        f"{unit} {i + 1} of {name} has {type(text).__name__} as its {side}, not text; "
-                        f"choose another --{side}"
-                    )
-                if not (text and text.strip()):
-                    raise ValueError(f"{unit} {i + 1} of {name} has an empty {side}; remove the pair")
+                if not isinstance(text, str) or not text.strip():
+                    remedy = f"remove the pair or choose another --{side}"
+                    raise ValueError(f"{unit} {i + 1} of {name} has {text!r} as its {side}, not text; {remedy}")
 
     rows.map(check, batched=True, with_indices=True, desc=f"checking {' and '.join(dict.fromkeys(names))}")
     return rows

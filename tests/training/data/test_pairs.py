@@ -123,67 +123,61 @@ def test_flags():
     assert (args.max_source_length, args.max_target_length, args.source) == (128, 128, None)
 
 
-ROW = '{"de": "a", "en": "b", "n": 1}'
+ROW = '{"de": "a", "en": "b", "n": 1}\n'
 
 
 @pytest.mark.parametrize(
-    ("content", "flags", "message"),
+    ("content", "source", "target", "message"),
     [
-        (ROW, {}, "has de, en, n; choose what to read as --source and what as --target"),
-        (ROW, {"source": "de"}, "has de, en, n; choose what to read"),
-        (ROW, {"source": "dee", "target": "en"}, "has no 'dee', did you mean 'de'\\?; choose --source from de, en, n"),
-        (ROW, {"source": "de", "target": "french"}, "has no 'french'; choose --target from de, en, n"),
-        (ROW, {"source": "de", "target": "de"}, "--source and --target are both 'de'; choose two of"),
-        (ROW, {"source": "n", "target": "en"}, "row 1 of .* has int as its source, not text; choose another --source"),
-        (f'{ROW}\n{{"de": "a", "en": null, "n": 2}}', {"source": "de", "target": "en"}, "row 2 of .* an empty target"),
-        (f'{ROW}\n{ROW}\n{{"de": " ", "en": "b"}}', {"source": "de", "target": "en"}, "row 3 of .* an empty source"),
-        (f"{ROW}\n{{", {"source": "de", "target": "en"}, "cannot be read: JSON parse error"),
-        ('{"translation": {"de": "a", "en": "b"}}', {}, "has de, en; choose"),
+        (ROW, None, None, "has de, en, n; choose what to read as --source and what as --target"),
+        (ROW, "de", None, "has de, en, n; choose what to read"),
+        (ROW, "dee", "en", "has no 'dee', did you mean 'de'\\?; choose --source from de, en, n"),
+        (ROW, "de", "french", "has no 'french'; choose --target from de, en, n"),
+        (ROW, "de", "de", "--source and --target are both 'de'; choose two of"),
+        (ROW, "n", "en", "row 1 of .* has 1 as its source, not text; remove the pair or choose another --source"),
+        (ROW + '{"de": "a", "en": null, "n": 2}', "de", "en", "row 2 of .* has None as its target"),
+        (ROW + ROW + '{"de": " ", "en": "b"}', "de", "en", "row 3 of .* has ' ' as its source"),
+        (ROW + "{", "de", "en", "cannot be read: JSON parse error"),
+        ('{"translation": {"de": "a", "en": "b"}}', None, None, "has de, en; choose"),
         # rows are numbered over several batches
-        pytest.param(f"{ROW}\n" * 2345 + '{"de": "a"}', {"source": "de", "target": "en"}, "row 2346 of .*", id="many"),
+        pytest.param(ROW * 2345 + '{"de": "a"}', "de", "en", "row 2346 of .* has None as its target", id="many"),
     ],
 )
-def test_bad_rows_are_refused_in_one_sentence(tmp_path, content, flags, message):
+def test_bad_rows_are_refused_in_one_sentence(tmp_path, content, source, target, message):
     path = write(tmp_path / "bad.jsonl", [content])
     with pytest.raises(ValueError, match=message) as refused:
-        load(path, **flags)
+        load(path, source=source, target=target)
     assert "bad.jsonl" in str(refused.value) or "both" in message
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "message"),
+    ("names", "message"),
     [
-        (b"a\nb\n", b"A\nB\nC", "a.de has 2 lines and .*b.en has 3; give files with as many lines"),
-        (b"a\nb\n", b"A\n \n", "line 2 of .*b.en has an empty target; remove the pair"),
-        (b"\nb\n", b"A\nB", "line 1 of .*a.de has an empty source; remove the pair"),
-        (b"", b"", "a.de holds no pairs"),
-        ("é".encode("latin-1"), b"A", "a.de cannot be read: .utf-8. codec"),
+        ("two three", "two has 2 lines and .*three has 3; give files with as many lines"),
+        ("two blank", "line 2 of .*blank has ' ' as its target, not text; remove the pair"),
+        ("none two", "line 1 of .*none has '' as its source, not text; remove the pair"),
+        ("empty empty", "empty holds no pairs"),
+        ("latin two", "latin cannot be read: .utf-8. codec"),
+        ("half.gz two", r"half\.gz cannot be read"),
+        ("nowhere two", "nowhere"),
+        ("nowhere.jsonl", r"nowhere\.jsonl"),
+        ("two", "--train_file .*two is neither one file that ends in .json, .* nor two plain text files"),
+        ("two two two", "nor two plain text files"),
     ],
 )
-def test_bad_lines_are_refused(tmp_path, source, target, message):
-    for name, content in (("a.de", source), ("b.en", target)):
+def test_bad_files_are_refused(tmp_path, names, message):
+    contents = {"two": b"a\nb\n", "three": b"A\nB\nC", "blank": b"A\n \n", "none": b"\nb\n", "empty": b""}
+    contents |= {"latin": "é".encode("latin-1"), "half.gz": gzip.compress(b"a\nb\n")[:-12]}
+    for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        load(tmp_path / "a.de", tmp_path / "b.en")
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        load(*(tmp_path / name for name in names.split()))
 
 
-def test_bad_files_are_refused(tmp_path):
-    text = write(tmp_path / "text.txt", ["a"])
-    half = tmp_path / "half.gz"
-    half.write_bytes(gzip.compress(b"a\nb\n")[:-12])
-    for files, said in (
-        (["nowhere.jsonl"], r"nowhere\.jsonl"),
-        (["nowhere.de", text], r"nowhere\.de"),
-        ([text], r"--train_file .*text\.txt is neither one file that ends in .json, .* nor two"),
-        ([text, text, text], "nor two plain text files"),
-        ([half, text], r"half\.gz cannot be read"),
-    ):
-        with pytest.raises((ValueError, FileNotFoundError), match=said):
-            load(*files)
-    (tmp_path / "other").mkdir()
-    write(tmp_path / "other" / "data.txt", ["a"])
-    for name, said in ((str(tmp_path / "other"), "has text; choose what to read"), ("no/such/name", "no/such/name")):
+def test_bad_data_sets_are_refused(tmp_path):
+    write(tmp_path / "data.txt", ["a"])
+    for name, said in ((str(tmp_path), "has text; choose what to read"), ("no/such/name", "no/such/name")):
         with pytest.raises((ValueError, OSError), match=said):
             load_pairs(Seq2SeqDataArguments(dataset_name=name))
 

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
-from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
 from hypothesis import given, strategies as st
-from torch.utils.data import DataLoader
 
 from sublayers.training.data.token_batches import TokenBatchSampler
 
@@ -65,22 +63,6 @@ def test_the_seed_decides_on_batches_and_the_epoch_on_their_order():
         assert sorted(first) == sorted(again)
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert orders[3] == orders[1]
-
-
-def test_accelerate_chooses_the_epoch_and_deals_batches_to_processes():
-    source, target = random_pairs(200)
-
-    def sampler(epoch=0):
-        own = TokenBatchSampler(source, target, 400, seed=3)
-        own.set_epoch(epoch)
-        return own
-
-    expected = [list(sampler(epoch)) for epoch in (0, 1)]
-    loader = prepare_data_loader(DataLoader(range(200), batch_sampler=sampler(), collate_fn=list), put_on_device=False)
-    assert [list(loader), list(loader)] == expected
-    dealt = [list(BatchSamplerShard(sampler(), 2, index)) for index in (0, 1)]
-    assert len(dealt[0]) == len(dealt[1])
-    assert {tuple(batch) for part in dealt for batch in part} == set(map(tuple, expected[0]))
 
 
 def test_a_row_that_fits_no_batch_is_named():
