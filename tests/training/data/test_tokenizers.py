@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasets import IterableDataset
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from transformers import AutoTokenizer
 
 from sublayers.training.commands import tokenizer as command
@@ -20,7 +20,6 @@ UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @pytest.mark.parametrize("model", ["bpe", "byte"])
-@settings(deadline=None)
 @given(text=UNICODE | st.text(st.sampled_from(" \t\r\n'aé…\x00")))
 def test_bytes_decode_to_the_text_that_was_encoded(model, text):
     tokenizer = TOKENIZERS[model]
@@ -30,7 +29,6 @@ def test_bytes_decode_to_the_text_that_was_encoded(model, text):
         assert len(ids) == len(text.encode())
 
 
-@settings(deadline=None)
 @given(text=st.text(st.sampled_from(sorted(set("".join(TEXTS))))))
 def test_known_characters_decode_to_the_text_that_was_encoded(text):
     ids = TOKENIZERS["char"](text).input_ids
@@ -86,7 +84,6 @@ def test_every_byte_has_its_own_token():
 def test_offsets_leave_out_the_space_before_a_word():
     # whole-word masking finds words by the gaps between offsets
     offsets = TOKENIZERS["bpe"]("def random", return_offsets_mapping=True).offset_mapping
-    assert (3, 4) not in [(start, start + 1) for start, _ in offsets]
     assert all(not "def random"[start:end].startswith(" ") for start, end in offsets)
 
 
@@ -156,5 +153,5 @@ def test_the_command_saves_a_tokenizer_and_never_overwrites(tmp_path, capsys):
 def test_the_same_text_gives_the_same_tokenizer(model):
     # many words of the same frequency, so that their order would tell
     texts = [*TEXTS, " ".join(f"{a}{b}{c}" for a, b, c in itertools.permutations("aeiouxyz", 3))]
-    for _ in range(3):
-        assert train_tokenizer(texts, model, 900).get_vocab() == train_tokenizer(texts, model, 900).get_vocab()
+    trained = [train_tokenizer(texts, model, 900).get_vocab() for _ in range(4)]
+    assert all(vocabulary == trained[0] for vocabulary in trained)

@@ -73,10 +73,9 @@ def test_accumulated_gradients_and_terms_are_those_of_one_batch(options, no_nois
     expected = gradients(model)
     for size in (5, 2):
         model.zero_grad()
-        accumulation = {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-5 // size)}
-        trainer = make_trainer(
-            OrderGradientCatcher, model, tmp_path, rows, max_steps=1, max_grad_norm=0, learning_rate=0.0, **accumulation
-        )
+        settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-5 // size)}
+        settings |= {"max_steps": 1, "max_grad_norm": 0, "learning_rate": 0.0}
+        trainer = make_trainer(OrderGradientCatcher, model, tmp_path, rows, **settings)
         assert_same(trainer.caught(), expected, atol=1e-5, rtol=1e-4)
         (entry,) = logged(trainer)
         assert entry["loss"] == pytest.approx(loss.item(), abs=1e-3)

@@ -26,8 +26,8 @@ def test_a_command_is_told_without_tokens(given):
 
 
 def test_data_are_named_by_file_folder_or_id(tmp_path):
-    def flags(**given):
-        return SimpleNamespace(**{"dataset_name": None, "train_file": None, "validation_file": None} | given)
+    def flags(dataset_name=None, **files):
+        return SimpleNamespace(dataset_name=dataset_name, **files)
 
     for named, config, described in (
         (None, None, HUB),
@@ -38,10 +38,8 @@ def test_data_are_named_by_file_folder_or_id(tmp_path):
     ):
         assert describe_data(flags(dataset_name=named), HUB, config) == [{"role": "data", **described}]
     files = describe_data(flags(train_file=["a/train.de", "a/train.en"], validation_file="b/dev.jsonl"), HUB)
-    assert files == [
-        {"role": "trained on", "name": "train.de, train.en"},
-        {"role": "evaluated on", "name": "dev.jsonl"},
-    ]
+    roles = {"trained on": "train.de, train.en", "evaluated on": "dev.jsonl"}
+    assert files == [{"role": role, "name": name} for role, name in roles.items()]
     assert result(files, "validation", "bleu", 1.0, 0)["dataset"] == "dev.jsonl"
     assert result(files, "test", "bleu", 1.0, 0)["id"] == ""
     assert result([{"role": "data", **HUB, "config": "de"}], "test", "bleu", 1.0, 0)["config"] == "de"
