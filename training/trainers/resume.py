@@ -82,8 +82,15 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     is_named = asked.lower() != "true"
     if is_named and (fault := find_fault(Path(asked), NEEDED_TO_RESUME)):
         raise FileNotFoundError(f"{fault}; give another")
-    if found := asked if is_named else _find_last(args):
-        _check_processes(Path(found), args.world_size)
+    found = asked if is_named else _find_last(args)
+    # without its own random state, a process would go on with another one, and say nothing
+    processes = [f"_{process}" for process in range(args.world_size)] if args.world_size > 1 else [""]
+    for name in [f"rng_state{process}.pth" for process in processes]:
+        if found and not Path(found, name).exists():
+            raise ValueError(
+                f"{found} has no {name}; continue with as many processes as the run was started with, or from another "
+                "checkpoint"
+            )
     return found
 
 
@@ -98,17 +105,6 @@ def _find_last(args: TrainingArguments) -> str | None:
     if args.process_index == 0:
         print(*said, f"continuing from {last}" if last else nothing, sep="\n")
     return last
-
-
-def _check_processes(checkpoint: Path, number: int) -> None:
-    # without its own random state, a process would go on with another one, and say nothing
-    names = [f"rng_state_{process}.pth" for process in range(number)] if number > 1 else ["rng_state.pth"]
-    for name in names:
-        if not (checkpoint / name).exists():
-            raise ValueError(
-                f"{checkpoint} has no {name}; continue with as many processes as the run was started with, or from "
-                "another checkpoint"
-            )
 
 
 def _read_state(path: Path) -> None:

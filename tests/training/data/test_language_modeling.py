@@ -54,9 +54,7 @@ def test_documents_have_the_end_token_between_them_and_lines_do_not():
     assert TOKENIZER.decode(stream(documents("ab", "c\n", ""))).split("<|endoftext|>") == ["", "ab", "c\n", ""]
     assert stream(documents("ab", "é")).tolist().count(END) == 2
     assert TOKENIZER.decode(stream(lines("ab\n", "\n", " c"))) == "<|endoftext|>ab\n\n c"
-
-
-def test_tokens_span_lines():
+    # tokens span lines
     text = ["if a:\n", "    b\n"] * 20
     tokenizer = train_tokenizer(["".join(text)], "bpe", 300)
     assert stream(lines(*text), tokenizer)[1:].tolist() == tokenizer("".join(text)).input_ids

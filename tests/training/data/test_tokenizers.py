@@ -73,14 +73,6 @@ def test_characters_that_are_not_in_the_vocabulary_are_refused():
     tokenizers.check_known(np.array(TOKENIZERS["word"]("a…b…").input_ids), TOKENIZERS["word"])
 
 
-def test_every_byte_has_its_own_token():
-    tokenizer = TOKENIZERS["byte"]
-    ids = {id for character in map(chr, range(0x800)) for id in tokenizer(character).input_ids}
-    # 0xc0, 0xc1 and those after 0xdf never occur in these two-byte sequences
-    assert len(ids) == 128 + 64 + 30
-    assert min(ids) >= 3
-
-
 def test_offsets_leave_out_the_space_before_a_word():
     # whole-word masking finds words by the gaps between offsets
     offsets = TOKENIZERS["bpe"]("def random", return_offsets_mapping=True).offset_mapping
@@ -109,15 +101,6 @@ def test_special_tokens_inputs_and_the_way_through_a_folder(model, tmp_path):
     text = " Def  random():\n\n    return 'é'\t"
     assert loaded(text) == tokenizer(text)
     assert loaded.decode(loaded(text).input_ids) == tokenizer.decode(tokenizer(text).input_ids)
-
-
-@pytest.mark.parametrize("model", ["bpe", "byte"])
-def test_special_tokens_can_be_chosen(model):
-    special = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    tokenizer = train_tokenizer(TEXTS, model, 300, special)
-    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
-    assert tokenizer.special_tokens_map == special
-    assert tokenizer.decode(tokenizer(TEXTS[0]).input_ids) == TEXTS[0]
 
 
 @pytest.mark.parametrize("model", sorted(TOKENIZERS.keys() - {"byte"}))
