@@ -87,7 +87,10 @@ def test_validation_is_split_off_from_the_start(tmp_path):
 
 def test_another_column(tmp_path):
     path = write(tmp_path, ".jsonl", ["a", "b"])
+    (tmp_path / "others.jsonl").write_text('{"text": 1, "body": "c"}\n')
     for streaming in (False, True):
+        flags = {"validation_file": str(tmp_path / "others.jsonl"), "text_column": "body", "streaming": streaming}
+        assert texts(load_corpus(CorpusArguments(**flags)), "validation") == ["c"]
         with pytest.raises(ValueError, match=r"no column 'body'; choose one of text, other with --text_column"):
             load_corpus(CorpusArguments(validation_file=path, text_column="body", streaming=streaming))
         with pytest.raises(ValueError, match=r"column 'other' of .* holds int, not text"):
