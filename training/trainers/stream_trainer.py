@@ -56,7 +56,8 @@ class StreamTrainer(ResumableTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Score the whole text, each of its tokens once, however many rows read it."""
-        config: Any = self.model.config
+        model: Any = self.model
+        config = model.config
         before = {name: getattr(config, name) for name in self.evaluation_settings}
         config.update(self.evaluation_settings)
         try:
