@@ -4,16 +4,16 @@ import hashlib
 import math
 import platform
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import fsspec
-from datasets import Dataset, IterableDataset, Value, load_dataset, load_dataset_builder
+from datasets import Dataset, IterableDataset, Value, load_dataset_builder
 from datasets.fingerprint import Hasher
 
-from sublayers.training.data.files import BUILDERS, Rows, check_file, read_rows, reading
+from sublayers.training.data.files import BUILDERS, Rows, check_file, load_splits, named_files, read_rows, reading
 
 TEXT = Value("string")
 # what a card calls the corpus that is read without flags
@@ -57,6 +57,11 @@ class Text:
         for batch in self.rows.iter(batch_size=self.batch_size):
             yield from join_lines(batch["text"], self.documents)
 
+    def tokenized(self, function: Callable[..., Any], settings: dict[str, Any], **options: Any) -> Iterator[Any]:
+        """Iterate over Arrow tables of what a function with settings makes of rows; options are those of `map`."""
+        options |= {"batch_size": self.batch_size, "remove_columns": ["text"], "fn_kwargs": settings}
+        yield from self.rows.map(function, batched=True, **options).with_format("arrow").iter(self.batch_size)
+
     @property
     def batch_size(self) -> int:
         """How many rows are tokenized at a time."""
@@ -87,18 +92,13 @@ def load_corpus(args: CorpusArguments) -> dict[str, Text]:
     """
     if not 0 < args.validation_split_percentage < 100:
         raise ValueError(f"--validation_split_percentage={args.validation_split_percentage} is not between 1 and 99")
-    files = {"train": args.train_file, "validation": args.validation_file}
-    named = {split: path for split, path in files.items() if path}
-    if named and args.dataset_name:
-        raise ValueError("--dataset_name and files exclude each other; give one of them")
-    if named:
-        texts = {split: _read_file(path, args) for split, path in named.items()}
+    if files := named_files(args):
+        texts = {split: _read_file(path, args) for split, path in files.items()}
     elif args.dataset_name:
-        texts = _read_dataset(args.dataset_name, args)
+        texts = _read_dataset(args)
     else:
-        texts = {split: Text(rows) for split, rows in standard_library().items()}
-        if args.streaming:
-            texts = {split: Text(text.rows.to_iterable_dataset()) for split, text in texts.items()}
+        found = standard_library().items()
+        texts = {split: Text(rows.to_iterable_dataset() if args.streaming else rows) for split, rows in found}
     return texts if "validation" in texts else _split_off(texts["train"], args)
 
 
@@ -124,34 +124,30 @@ def standard_library() -> dict[str, Dataset]:
     return {split: Dataset.from_dict({"text": documents}) for split, documents in texts.items()}
 
 
-def _read_dataset(name: str, args: CorpusArguments) -> dict[str, Text]:
-    source = f"data set {name!r}"
-    with reading(source):
+def _read_dataset(args: CorpusArguments) -> dict[str, Text]:
+    with reading(source := f"data set {args.dataset_name!r}"):
+        builder = load_dataset_builder(str(args.dataset_name), args.dataset_config_name).name
         # a folder of text files: the default would lose the line ends
-        whole = {"sample_by": "document"} if load_dataset_builder(name, args.dataset_config_name).name == "text" else {}
-        splits = load_dataset(name, args.dataset_config_name, streaming=args.streaming, **whole)
-        used = [split for split in ("train", "validation") if split in splits]
-        texts = {split: Text(_text_rows(splits[split], source, args)) for split in used}
-    if not texts:
-        raise ValueError(f"{source} has neither a split 'train' nor 'validation', only {', '.join(splits)}")
-    return texts
+        whole = {"sample_by": "document"} if builder == "text" else {}
+        splits = load_splits(args, ("train", "validation"), streaming=args.streaming, **whole)
+        return {split: Text(_text_rows(rows, source, args.text_column)) for split, rows in splits.items()}
 
 
 def _read_file(path: str, args: CorpusArguments) -> Text:
-    if check_file(path, [".txt", *BUILDERS]) != ".txt":
-        with reading(path):
-            return Text(_text_rows(read_rows([path], args.streaming), path, args))
+    documents = check_file(path, [".txt", *BUILDERS]) != ".txt"
     with reading(path):
-        if next(_lines(path), None) is None:
+        if documents:
+            rows = read_rows([path], args.streaming)
+        elif next(_lines(path), None) is None:
             raise ValueError(f"{path} is empty")
-        if args.streaming:
+        elif args.streaming:
             rows = IterableDataset.from_generator(_lines, gen_kwargs={"path": path})
         else:
             # the name alone would find the cached rows of an older version
             file = Path(path).stat()
             version = Hasher.hash((path, file.st_mtime_ns, file.st_size))
             rows = Dataset.from_generator(_lines, gen_kwargs={"path": path}, fingerprint=version)
-        return Text(_text_rows(rows, path, args, "text"), documents=False)
+        return Text(_text_rows(rows, path, args.text_column if documents else "text"), documents)
 
 
 def _lines(path: str) -> Iterator[dict[str, str]]:
@@ -161,8 +157,7 @@ def _lines(path: str) -> Iterator[dict[str, str]]:
             yield {"text": line}
 
 
-def _text_rows(rows: Rows, name: str, args: CorpusArguments, column: str | None = None) -> Rows:
-    column = column or args.text_column
+def _text_rows(rows: Rows, name: str, column: str) -> Rows:
     first = next(iter(rows), None)
     if first is None:
         raise ValueError(f"{name} is empty")

@@ -14,11 +14,36 @@ from pyarrow import ArrowException
 
 Rows: TypeAlias = Dataset | IterableDataset
 
+SPLITS = ("train", "validation", "test")
 # the builder of `datasets` for each ending
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
 COMPRESSIONS = (".gz", ".xz", ".bz2")
 # what readers of files raise; a stream passes on what a data set wraps, and every compression has errors of its own
 DAMAGED = (ArrowException, DatasetsError, EOFError, LZMAError, OSError, ValueError, zlib.error)
+
+
+def named_files(args: Any) -> dict[str, Any]:
+    """Find the files that flags name, by split. Raises a ValueError where the flags also name a data set."""
+    files = {split: found for split in SPLITS if (found := getattr(args, f"{split}_file", None))}
+    if files and args.dataset_name:
+        raise ValueError("--dataset_name and files exclude each other; give one of them")
+    return files
+
+
+def load_splits(args: Any, wanted: Collection[str], **options: Any) -> dict[str, Rows]:
+    """Load those of the wanted splits that a data set has. Raises what `reading` raises; a ValueError without any."""
+    with reading(source := f"data set {args.dataset_name!r}"):
+        found = load_dataset(args.dataset_name, args.dataset_config_name, **options)
+    if not (splits := {split: found[split] for split in wanted if split in found}):
+        raise ValueError(f"{source} has no split {' or '.join(wanted)}, only {', '.join(found)}")
+    return splits
+
+
+def first_rows(rows: Dataset, number: int | None, what: str) -> Dataset:
+    """Take the first rows, as far as there are so many; None takes all. Raises a ValueError for less than one."""
+    if number is not None and number < 1:
+        raise ValueError(f"no {what} is left of the first {number}; use at least one")
+    return rows if number is None else rows.take(min(number, len(rows)))
 
 
 def ending(path: str | Path) -> str:

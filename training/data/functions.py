@@ -9,7 +9,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from sublayers.training.data.corpus import standard_library
-from sublayers.training.data.statements import is_accepted
+from sublayers.training.data.statements import is_accepted, syntax_nodes
 
 # longer functions are beyond a small model
 LONGEST_FUNCTION = 400
@@ -17,14 +17,9 @@ LONGEST_FUNCTION = 400
 
 def documented_functions(source: str) -> Iterator[tuple[str, str]]:
     """Find the functions of a module that have a documentation string, as pairs of its first line and their code."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        # files that the library keeps for its own tests
-        return
     # a form feed ends no line for the parser
     lines = source.split("\n")
-    for node in ast.walk(tree):
+    for node in syntax_nodes(source):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         documentation, first = ast.get_docstring(node, clean=False), node.body[0]
@@ -45,16 +40,15 @@ def docstring_to_code() -> dict[str, Dataset]:
     for text in texts["validation"]["text"]:
         files["test" if hashlib.sha256(text.encode()).digest()[0] % 2 else "validation"].append(text)
     seen: set[tuple[str, str]] = set()
-    pairs: dict[str, list[tuple[str, str]]] = {}
+    splits = {}
     for split, found in files.items():
         progress = tqdm(found, f"finding functions, {split}", delay=2)
         functions = (pair for text in progress for pair in documented_functions(text))
         # a text that spans lines may hold the indentation that is cut
         short = (pair for pair in functions if len(pair[1]) <= LONGEST_FUNCTION and is_accepted(pair[1]))
         # dict.fromkeys keeps the order and drops repetitions
-        pairs[split] = [pair for pair in dict.fromkeys(short) if pair not in seen]
-        seen.update(pairs[split])
-    return {
-        split: Dataset.from_dict({"source": [pair[0] for pair in found], "target": [pair[1] for pair in found]})
-        for split, found in pairs.items()
-    }
+        pairs = [pair for pair in dict.fromkeys(short) if pair not in seen]
+        seen.update(pairs)
+        columns = {"source": [source for source, _ in pairs], "target": [code for _, code in pairs]}
+        splits[split] = Dataset.from_dict(columns)
+    return splits

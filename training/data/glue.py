@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from datasets import Dataset, Value, load_dataset
 
-from sublayers.training.data.files import BUILDERS, check_file, ending, read_rows, reading
+from sublayers.training.data.files import BUILDERS, check_file, ending, named_files, read_rows, reading
 
 Splits: TypeAlias = dict[str, Dataset]
 
@@ -40,12 +40,6 @@ class Task:
     def validation(self) -> list[str]:
         """Names of the validation splits; the first decides between runs."""
         return [f"validation{part}" for part in self.files]
-
-    def accepts(self, label: Any) -> bool:
-        """Whether a label of the data is one of this task."""
-        if self.scored:
-            return isinstance(label, int | float) and 0 <= label <= MAX_SIMILARITY
-        return label in range(len(self.labels))
 
 
 SENTENCES = ("sentence1", "sentence2")
@@ -101,14 +95,13 @@ class GlueDataArguments:
     max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples; not for test data"})
 
     def __post_init__(self):
-        if sum(map(bool, (self.dataset_name, self.data_dir, self.files))) > 1:
+        if self.data_dir and (self.dataset_name or self.files):
             raise ValueError("--dataset_name, --data_dir and files exclude each other; give one of them")
 
     @property
-    def files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, str]:
         """The files that are named one by one."""
-        files = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
-        return {split: Path(path) for split, path in files.items() if path}
+        return named_files(self)
 
     def folder(self, name: str) -> Path | None:
         """The folder of a task in `data_dir`."""
@@ -155,7 +148,7 @@ def _read(name: str, args: GlueDataArguments) -> Splits:
     return {split: loaded[split] for split in wanted if split in loaded}
 
 
-def _rows(paths: list[Path]) -> Dataset:
+def _rows(paths: list[Any]) -> Dataset:
     kinds = [check_file(path, READ) for path in paths]
     return read_rows([*map(str, paths)], **READ[kinds[0]])
 
@@ -166,22 +159,22 @@ def _check(rows: Dataset, split: str, name: str, args: GlueDataArguments) -> Dat
     labelled = not split.startswith("test")
     limit = args.max_train_samples if split == "train" else args.max_eval_samples
     if labelled and limit is not None:
-        rows = rows.select(range(min(limit, len(rows))))
+        rows = rows.take(min(limit, len(rows)))
     if not len(rows):
         raise ValueError(f"{source} are empty")
-    columns = [*task.columns, "label"] if labelled else list(task.columns)
-    for column in columns:
-        if column not in rows.column_names:
-            raise ValueError(f"{source} have no column {column!r}, only {', '.join(rows.column_names)}")
+    columns = [*task.columns, "label"] if labelled else [*task.columns]
+    if missing := [column for column in columns if column not in rows.column_names]:
+        raise ValueError(f"{source} have no column {missing[0]!r}, only {', '.join(rows.column_names)}")
+    rows = rows.select_columns(columns)
     for column in task.columns:
         for number, text in enumerate(rows[column], 1):
             if not isinstance(text, str):
                 raise ValueError(f"row {number} of {source} has {text!r} in column {column!r}, not text")
-    rows = rows.select_columns(columns)
     if not labelled:
         return rows
+    most = MAX_SIMILARITY if task.scored else len(task.labels) - 1
     for number, label in enumerate(rows["label"], 1):
-        if not task.accepts(label):
-            most = MAX_SIMILARITY if task.scored else len(task.labels) - 1
+        is_number = isinstance(label, int | float) and 0 <= label <= most
+        if not is_number or not (task.scored or label == int(label)):
             raise ValueError(f"row {number} of {source} has label {label!r}, not a number from 0 to {most}")
     return rows.cast_column("label", Value("float32" if task.scored else "int64"))

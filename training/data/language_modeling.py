@@ -85,14 +85,7 @@ def token_stream(text: Text, tokenizer: PreTrainedTokenizerBase) -> Iterator[np.
         raise ValueError(f"tokenizer {tokenizer.name_or_path!r} has no eos_token to put between documents")
     if not text.documents:
         yield np.array([tokenizer.eos_token_id])
-    rows = text.rows.map(
-        _tokenize,
-        batched=True,
-        batch_size=text.batch_size,
-        remove_columns=["text"],
-        fn_kwargs={"tokenizer": tokenizer, "documents": text.documents},
-    )
-    for table in rows.with_format("arrow").iter(batch_size=text.batch_size):
+    for table in text.tokenized(_tokenize, {"tokenizer": tokenizer, "documents": text.documents}):
         yield table["input_ids"].combine_chunks().flatten().to_numpy()
 
 

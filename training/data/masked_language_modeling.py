@@ -41,16 +41,8 @@ def tokenize_sentences(text: Text, tokenizer: PreTrainedTokenizerBase) -> Senten
     Raises:
         ValueError: a corpus without tokens.
     """
-    rows = text.rows.map(
-        _tokenize,
-        batched=True,
-        batch_size=text.batch_size,
-        remove_columns=["text"],
-        fn_kwargs={"tokenizer": tokenizer},
-        desc="Tokenizing sentences",
-    )
     parts = []
-    for table in rows.with_format("arrow").iter(batch_size=text.batch_size):
+    for table in text.tokenized(_tokenize, {"tokenizer": tokenizer}, desc="Tokenizing sentences"):
         ids, lengths = (table[name].combine_chunks() for name in ("input_ids", "sentence_lengths"))
         parts.append([array.to_numpy() for array in (ids.flatten(), lengths.flatten(), pc.list_value_length(ids))])
     tokens, sentence_lengths, row_lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -72,13 +64,10 @@ class MaskedExamples(ABC, Dataset):
 
     Args:
         corpus: what to learn from.
-        tokenizer: a tokenizer with [CLS], [SEP], [MASK] and [PAD].
+        tokenizer: one that `check_tokenizer` accepts.
         block_size: most tokens in an example, special ones included.
         seed: of all random choices.
         whole_word_mask: choose whole words, the last of which may exceed the 15 %.
-
-    Raises:
-        ValueError: a tokenizer without these tokens, or one whose words cannot be told.
     """
 
     def __init__(
@@ -89,7 +78,6 @@ class MaskedExamples(ABC, Dataset):
         seed: int = 0,
         whole_word_mask: bool = False,
     ):
-        check_tokenizer(tokenizer, whole_word_mask)
         self.tokens, self.sentences, self.documents = corpus
         self.block_size = block_size
         self.seed = seed

@@ -1,21 +1,20 @@
 """Pairs of texts for encoder-decoders: reading them, training their tokenizers, and tokenizing them."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import fsspec
 from accelerate import PartialState
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 from tokenizers import decoders, normalizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from sublayers.training.data.files import BUILDERS, ending, read_rows, reading
+from sublayers.training.data.files import BUILDERS, ending, first_rows, load_splits, named_files, read_rows, reading
 from sublayers.training.data.functions import docstring_to_code
 from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.flags import nearest
 
 SIDES = ("source", "target")
 # in the order of their ids, which is fairseq's
@@ -61,25 +60,19 @@ def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
         ValueError: data that cannot be read, flags that do not name two texts of it, a missing or empty text, or plain
             text files of different length.
     """
-    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-    if any(files.values()) and args.dataset_name:
-        raise ValueError("--dataset_name and files exclude each other; give one of them")
-    if any(files.values()):
-        splits = {split: _read_files(split, paths, args) for split, paths in files.items() if paths}
+    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
+    if files := named_files(args):
+        splits = {split: _read_files(split, paths, args) for split, paths in files.items()}
     elif args.dataset_name:
-        splits = _read_dataset(args.dataset_name, args)
+        found = load_splits(args, limits)
+        splits = {split: _choose(rows, f"split {split} of {args.dataset_name}", args) for split, rows in found.items()}
     elif args.source or args.target:
         raise ValueError("--source and --target name texts of a data set; give --train_file or --dataset_name, too")
     else:
         splits = docstring_to_code()
-    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
-    for split, rows in splits.items():
-        if (limit := limits[split]) is not None:
-            if limit < 1:
-                raise ValueError(f"no {split} pair is left of the first {limit}; use at least one")
-            splits[split] = rows = rows.take(min(limit, len(rows)))
-        if args.lowercase:
-            splits[split] = rows.map(_lower, batched=True, desc=f"lower case, {split}")
+    splits = {split: first_rows(rows, limits[split], f"{split} pair") for split, rows in splits.items()}
+    if args.lowercase:
+        return {split: rows.map(_lower, batched=True, desc=f"lower case, {split}") for split, rows in splits.items()}
     return splits
 
 
@@ -140,12 +133,12 @@ def tokenize_pairs(
         # lengths are checked below; a warning would say it of the tokenizer's own limit
         sources = tokenizer(batch["source"], verbose=False).input_ids
         targets = target_tokenizer(text_target=batch["target"], verbose=False).input_ids
-        lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-        long = [source > max_source_length or target > max_target_length for source, target in lengths]
-        for i in (i for i, too_long in enumerate(long) if too_long and not drop_long):
-            source, target = batch["source"][i], batch["target"][i]
-            sources[i] = tokenizer(source, truncation=True, max_length=max_source_length).input_ids
-            targets[i] = target_tokenizer(text_target=target, truncation=True, max_length=max_target_length).input_ids
+        pairs = zip(sources, targets, strict=True)
+        long = [len(ids) > max_source_length or len(labels) > max_target_length for ids, labels in pairs]
+        if any(long) and not drop_long:
+            cut = {"truncation": True, "verbose": False}
+            sources = tokenizer(batch["source"], max_length=max_source_length, **cut).input_ids
+            targets = target_tokenizer(text_target=batch["target"], max_length=max_target_length, **cut).input_ids
         return {"input_ids": sources, "labels": targets, "long": long}
 
     encoded = rows.map(encode, batched=True, remove_columns=rows.column_names, desc=f"tokenizing {desc}")
@@ -171,19 +164,7 @@ def tokenize_pairs(
     return encoded.remove_columns("long")
 
 
-def _read_dataset(name: str, args: Seq2SeqDataArguments) -> dict[str, Dataset]:
-    with reading(f"data set {name!r}"):
-        found = load_dataset(name, args.dataset_config_name)
-    splits = [split for split in ("train", "validation", "test") if split in found]
-    if not splits:
-        raise ValueError(f"data set {name!r} has no split train, validation or test, only {', '.join(found)}")
-    return {split: _choose(found[split], f"split {split} of {name}", args) for split in splits}
-
-
 def _read_files(split: str, paths: list[str], args: Seq2SeqDataArguments) -> Dataset:
-    for path in paths:
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no file {path}")
     if len(paths) == 2:
         lines = [_read_lines(path) for path in paths]
         if len(lines[0]) != len(lines[1]):
@@ -191,8 +172,7 @@ def _read_files(split: str, paths: list[str], args: Seq2SeqDataArguments) -> Dat
                 f"{paths[0]} has {len(lines[0])} lines and {paths[1]} has {len(lines[1])}; "
                 "give files with as many lines, translations of each other"
             )
-        rows = Dataset.from_dict(dict(zip(SIDES, lines, strict=True)))
-        return _check(rows, "line", paths)
+        return _check(Dataset.from_dict(dict(zip(SIDES, lines, strict=True))), "line", paths)
     if len(paths) > 2 or ending(paths[0]) not in BUILDERS:
         raise ValueError(
             f"--{split}_file {' '.join(paths)} is neither one file that ends in {', '.join(BUILDERS)} (compressed or "
@@ -215,8 +195,7 @@ def _choose(rows: Dataset, name: str, args: Seq2SeqDataArguments) -> Dataset:
         if value is None:
             raise ValueError(f"{name} has {', '.join(columns)}; choose what to read as --source and what as --target")
         if value not in columns:
-            nearest = difflib.get_close_matches(value, columns, n=1)
-            meant = f", did you mean {nearest[0]!r}?" if nearest else ""
+            meant = nearest(value, columns)
             raise ValueError(f"{name} has no {value!r}{meant}; choose --{flag} from {', '.join(columns)}")
     if args.source == args.target:
         raise ValueError(f"--source and --target are both {args.source!r}; choose two of {', '.join(columns)}")
@@ -234,13 +213,9 @@ def _check(rows: Dataset, unit: str, names: list[str]) -> Dataset:
     def check(batch: dict[str, list], indices: list[int]) -> None:
         for side, name in zip(SIDES, names, strict=True):
             for i, text in zip(indices, batch[side], strict=True):
-                if not isinstance(text, str | None):
-                    raise ValueError(
-                        f"{unit} {i + 1} of {name} has {type(text).__name__} as its {side}, not text; "
-                        f"choose another --{side}"
-                    )
-                if not (text and text.strip()):
-                    raise ValueError(f"{unit} {i + 1} of {name} has an empty {side}; remove the pair")
+                if not isinstance(text, str) or not text.strip():
+                    remedy = f"remove the pair or choose another --{side}"
+                    raise ValueError(f"{unit} {i + 1} of {name} has {text!r} as its {side}, not text; {remedy}")
 
     rows.map(check, batched=True, with_indices=True, desc=f"checking {' and '.join(dict.fromkeys(names))}")
     return rows

@@ -75,7 +75,6 @@ def training_segments(tokens: np.ndarray, length: int, rows: int) -> Segments:
     Raises:
         ValueError: a part would be shorter than a segment.
     """
-    check_stream(tokens)
     span = (len(tokens) - 1) // rows
     if span < length:
         raise ValueError(

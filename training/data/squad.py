@@ -11,7 +11,7 @@ from datasets import Dataset, Features, List, Value, load_dataset
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.tasks.windows import context_windows
-from sublayers.training.data.files import check_file, read_rows, reading
+from sublayers.training.data.files import check_file, first_rows, named_files, read_rows, reading
 
 TEXT = Value("string")
 ANSWERS = {"text": List(TEXT), "answer_start": List(Value("int32"))}
@@ -57,18 +57,13 @@ def load_questions(split: str, args: SquadDataArguments) -> Dataset:
         FileNotFoundError: there is no such file.
         ValueError: there are no data, they cannot be read, lack a column or have an id twice.
     """
-    files = {"train": args.train_file, "validation": args.validation_file}
-    if not any(files.values()):
-        source = args.dataset_name or hub_name(args)
-    elif args.dataset_name:
-        raise ValueError("--dataset_name and files exclude each other; give one of them")
-    elif not files[split]:
+    files = named_files(args)
+    if files and split not in files:
         other = {"train": "--do_eval to evaluate", "validation": "--do_train to train"}[split]
         raise ValueError(f"there are no {split} data; give --{split}_file, or {other} only")
-    else:
-        source = str(files[split])
+    source = files.get(split) or args.dataset_name or hub_name(args)
     with reading(source, "give --train_file and --validation_file"):
-        rows = _read_file(source) if files[split] else load_dataset(source, split=split)
+        rows = _read_file(source) if files else load_dataset(source, split=split)
         if missing := [name for name in COLUMNS if name not in rows.column_names]:
             raise ValueError(f"{source} has no column {missing[0]!r}, only {', '.join(rows.column_names)}")
         try:
@@ -80,9 +75,7 @@ def load_questions(split: str, args: SquadDataArguments) -> Dataset:
     if len(set(rows["id"])) < len(rows):
         raise ValueError(f"{source} holds several questions with one id; give each its own")
     number = args.max_train_samples if split == "train" else args.max_eval_samples
-    if number is not None and number < 1:
-        raise ValueError(f"no {split} question is left of the first {number}; use at least one")
-    return rows if number is None else rows.take(min(number, len(rows)))
+    return first_rows(rows, number, f"{split} question")
 
 
 def answer_windows(

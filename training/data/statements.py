@@ -3,6 +3,7 @@
 import ast
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from io import StringIO
 from tokenize import NAME, NUMBER, OP, generate_tokens
 
@@ -14,16 +15,17 @@ from sublayers.training.data.corpus import standard_library
 LENGTHS = range(12, 61)
 
 
+def syntax_nodes(source: str) -> Iterator[ast.AST]:
+    """Iterate over the syntax tree of a module; there is none of files that the library keeps for its own tests."""
+    with suppress(SyntaxError):
+        yield from ast.walk(ast.parse(source))
+
+
 def statements(source: str) -> Iterator[list[str]]:
     """Find the statements of a module that have a line of their own and no text in quotes, as their tokens."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        # files that the library keeps for its own tests
-        return
     # a form feed ends no line for the parser, which counts bytes
     lines = source.encode().split(b"\n")
-    for node in ast.walk(tree):
+    for node in syntax_nodes(source):
         if isinstance(node, ast.stmt) and node.lineno == node.end_lineno:
             line = lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
             # texts are not Python

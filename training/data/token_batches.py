@@ -20,7 +20,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         shuffle: False leaves the batches in order of their length.
 
     Raises:
-        ValueError: there are no rows, or one is longer than max_tokens.
+        ValueError: a row is longer than max_tokens.
     """
 
     def __init__(
@@ -33,8 +33,6 @@ class TokenBatchSampler(Sampler[list[int]]):
     ):
         source, target = np.asarray(source_lengths), np.asarray(target_lengths)
         lengths = np.maximum(source, target)
-        if not len(lengths):
-            raise ValueError("there are no rows to make batches of; give some")
         if lengths.max() > max_tokens:
             row = int(np.argmax(lengths > max_tokens))
             raise ValueError(

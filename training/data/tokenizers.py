@@ -52,7 +52,11 @@ def train_tokenizer(
     if vocab_size < 1 and model != "byte":
         raise ValueError(f"vocab_size={vocab_size} holds no token; give 1 or more")
     if model == "word":
-        return _words([word for word, _ in _count_words(texts).most_common()], vocab_size)
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(text.split())
+            counts[WORD_SPECIAL_TOKENS["eos_token"]] += text.count("\n")
+        return _words([word for word, _ in counts.most_common()], vocab_size)
     special = special_tokens or (BERT_SPECIAL_TOKENS if model == "wordpiece" else SPECIAL_TOKENS)
     # dict.fromkeys keeps the order and drops repetitions: one token may have two roles
     settings = {"vocab_size": vocab_size, "special_tokens": list(dict.fromkeys(special.values()))}
@@ -141,14 +145,6 @@ def _char(texts: Iterable[str], settings: dict[str, Any]) -> Tokenizer:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(**settings))
     return tokenizer
-
-
-def _count_words(texts: Iterable[str]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text.split())
-        counts[WORD_SPECIAL_TOKENS["eos_token"]] += text.count("\n")
-    return counts
 
 
 def _words(words: Sequence[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:

@@ -17,8 +17,6 @@ RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_s
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
 RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
-# flags that the Trainer parses as JSON, but accepts as any text; the last one has a new name
-MAPPINGS = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"}
 
 
 def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
@@ -83,9 +81,6 @@ class TrainerArguments(TrainingArguments):
         except (AttributeError, LookupError, TypeError) as error:
             # flags that are given as JSON raise these
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
-        for name in sorted(MAPPINGS & vars(self).keys()):
-            if isinstance(value := getattr(self, name), str):
-                raise ValueError(f"--{name}={value} is no mapping; give JSON such as '{{\"power\": 2}}'")
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:

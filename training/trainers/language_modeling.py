@@ -46,19 +46,14 @@ def causal_trainer_arguments(
     Raises:
         ValueError: a tokenizer or a text that does not do.
     """
-
-    def windows(text: Text, context_window: int = 0) -> Windows:
-        return Windows(all_tokens(text, tokenizer), block_size, context_window)
-
-    train_windows: Any = None
     if train and streaming:
         source = {"text": train, "tokenizer": tokenizer, "block_size": block_size}
-        train_windows = IterableDataset.from_generator(stream_windows, gen_kwargs=source)
-    elif train:
-        train_windows = windows(train)
+        train_windows: Any = IterableDataset.from_generator(stream_windows, gen_kwargs=source)
+    else:
+        train_windows = train and Windows(all_tokens(train, tokenizer), block_size)
     return {
         "train_dataset": train_windows,
-        "eval_dataset": validation and windows(validation, context_window),
+        "eval_dataset": validation and Windows(all_tokens(validation, tokenizer), block_size, context_window),
         "data_collator": default_data_collator,
         "compute_metrics": validation and language_modeling_metrics(validation),
         "preprocess_logits_for_metrics": token_losses,

@@ -31,13 +31,12 @@ def save_spans(model: Any, folder: Path) -> None:
     As Sukhbaatar et al. (2019), "Adaptive Attention Span in Transformers", section 4, do; `spans.png` is the picture.
     Of a model without learned spans nothing is written.
     """
-    if not isinstance(model, SandwichCharLMPreTrainedModel):
+    attentions = model.span_attentions() if isinstance(model, SandwichCharLMPreTrainedModel) else []
+    learned = [attention.span for attention in attentions if attention.span is not None]
+    if not learned:
         return
     longest = model.config.attention_span
-    learned = [attention.span for attention in model.span_attentions() if attention.span is not None]
     spans = [[round(share * longest, 1) for share in span.detach().clamp(0, 1).tolist()] for span in learned]
-    if not spans:
-        return
     (folder / "spans.json").write_text(json.dumps(spans, indent=2) + "\n")
     figure = Figure(layout="constrained")
     axes = figure.subplots()

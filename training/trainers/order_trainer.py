@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
 from sublayers.modeling.order_choice import OrderStatistics
 from sublayers.training.trainers.pair_trainer import PairTrainer
@@ -17,25 +16,17 @@ TERMS = ("cross_entropy", "diversity", "sharpness")
 COLLAPSED = 0.95
 
 
-class TemperatureCallback(TrainerCallback):
-    """Lower the temperature of the choice as the configuration says."""
-
-    def on_step_begin(self, args, state, control, model: Any = None, **kwargs):
-        """Tell the model how many updates it has had."""
-        model.anneal(state.global_step)
-
-
 class OrderTrainer(PairTrainer):
     """A PairTrainer for models that choose orders.
 
-    Losses are exact where gradients are accumulated or averaged over processes. The terms of the loss and the share of
-    each order are logged, and a warning says when all sentences but a few choose the same.
+    Losses are exact where gradients are accumulated or averaged over processes. The temperature of the choice falls
+    with every step. The terms of the loss and the share of each order are logged, and a warning says when all sentences
+    but a few choose the same.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.order_statistics: OrderStatistics | None = None
-        self.add_callback(TemperatureCallback())
         self.reset_sums()
 
     def orders(self) -> dict[str, list[str]]:
@@ -54,6 +45,9 @@ class OrderTrainer(PairTrainer):
 
     def get_batch_samples(self, *args, **kwargs) -> Any:
         """Get the batches of a step and, if they are several, what their losses have to know of each other."""
+        model: Any = self.model
+        # the configuration says how the temperature falls from update to update
+        model.anneal(self.state.global_step)
         samples, num_items_in_batch = super().get_batch_samples(*args, **kwargs)
         self.order_statistics = None
         self.updates += bool(samples)

@@ -9,41 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from transformers import AutoConfig, Trainer, TrainingArguments
+from transformers import AutoConfig, TrainingArguments
 
 from sublayers import AUTO_CLASSES
 from sublayers.hub.model_card import RUN, write_card
-from sublayers.hub.self_contained import write_code
 from sublayers.hub.upload import upload
-from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.trainers.export import export
 from sublayers.training.trainers.machine import machine
 
 ROLES = {"train": "trained on", "validation": "evaluated on", "test": "tested on"}
 # the prefixes of the Trainer's metrics, by split
 PREFIXES = {"validation": "eval", "test": "test"}
-
-
-class PublishingTrainer(Trainer):
-    """A Trainer that leaves publishing to the end of the command, when there are scores and a card to publish.
-
-    What it saves in the end needs no installation; its checkpoints, which only a training reads, have no code.
-    """
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, and the code of its family unless it is part of a checkpoint."""
-        super().save_model(output_dir, _internal_call)
-        model: Any = self.model
-        if self.args.should_save and not _internal_call and isinstance(model, SublayersPreTrainedModel):
-            write_code(model.config, output_dir or str(self.args.output_dir))
-
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing for a model of this package: `publish` uploads it."""
-        return None if isinstance(self.model, SublayersPreTrainedModel) else super().push_to_hub(*args, **kwargs)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if not isinstance(self.model, SublayersPreTrainedModel):
-            super()._push_from_checkpoint(checkpoint_folder)
 
 
 def result(data: list[dict[str, str]], split: str, metric: str, value: float, seed: int) -> dict[str, Any]:
@@ -66,20 +42,14 @@ def describe_data(args: Any, default: dict[str, str], config_name: str | None = 
     """
     files = {role: getattr(args, f"{split}_file", None) for split, role in ROLES.items()}
     if any(files.values()):
-        return [
-            {
-                "role": role,
-                "name": ", ".join(Path(file).name for file in ([given] if isinstance(given, str) else given)),
-            }
-            for role, given in files.items()
-            if given
-        ]
+        lists = {role: [given] if isinstance(given, str) else given for role, given in files.items() if given}
+        return [{"role": role, "name": ", ".join(Path(file).name for file in given)} for role, given in lists.items()]
     config = {"config": config_name} if config_name else {}
     if args.dataset_name is None:
         return [{"role": "data"} | default | config]
-    name = " ".join(filter(None, (args.dataset_name, config_name)))
     if Path(args.dataset_name).exists():
         return [{"role": "data", "name": Path(args.dataset_name).name}]
+    name = " ".join(filter(None, (args.dataset_name, config_name)))
     return [{"role": "data", "name": name, "id": args.dataset_name} | config]
 
 

@@ -2,26 +2,26 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import product
 from math import isfinite, isnan, nan
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import SequentialSampler
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
+from sublayers.hub.self_contained import write_code
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
-from sublayers.training.trainers.publish import PublishingTrainer
 
 # where the Trainer's state keeps the sums of the losses
 LOSSES = "losses"
-# errors that the Trainer raises for bad values and files
-MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError)
+# errors that the Trainer raises for bad values
+MISFITS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError)
 
 
 class LossCallback(TrainerCallback):
@@ -36,10 +36,9 @@ class LossCallback(TrainerCallback):
             # a checkpoint of another Trainer lacks the sums
             unknown = {"logged": nan, "not_logged": 0.0, "logged_step": state.global_step}
             losses = state.stateful_callbacks.get(LOSSES, unknown)
-            with _reading_checkpoint("the checkpoint"):
-                self.trainer._total_loss_scalar = float(losses["logged"])
-                self.trainer._tr_loss += losses["not_logged"]
-                self.trainer._globalstep_last_logged = int(losses["logged_step"])
+            self.trainer._total_loss_scalar = losses["logged"]
+            self.trainer._tr_loss += losses["not_logged"]
+            self.trainer._globalstep_last_logged = losses["logged_step"]
 
 
 class EpochCallback(TrainerCallback):
@@ -53,8 +52,11 @@ class EpochCallback(TrainerCallback):
         self.set_epoch(int(state.epoch or 0))
 
 
-class ResumableTrainer(PublishingTrainer):
+class ResumableTrainer(Trainer):
     """A Trainer whose resumed runs end with the weights and report the losses of runs that never stopped.
+
+    The model that it saves in the end needs no installation; its checkpoints, which only a training reads, have no
+    code. A command publishes its model itself, when there are scores and a card to publish.
 
     Attributes:
         leaves_model: whether the run leaves a model in its folder.
@@ -81,7 +83,11 @@ class ResumableTrainer(PublishingTrainer):
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:  # type: ignore[override]
         """Train, or go on from a checkpoint."""
         if resume_from_checkpoint:
-            _adopt_counts(self.args, resume_from_checkpoint)
+            # counts are the checkpoint's where flags are shares of all steps, since the Trainer warns of differences
+            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / TRAINER_STATE_NAME))
+            for name in ("logging_steps", "eval_steps", "save_steps"):
+                if 0 < (getattr(self.args, name) or 0) < 1:
+                    setattr(self.args, name, getattr(state, name))
         return super().train(resume_from_checkpoint, **kwargs)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler | None:
@@ -132,10 +138,21 @@ class ResumableTrainer(PublishingTrainer):
         if _internal_call:
             super().save_model(output_dir, _internal_call)
             return
+        folder = output_dir or str(self.args.output_dir)
         while_training, model.config.use_cache = model.config.use_cache, self.use_cache
-        with writing(output_dir or str(self.args.output_dir)):
-            super().save_model(output_dir)
+        with writing(folder):
+            super().save_model(folder)
+            if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
+                write_code(model.config, folder)
         model.config.use_cache = while_training
+
+    def push_to_hub(self, *args, **kwargs) -> Any:
+        """Do nothing for a model of this package: `publish` uploads it."""
+        return None if isinstance(self.model, SublayersPreTrainedModel) else super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if not isinstance(self.model, SublayersPreTrainedModel):
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         try:
@@ -145,18 +162,6 @@ class ResumableTrainer(PublishingTrainer):
                 f"the weights in {resume_from_checkpoint} are not of this model; continue with the flags that the run "
                 "was started with"
             ) from error
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with _reading_checkpoint(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _reading_checkpoint(checkpoint):
-            super()._load_rng_state(checkpoint)
-
-    def _load_callback_state(self) -> None:
-        with _reading_checkpoint("the checkpoint"):
-            super()._load_callback_state()
 
     def _determine_best_metric(self, *args, **kwargs) -> bool:
         with _reading_flags("metric_for_best_model"):
@@ -191,31 +196,13 @@ class ResumableTrainer(PublishingTrainer):
         )
 
 
-def _adopt_counts(args: TrainingArguments, checkpoint: str) -> None:
-    """Count steps as the checkpoint does where the flags are shares of all steps."""
-    # otherwise the Trainer warns of every difference
-    state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
-    for name in ("logging_steps", "eval_steps", "save_steps"):
-        if 0 < (getattr(args, name) or 0) < 1:
-            setattr(args, name, getattr(state, name))
-
-
-def _reading_flags(names: str) -> AbstractContextManager[None]:
-    return _in_one_sentence(f"--{names} cannot be followed", "give other values", (*MISFITS, ImportError))
-
-
-def _reading_checkpoint(checkpoint: str | None) -> AbstractContextManager[None]:
-    fault = f"{checkpoint} does not hold what this run has saved"
-    return _in_one_sentence(fault, "continue from another checkpoint", (*MISFITS, UnpicklingError, ValueError))
-
-
 @contextmanager
-def _in_one_sentence(fault: str, remedy: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+def _reading_flags(names: str) -> Iterator[None]:
     try:
         yield
-    except kinds as error:
+    except MISFITS as error:
         said = " ".join(str(error).split())
-        raise ValueError(f"{fault} ({type(error).__name__}: {said}); {remedy}") from error
+        raise ValueError(f"--{names} cannot be followed ({type(error).__name__}: {said}); give other values") from error
 
 
 @contextmanager

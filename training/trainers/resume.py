@@ -3,10 +3,9 @@
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 from zipfile import ZipFile
 
-from huggingface_hub.dataclasses import validate_typed_dict
 from safetensors import safe_open
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -19,25 +18,6 @@ from sublayers.training.folders import refuse_to_overwrite
 # files of a checkpoint, and files that a run needs besides to resume; the Trainer writes its state last
 NEEDED = (TRAINER_STATE_NAME, "config.json", "*.safetensors")
 NEEDED_TO_RESUME = (*NEEDED, "optimizer*", "scheduler*", "rng_state*")
-
-
-class State(TypedDict, total=False):
-    """What the Trainer reads of its state, each as it writes it."""
-
-    epoch: float | int | None
-    global_step: int
-    max_steps: int
-    num_train_epochs: int
-    logging_steps: float | int
-    eval_steps: float | int | None
-    save_steps: float | int
-    train_batch_size: int | None
-    total_flos: float | int
-    log_history: list[dict[str, Any]]
-    best_metric: float | int | None
-    best_global_step: int | None
-    best_model_checkpoint: str | None
-    stateful_callbacks: dict[str, Any]
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
@@ -102,8 +82,15 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     is_named = asked.lower() != "true"
     if is_named and (fault := find_fault(Path(asked), NEEDED_TO_RESUME)):
         raise FileNotFoundError(f"{fault}; give another")
-    if found := asked if is_named else _find_last(args):
-        _check_processes(Path(found), args.world_size)
+    found = asked if is_named else _find_last(args)
+    # without its own random state, a process would go on with another one, and say nothing
+    processes = [f"_{process}" for process in range(args.world_size)] if args.world_size > 1 else [""]
+    for name in [f"rng_state{process}.pth" for process in processes]:
+        if found and not Path(found, name).exists():
+            raise ValueError(
+                f"{found} has no {name}; continue with as many processes as the run was started with, or from another "
+                "checkpoint"
+            )
     return found
 
 
@@ -120,22 +107,8 @@ def _find_last(args: TrainingArguments) -> str | None:
     return last
 
 
-def _check_processes(checkpoint: Path, number: int) -> None:
-    # without its own random state, a process would go on with another one, and say nothing
-    names = [f"rng_state_{process}.pth" for process in range(number)] if number > 1 else ["rng_state.pth"]
-    for name in names:
-        if not (checkpoint / name).exists():
-            raise ValueError(
-                f"{checkpoint} has no {name}; continue with as many processes as the run was started with, or from "
-                "another checkpoint"
-            )
-
-
 def _read_state(path: Path) -> None:
-    state = vars(TrainerState.load_from_json(str(path)))
-    known = {name: state[name] for name in State.__annotations__}
-    validate_typed_dict(State, known)  # type: ignore[type-var]
-    if state["global_step"] < 1:
+    if TrainerState.load_from_json(str(path)).global_step < 1:
         raise ValueError(f"{path} has no steps")
 
 

@@ -43,9 +43,20 @@ def run(
         checkpoint = find_checkpoint(args)
         trainer = make_trainer(checkpoint)
         metrics = train_and_evaluate(trainer, checkpoint)
-        if trainer.is_world_process_zero():
-            about["data"] = describe_data(data, default, getattr(data, "dataset_config_name", None))
-            _finish(trainer, metrics, scores, unit, about | trainer.about)
+        if not trainer.is_world_process_zero():
+            return metrics
+        about |= trainer.about
+        about["data"] = describe_data(data, default, getattr(data, "dataset_config_name", None))
+        folder = Path(str(args.output_dir))
+        if args.do_train:
+            save_loss_curve(trainer.state.log_history, folder, unit)
+            save_spans(trainer.model, folder)
+        names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
+        if trainer.leaves_model:
+            found = {name: metrics[name] for name in names if name in metrics}
+            results = [result(about["data"], *names[name], value, args.seed) for name, value in found.items()]
+            publish(folder, args, results=results, seeds=[args.seed], **about)
+        print(f"{summary(metrics, ['train_loss', *names])} in {folder}")
         return metrics
 
 
@@ -70,18 +81,3 @@ def train_and_evaluate(
         trainer.save_metrics(prefix, found)
         metrics |= found
     return metrics
-
-
-def _finish(
-    trainer: ResumableTrainer, metrics: dict[str, Any], scores: Sequence[str], unit: str, about: dict[str, Any]
-) -> None:
-    args: Any = trainer.args
-    folder = Path(args.output_dir)
-    if args.do_train:
-        save_loss_curve(trainer.state.log_history, folder, unit)
-        save_spans(trainer.model, folder)
-    names = {f"{prefix}_{score}": (split, score) for split, prefix in PREFIXES.items() for score in scores}
-    if trainer.leaves_model:
-        results = [result(about["data"], *names[name], metrics[name], args.seed) for name in names if name in metrics]
-        publish(folder, args, results=results, seeds=[args.seed], **about)
-    print(f"{summary(metrics, ['train_loss', *names])} in {folder}")

@@ -1,8 +1,6 @@
 """The Trainer of the language models with memory, which reads a text as a stream of segments."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,8 @@ class StreamTrainer(ResumableTrainer):
             are in a batch of all processes, those of evaluation with a single one, which is divided as needed.
 
     Raises:
-        ValueError: a checkpoint to resume from that has another stream, or no memory.
+        FileNotFoundError: a checkpoint to resume from that has no memory.
+        ValueError: one that has another stream.
     """
 
     def __init__(self, evaluation_settings: dict[str, Any] | None = None, **kwargs: Any):
@@ -58,8 +57,13 @@ class StreamTrainer(ResumableTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Score the whole text, each of its tokens once, however many rows read it."""
         model: Any = self.model
-        with _changed(model.config, self.evaluation_settings):
+        config = model.config
+        before = {name: getattr(config, name) for name in self.evaluation_settings}
+        config.update(self.evaluation_settings)
+        try:
             return super().evaluate(*args, **kwargs)
+        finally:
+            config.update(before)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a segment with the memory of those before, and remember it, too."""
@@ -96,13 +100,7 @@ class StreamTrainer(ResumableTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        file = self._memory_file(resume_from_checkpoint)
-        if not file.exists():
-            raise ValueError(
-                f"{resume_from_checkpoint} has no {file.name}, what process {self.args.process_index} remembers; "
-                "continue with as many processes as the run was started with"
-            )
-        kept = torch.load(file, map_location=self.args.device, weights_only=True)
+        kept = torch.load(self._memory_file(resume_from_checkpoint), map_location=self.args.device, weights_only=True)
         if kept["stream"] != self._stream():
             raise ValueError(
                 f"{resume_from_checkpoint} reads a stream of {kept['stream']}, not of {self._stream()}; "
@@ -117,15 +115,3 @@ class StreamTrainer(ResumableTrainer):
 
     def _memory_file(self, folder: str) -> Path:
         return Path(folder) / f"memory_{self.args.process_index}.pt"
-
-
-@contextmanager
-def _changed(config: Any, settings: dict[str, Any]) -> Iterator[None]:
-    before = {name: getattr(config, name) for name in settings}
-    for name, value in settings.items():
-        setattr(config, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path, settings, capsys):
     assert "reads a stream of {'tokens': " in refusal("--per_device_train_batch_size", "2")
     assert "'segment_length': 16, " in refusal("--block_size", "8")
     (tmp_path / "out" / "checkpoint-2" / "memory_0.pt").unlink()
-    assert "has no memory_0.pt, what process 0 remembers; continue with as many processes" in refusal()
+    assert "memory_0.pt" in refusal()
 
 
 @every_family

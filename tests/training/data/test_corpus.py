@@ -9,11 +9,6 @@ from datasets import Dataset
 from sublayers.training.data.corpus import CorpusArguments, load_corpus, standard_library
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
 def texts(corpus, split):
     return [row["text"] for row in corpus[split].rows]
 
@@ -36,19 +31,20 @@ LINES = ["one\n", "\n", "  two\r\n", "\x0cthree\u2028\n", "four"]
 
 def write(folder, suffix, documents):
     path = folder / f"corpus{suffix}"
-    if suffix == ".txt":
-        path.write_bytes("".join(documents).encode())
-    elif suffix == ".txt.gz":
-        path.write_bytes(gzip.compress("".join(documents).encode()))
-    elif suffix in (".jsonl", ".json"):
-        path.write_text("".join(json.dumps({"text": d, "other": 1}) + "\n" for d in documents))
-    elif suffix == ".jsonl.gz":
-        path.write_bytes(gzip.compress("".join(json.dumps({"text": d}) + "\n" for d in documents).encode()))
-    elif suffix == ".parquet":
-        Dataset.from_dict({"text": documents}).to_parquet(path)
-    elif suffix == ".csv":
-        Dataset.from_dict({"text": documents}).to_csv(path)
+    if suffix in (".parquet", ".csv"):
+        getattr(Dataset.from_dict({"text": documents}), f"to_{suffix[1:]}")(path)
+    else:
+        lines = documents if ".txt" in suffix else [json.dumps({"text": d, "other": 1}) + "\n" for d in documents]
+        content = "".join(lines).encode()
+        path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
     return str(path)
+
+
+def write_folder(folder, *names):
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.txt").write_text(f"{name}\n\n{name}\n")
+    return str(folder)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -72,10 +68,8 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 
 def test_a_local_folder_of_text_files_has_a_document_per_file(tmp_path):
-    (tmp_path / "texts").mkdir()
-    for name in ("a", "b", "c"):
-        (tmp_path / "texts" / f"{name}.txt").write_text(f"{name}\n\n{name}\n")
-    corpus = load_corpus(CorpusArguments(dataset_name=str(tmp_path / "texts"), validation_split_percentage=30))
+    folder = write_folder(tmp_path / "texts", "a", "b", "c")
+    corpus = load_corpus(CorpusArguments(dataset_name=folder, validation_split_percentage=30))
     assert texts(corpus, "validation") == ["a\n\na\n"]
     assert texts(corpus, "train") == ["b\n\nb\n", "c\n\nc\n"]
     assert corpus["train"].documents
@@ -93,8 +87,10 @@ def test_validation_is_split_off_from_the_start(tmp_path):
 
 def test_another_column(tmp_path):
     path = write(tmp_path, ".jsonl", ["a", "b"])
-    assert texts(load_corpus(CorpusArguments(validation_file=path, text_column="text")), "validation") == ["a", "b"]
+    (tmp_path / "others.jsonl").write_text('{"text": 1, "body": "c"}\n')
     for streaming in (False, True):
+        flags = {"validation_file": str(tmp_path / "others.jsonl"), "text_column": "body", "streaming": streaming}
+        assert texts(load_corpus(CorpusArguments(**flags)), "validation") == ["c"]
         with pytest.raises(ValueError, match=r"no column 'body'; choose one of text, other with --text_column"):
             load_corpus(CorpusArguments(validation_file=path, text_column="body", streaming=streaming))
         with pytest.raises(ValueError, match=r"column 'other' of .* holds int, not text"):
@@ -144,13 +140,14 @@ def test_an_archive_that_ends_too_early_is_named_when_its_end_is_reached(tmp_pat
 def test_other_bad_input(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     line = write(tmp_path, ".txt", ["one line"])
-    with pytest.raises(FileNotFoundError, match=r"there is no file nowhere\.txt"):
-        load_corpus(CorpusArguments(train_file="nowhere.txt"))
-    with pytest.raises(ValueError, match="exclude each other"):
-        load_corpus(CorpusArguments(train_file=line, dataset_name="wikitext"))
-    with pytest.raises(ValueError, match="nothing is left to train on after the first 1 documents"):
-        load_corpus(CorpusArguments(train_file=line))
-    with pytest.raises(ValueError, match="validation_split_percentage=0 is not between 1 and 99"):
-        load_corpus(CorpusArguments(train_file=line, validation_split_percentage=0))
-    with pytest.raises((ValueError, OSError), match="no/such"):
-        load_corpus(CorpusArguments(dataset_name="no/such"))
+    test_only = write_folder(tmp_path / "test_only", "test")
+    for kind, said, flags in (
+        (FileNotFoundError, r"there is no file nowhere\.txt", {"train_file": "nowhere.txt"}),
+        (FileNotFoundError, "data set 'no/such' cannot be read from the Hub", {"dataset_name": "no/such"}),
+        (ValueError, "has no split train or validation, only test", {"dataset_name": test_only}),
+        (ValueError, "exclude each other", {"train_file": line, "dataset_name": "wikitext"}),
+        (ValueError, "nothing is left to train on after the first 1 documents", {"train_file": line}),
+        (ValueError, "=0 is not between 1 and 99", {"train_file": line, "validation_split_percentage": 0}),
+    ):
+        with pytest.raises(kind, match=said):
+            load_corpus(CorpusArguments(**flags))

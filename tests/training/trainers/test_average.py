@@ -33,33 +33,21 @@ def saved(folder, tensors: dict[str, torch.Tensor], shards: int = 1) -> str:
 
 
 def test_is_the_mean_of_all_floating_point_weights_and_the_last_of_all_others(tmp_path):
-    states = [weights(seed) for seed in range(3)]
+    # of one number the sum overflows, another has 8 bits
+    changes = {"huge": torch.full((2,), 3e38)}
+    states = [weights(seed, **changes, bits=torch.ones(5).to(torch.float8_e4m3fn)) for seed in range(3)]
+    states[0]["bits"] = -2 * torch.ones(5)
     # one of them is in several files
     folders = [saved(tmp_path / str(seed), state, shards=1 + seed) for seed, state in enumerate(states)]
     average = average_checkpoints(folders)
     assert average.keys() == states[0].keys()
-    for name in ("a.weight", "a.bias"):
+    for name in ("a.weight", "a.bias", "huge", "bits"):
         mean = sum(state[name].double() for state in states) / 3
-        assert average[name].dtype == states[0][name].dtype
-        assert torch.equal(average[name], mean.to(average[name].dtype))
-    assert torch.equal(average["steps"], torch.tensor([2, 7]))
-    assert torch.equal(average["mask"], torch.tensor([True]))
-
-
-def test_weights_of_8_bits_have_a_mean(tmp_path):
-    bits = {"a.bias": torch.ones(5).to(torch.float8_e4m3fn)}
-    folders = [
-        saved(tmp_path / "bits", weights(0) | bits),
-        saved(tmp_path / "ones", weights(1, **{"a.bias": -bits["a.bias"].float()})),
-    ]
-    assert average_checkpoints(folders)["a.bias"].tolist() == [0] * 5
-
-
-def test_the_mean_of_one_is_that_one_and_large_numbers_do_not_overflow(tmp_path):
-    huge = torch.full((2,), 3e38)
-    folders = [saved(tmp_path / str(n), {"w": huge}) for n in range(4)]
-    assert torch.equal(average_checkpoints(folders[:1])["w"], huge)
-    assert torch.equal(average_checkpoints(folders)["w"], huge)
+        assert average[name].dtype == states[2][name].dtype
+        assert torch.equal(average[name].double(), mean.to(average[name].dtype).double())
+    assert average["steps"].tolist() == [2, 7]
+    assert average["mask"].tolist() == [True]
+    assert torch.equal(average_checkpoints(folders[:1])["a.weight"], states[0]["a.weight"])
 
 
 def test_reads_what_transformers_saves_with_tied_weights_once(tmp_path):
@@ -81,13 +69,11 @@ def test_reads_what_transformers_saves_with_tied_weights_once(tmp_path):
 def test_refuses_what_is_not_of_one_model(tmp_path):
     first = saved(tmp_path / "first", weights(0))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"empty has no model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"empty"):
         average_checkpoints([first, tmp_path / "empty"])
     more = saved(tmp_path / "more", weights(1, extra=torch.ones(1)))
-    with pytest.raises(ValueError, match="extra is in one of"):
-        average_checkpoints([first, more])
     other = saved(tmp_path / "other", weights(1, **{"a.weight": torch.ones(5, 3)}))
-    with pytest.raises(ValueError, match=r"a\.weight is \(3, 5\) in .*first but \(5, 3\) in .*other"):
-        average_checkpoints([first, other])
-    with pytest.raises(ValueError, match="no checkpoints to average"):
-        average_checkpoints([])
+    for name, folders in {"extra": [first, more], "a.weight": [first, other]}.items():
+        for pair in (folders, folders[::-1]):
+            with pytest.raises(ValueError, match=f"^{name} differs in shape among .*first"):
+                average_checkpoints(pair)

@@ -8,20 +8,21 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, Traine
 
 from sublayers.training.trainers.language_modeling import masked_trainer_arguments
 
+TOKENIZER = numbers_tokenizer(60)
+SIZES = {"vocab_size": len(TOKENIZER), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+QUIET = {"save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+
 
 def test_the_trainer_tells_the_examples_the_epoch(tmp_path):
-    tokenizer = numbers_tokenizer(60)
     text = rows(*[" ".join(map(str, range(start, start + 20, 2))) for start in (0, 20, 40)])
-    arguments = masked_trainer_arguments(tokenizer, text, None, True, block_size=12, seed=0, whole_word_mask=False)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = BertForPreTraining(BertConfig(**sizes))
+    arguments = masked_trainer_arguments(TOKENIZER, text, None, True, block_size=12, seed=0, whole_word_mask=False)
+    model = BertForPreTraining(BertConfig(**SIZES))
     seen = []
     model.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(kwargs["input_ids"][0].tolist()), with_kwargs=True
     )
     settings = {"num_train_epochs": 3, "per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"}
-    quiet = {"save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
-    Trainer(model, TrainingArguments(str(tmp_path), **settings, **quiet), **arguments).train()
+    Trainer(model, TrainingArguments(str(tmp_path), **settings, **QUIET), **arguments).train()
     expected = []
     examples = arguments["train_dataset"]
     for epoch in range(3):
@@ -32,12 +33,10 @@ def test_the_trainer_tells_the_examples_the_epoch(tmp_path):
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_metrics_are_means_over_all_masked_tokens_and_pairs(pairs, tmp_path):
-    tokenizer = numbers_tokenizer(60)
     text = rows(*[" ".join(map(str, range(n % 7, n % 7 + 2 * n, 2))) for n in range(3, 15)])
     settings = {"block_size": 12, "seed": 3, "whole_word_mask": False}
-    arguments = masked_trainer_arguments(tokenizer, None, text, pairs, **settings)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**sizes, initializer_range=0.5)
+    arguments = masked_trainer_arguments(TOKENIZER, None, text, pairs, **settings)
+    config = BertConfig(**SIZES, initializer_range=0.5)
     model = (BertForPreTraining if pairs else BertForMaskedLM)(config).eval()
     nats, hits, pair_nats, pair_hits = [], [], [], []
     for index in range(len(arguments["eval_dataset"])):
@@ -57,8 +56,7 @@ def test_metrics_are_means_over_all_masked_tokens_and_pairs(pairs, tmp_path):
     expected = {"loss": np.mean(nats), "perplexity": math.exp(np.mean(nats)), "masked_accuracy": np.mean(hits)}
     if pairs:
         expected |= {"next_sentence_loss": np.mean(pair_nats), "next_sentence_accuracy": np.mean(pair_hits)}
-    settings = {"per_device_eval_batch_size": 5, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
-    trainer = Trainer(model, TrainingArguments(str(tmp_path), **settings), **arguments)
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), per_device_eval_batch_size=5, **QUIET), **arguments)
     # masks and pairs are the same in every evaluation
     for _ in range(2):
         metrics = trainer.evaluate()

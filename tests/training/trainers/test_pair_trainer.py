@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
-from common import GradientCatcher, gradients
+from common import GradientCatcher, assert_same, gradients
+from common_seq2seq_training import collator
 from torch.utils.data import DataLoader
-from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, TrainerState
+from transformers import AutoModelForSeq2SeqLM, TrainerState
 
 from sublayers import SandwichSeq2SeqConfig
 from sublayers.training.commands.seq2seq import Seq2SeqTrainerArguments
@@ -26,22 +27,17 @@ def tiny_trainer(trainer_class, folder, max_tokens, **arguments):
         {"input_ids": [5 + n, *[4] * draw.randint(0, 8), 2], "labels": [5 + n, *[4] * draw.randint(0, 8), 2]}
         for n in range(30)
     ]
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 40}
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 40, "dropout": 0.0}
     orders = {"encoder_sublayer_order": "sf", "decoder_sublayer_order": "scf"}
     torch.manual_seed(0)
-    config = SandwichSeq2SeqConfig(**sizes, **orders, dropout=0.0, label_smoothing=0.2)
-    model = AutoModelForSeq2SeqLM.from_config(config)
-    (tokenizer, _) = train_pair_tokenizers(
-        datasets.Dataset.from_list([{"source": "a", "target": "a"}]), vocab_size=262, joint=True
-    )
-    args = Seq2SeqTrainerArguments(
-        output_dir=str(folder), do_train=True, use_cpu=True, disable_tqdm=True, save_strategy="no", **arguments
-    )
-    # as the command does it
-    args.label_smoothing_factor = 0.0
-    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    model = AutoModelForSeq2SeqLM.from_config(SandwichSeq2SeqConfig(**sizes, **orders, label_smoothing=0.2))
+    # the command leaves the smoothing to the model
+    arguments |= {"do_train": True, "use_cpu": True, "save_strategy": "no", "label_smoothing_factor": 0.0}
+    args = Seq2SeqTrainerArguments(output_dir=str(folder), disable_tqdm=True, **arguments)
     data = datasets.Dataset.from_list(rows)
-    return trainer_class([], max_tokens, model=model, args=args, train_dataset=data, data_collator=collator), rows
+    return trainer_class(
+        [], max_tokens, model=model, args=args, train_dataset=data, data_collator=collator(model)
+    ), rows
 
 
 def test_token_batches_show_each_pair_once_in_an_epoch(tmp_path):
@@ -92,10 +88,7 @@ def test_accumulated_token_batches_have_the_gradients_of_one_batch(tmp_path):
     torch.cat(losses).mean().backward()
     expected = {name: gradient.clone() for name, gradient in gradients(model).items()}
     model.zero_grad()
-    actual = trainer.caught()
-    assert actual.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(actual[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+    assert_same(trainer.caught(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_predictions_stand_beside_their_pairs_although_long_sources_come_first(tmp_path):

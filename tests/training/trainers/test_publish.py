@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM
 
 from sublayers.training.commands.pretrain import main as pretrain
 from sublayers.training.trainers.arguments import TrainerArguments
-from sublayers.training.trainers.publish import PublishingTrainer, describe_data, result, without_tokens
+from sublayers.training.trainers.publish import describe_data, result, without_tokens
+from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 pytest_plugins = ["hub_server"]
 HUB = {"name": "GLUE sst2", "id": "nyu-mll/glue"}
@@ -20,34 +21,25 @@ HUB = {"name": "GLUE sst2", "id": "nyu-mll/glue"}
     ["--hub_token hf_x", "--hub_token=hf_x", "--hub-token hf_x", "--push_to_hub_token 'hf_x'", "--token=hf_x"],
 )
 def test_a_command_is_told_without_tokens(given):
-    words = ["sublayers", "glue", *shlex.split(given), "--max_tokens", "5", "--tokenizer_model", "byte"]
-    assert without_tokens(words) == "sublayers glue --max_tokens 5 --tokenizer_model byte"
-
-
-def test_a_command_can_be_read_back():
-    assert without_tokens(["sublayers", "pretrain", "--sublayer_order", "s(sf)2f"]) == (
-        "sublayers pretrain --sublayer_order 's(sf)2f'"
-    )
+    words = ["sublayers", "glue", *shlex.split(given), "--max_tokens", "5", "--sublayer_order", "s(sf)2f"]
+    assert without_tokens(words) == "sublayers glue --max_tokens 5 --sublayer_order 's(sf)2f'"
 
 
 def test_data_are_named_by_file_folder_or_id(tmp_path):
-    def flags(**given):
-        return SimpleNamespace(**{"dataset_name": None, "train_file": None, "validation_file": None} | given)
+    def flags(dataset_name=None, **files):
+        return SimpleNamespace(dataset_name=dataset_name, **files)
 
-    assert describe_data(flags(), HUB) == [{"role": "data", **HUB}]
-    assert describe_data(flags(), HUB, "sst2") == [{"role": "data", **HUB, "config": "sst2"}]
-    assert describe_data(flags(dataset_name="ann/texts"), HUB, "de") == [
-        {"role": "data", "name": "ann/texts de", "id": "ann/texts", "config": "de"}
-    ]
-    assert describe_data(flags(dataset_name="ann/texts"), HUB) == [
-        {"role": "data", "name": "ann/texts", "id": "ann/texts"}
-    ]
-    assert describe_data(flags(dataset_name=str(tmp_path)), HUB) == [{"role": "data", "name": tmp_path.name}]
+    for named, config, described in (
+        (None, None, HUB),
+        (None, "sst2", HUB | {"config": "sst2"}),
+        ("ann/texts", "de", {"name": "ann/texts de", "id": "ann/texts", "config": "de"}),
+        ("ann/texts", None, {"name": "ann/texts", "id": "ann/texts"}),
+        (str(tmp_path), None, {"name": tmp_path.name}),
+    ):
+        assert describe_data(flags(dataset_name=named), HUB, config) == [{"role": "data", **described}]
     files = describe_data(flags(train_file=["a/train.de", "a/train.en"], validation_file="b/dev.jsonl"), HUB)
-    assert files == [
-        {"role": "trained on", "name": "train.de, train.en"},
-        {"role": "evaluated on", "name": "dev.jsonl"},
-    ]
+    roles = {"trained on": "train.de, train.en", "evaluated on": "dev.jsonl"}
+    assert files == [{"role": role, "name": name} for role, name in roles.items()]
     assert result(files, "validation", "bleu", 1.0, 0)["dataset"] == "dev.jsonl"
     assert result(files, "test", "bleu", 1.0, 0)["id"] == ""
     assert result([{"role": "data", **HUB, "config": "de"}], "test", "bleu", 1.0, 0)["config"] == "de"
@@ -79,28 +71,19 @@ def test_a_run_publishes_model_scores_and_card_at_its_end(hub, tmp_path, monkeyp
     assert ANN not in "".join(capfd.readouterr())
     AutoModelForCausalLM.from_pretrained("ann/lm", cache_dir=tmp_path / "empty", token=ANN)
 
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    found = {(score["metric"], score["seed"]): score["value"] for score in run["results"]}
+    assert found["perplexity", 42] == metrics["eval_perplexity"]
+    assert run["seeds"] == [42]
+    assert abs(date.today() - date.fromisoformat(run["date"])) <= timedelta(days=1)
+    assert run["data"] == [{"role": "trained on", "name": "corpus.txt"}]
+    assert "base_model" not in run
+
 
 def test_models_of_others_are_published_as_ever(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr("transformers.Trainer.push_to_hub", lambda *args, **kwargs: called.append(args))
     arguments = TrainerArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
     bert = BertForMaskedLM(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
-    PublishingTrainer(model=bert, args=arguments).push_to_hub()
+    ResumableTrainer(model=bert, args=arguments).push_to_hub()
     assert called
-
-
-def test_a_record_is_json_of_what_was_reached(tmp_path):
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("a line\n" * 60)
-    flags = "--sublayer_order sf --hidden_size 8 --intermediate_size 8 --num_attention_heads 1 --block_size 16"
-    quiet = "--max_steps 1 --tokenizer_model byte --use_cpu --disable_tqdm true --report_to none --seed 7"
-    metrics = pretrain(
-        [*flags.split(), *quiet.split(), "--train_file", str(corpus), "--output_dir", str(tmp_path / "run")]
-    )
-    run = json.loads((tmp_path / "run" / "run.json").read_text())
-    found = {(score["metric"], score["seed"]): score["value"] for score in run["results"]}
-    assert found["perplexity", 7] == metrics["eval_perplexity"]
-    assert run["seeds"] == [7]
-    assert abs(date.today() - date.fromisoformat(run["date"])) <= timedelta(days=1)
-    assert run["data"] == [{"role": "trained on", "name": "corpus.txt"}]
-    assert "base_model" not in run

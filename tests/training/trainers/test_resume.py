@@ -5,6 +5,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from functools import cache
 from itertools import product
 
 import datasets
@@ -35,21 +36,36 @@ with FileLock(f"{sys.argv[1]}/{LOCK}"):
 """
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def commands(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
+        yield make_commands(folder)
+
+
+@pytest.fixture(scope="module")
+def finished(commands, tmp_path_factory):
+    """Give the folder of a run of a command that has ended, which is to be copied."""
+
+    @cache
+    def run(command):
+        folder = tmp_path_factory.mktemp(command) / "whole"
+        cli.main([*commands[command], "--output_dir", str(folder)])
+        return folder
+
+    return run
 
 
 @pytest.fixture
-def commands(tmp_path):
-    return make_commands(tmp_path)
+def out(tmp_path):
+    return tmp_path / "out"
 
 
 def refusal(flags, capsys):
     """The one sentence that a command says instead of running."""
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit, match=r"^2$"):
         cli.main(flags)
-    assert stopped.value.code == 2
     said = capsys.readouterr().err
     assert said.count(f"sublayers {flags[0]}: ") == 1
     assert "Traceback" not in said
@@ -58,36 +74,35 @@ def refusal(flags, capsys):
 
 @pytest.mark.parametrize("command", RESUMABLE)
 @pytest.mark.representatives(1)
-def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, tmp_path):
-    whole = tmp_path / "whole"
-    cli.main([*commands[command], "--output_dir", str(whole)])
-    # before the first log, between two, and while the final model was written
-    for step in (2, 4, 7):
-        out = tmp_path / str(step)
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(command, commands, finished, tmp_path, capsys):
+    whole = finished(command)
+    # before the first log, between two, and while the final model was written; what is over trains no more
+    for step, steps in ((2, 7), (4, 7), (7, 7), (7, 4)):
+        out = tmp_path / f"{step}-{steps}"
         for saved in (n for n in (2, 4, 6, 7) if n <= step):
             shutil.copytree(whole / f"checkpoint-{saved}", out / f"checkpoint-{saved}")
-        cli.main([*commands[command], "--output_dir", str(out), "--resume_from_checkpoint"])
+        before = (out / f"checkpoint-{step}" / "model.safetensors").stat().st_mtime_ns
+        cli.main([*commands[command], "--output_dir", str(out), "--resume_from_checkpoint", "--max_steps", str(steps)])
+        assert "train_loss" in capsys.readouterr().out.splitlines()[-1]
         assert weights(out) == weights(whole)
         assert losses(out) == losses(whole)
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+        assert (out / f"checkpoint-{step}" / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, tmp_path, capsys):
-    flags = [*commands["pretrain"], "--output_dir", str(tmp_path / "out")]
-    cli.main(flags)
-    assert "train_loss" in capsys.readouterr().out.splitlines()[-1]
-    for path in (tmp_path / "out").glob("checkpoint-*/trainer_state.json"):
-        state = json.loads(path.read_text())
-        del state["stateful_callbacks"]["losses"]
-        path.write_text(json.dumps(state))
-    cli.main([*flags, "--resume_from_checkpoint", str(tmp_path / "out" / "checkpoint-4")])
+def test_a_loss_that_the_checkpoint_does_not_tell_is_not_reported(commands, finished, out, capsys):
+    shutil.copytree(finished("pretrain") / "checkpoint-4", out / "checkpoint-4")
+    path = out / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["losses"]
+    path.write_text(json.dumps(state))
+    cli.main([*commands["pretrain"], "--output_dir", str(out), "--resume_from_checkpoint"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "eval_loss" in last
     assert "train_loss" not in last
 
 
-def test_one_run_at_a_time_writes_into_a_folder(commands, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_one_run_at_a_time_writes_into_a_folder(commands, out, capsys):
     out.mkdir()
     runs = [[*flags, "--output_dir", str(out)] for flags in commands.values()]
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE) as holder:
@@ -134,17 +149,13 @@ DAMAGE = {
     "missing": None,
 }
 # and what is said to be missing without them
-FILES = {"model.safetensors": ".safetensors", "optimizer.pt": "optimizer", "scheduler.pt": "scheduler"} | {
-    "rng_state.pth": "rng_state",
-    "trainer_state.json": "trainer_state.json",
-    "config.json": "config.json",
-}
+FILES = {"model.safetensors": ".safetensors", "optimizer.pt": "optimizer", "scheduler.pt": "scheduler"}
+FILES |= {"rng_state.pth": "rng_state"} | {name: name for name in ("trainer_state.json", "config.json")}
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, finished, out, capsys):
+    shutil.copytree(finished("pretrain"), out)
     flags = [*commands["pretrain"], "--output_dir", str(out)]
-    cli.main(flags)
     whole, last = weights(out), out / "checkpoint-7"
     args = TrainerArguments(str(out), resume_from_checkpoint="true")
     assert find_checkpoint(args) == str(last)
@@ -172,10 +183,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(commands, tmp
     assert find_checkpoint(args) == str(last)
 
 
-def test_a_checkpoint_lacks_no_shard_and_names_nothing_outside(commands, tmp_path, capsys):
-    out = tmp_path / "out"
-    cli.main([*commands["squad"], "--output_dir", str(out), "--max_steps", "4"])
-    last = out / "checkpoint-4"
+def test_a_checkpoint_lacks_no_shard_and_names_nothing_outside(commands, finished, out, tmp_path, capsys):
+    last = shutil.copytree(finished("squad") / "checkpoint-4", out / "checkpoint-4")
     PARBertForQuestionAnswering.from_pretrained(last).save_pretrained(last, max_shard_size="5KB")
     (last / "model.safetensors").rename(tmp_path / "private.safetensors")
     assert find_fault(last, NEEDED_TO_RESUME) is None
@@ -191,35 +200,18 @@ def test_a_checkpoint_lacks_no_shard_and_names_nothing_outside(commands, tmp_pat
     assert "more.json is neither a file nor a folder" in refusal(flags, capsys)
 
 
-@pytest.mark.parametrize("command", RESUMABLE)
-@pytest.mark.representatives(1)
-def test_a_run_that_is_over_trains_no_more(command, commands, tmp_path):
-    out = tmp_path / "out"
-    cli.main([*commands[command], "--output_dir", str(out)])
-    whole, last = weights(out), out / "checkpoint-7" / "model.safetensors"
-    before = last.stat().st_mtime_ns
-    for steps in ("7", "4"):
-        cli.main([*commands[command], "--output_dir", str(out), "--resume_from_checkpoint", "--max_steps", steps])
-        assert weights(out) == whole
-        assert not (out / "checkpoint-8").exists()
-        assert last.stat().st_mtime_ns == before
-
-
-def test_a_process_goes_on_with_its_own_random_state(commands, tmp_path, capsys):
-    out = tmp_path / "out"
-    flags = [*commands["pretrain"], "--output_dir", str(out), "--max_steps", "2", "--resume_from_checkpoint"]
-    cli.main(flags)
-    last = out / "checkpoint-2"
+def test_a_process_goes_on_with_its_own_random_state(commands, finished, out, capsys):
+    last = shutil.copytree(finished("pretrain") / "checkpoint-2", out / "checkpoint-2")
     # as one of two processes writes it
     (last / "rng_state.pth").rename(last / "rng_state_0.pth")
+    flags = [*commands["pretrain"], "--output_dir", str(out), "--resume_from_checkpoint"]
     for given in (flags, [*flags, str(last)]):
         assert f"{last} has no rng_state.pth; continue with as many processes" in refusal(given, capsys)
 
 
-def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_no_other_checkpoints_are_averaged_than_the_last(commands, finished, out, capsys):
+    shutil.copytree(finished("seq2seq"), out)
     flags = [*commands["seq2seq"], "--output_dir", str(out)]
-    cli.main(flags)
     whole = weights(out)
     # what a longer run had left behind the end of this one
     shutil.copytree(out / "checkpoint-2", out / "checkpoint-8")
@@ -232,7 +224,7 @@ def test_no_other_checkpoints_are_averaged_than_the_last(commands, tmp_path, cap
 
 @pytest.mark.parametrize("place", ["save_model", "_save_optimizer_and_scheduler", "_save_rng_state"])
 @pytest.mark.representatives(1)
-def test_a_run_without_room_says_so_and_goes_on_when_there_is(place, commands, tmp_path, capsys, monkeypatch):
+def test_a_run_without_room_says_so_and_goes_on_when_there_is(place, commands, finished, out, capsys, monkeypatch):
     def without_room(trainer, *args, **kwargs):
         # of the second checkpoint some files come out
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -243,27 +235,24 @@ def test_a_run_without_room_says_so_and_goes_on_when_there_is(place, commands, t
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    out, whole = tmp_path / "out", tmp_path / "whole"
-    flags = [*commands["pretrain"], "--output_dir"]
+    flags = [*commands["pretrain"], "--output_dir", str(out)]
     save = getattr(Trainer, place)
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, place, without_room)
-        said = refusal([*flags, str(out)], capsys)
+        said = refusal(flags, capsys)
     assert f"{out / 'checkpoint-4'} cannot be written, perhaps for lack of room (" in said
     assert said.count("\n") == 1
-    cli.main([*flags, str(out), "--resume_from_checkpoint"])
+    cli.main([*flags, "--resume_from_checkpoint"])
     assert f"continuing from {out / 'checkpoint-2'}" in capsys.readouterr().out
-    cli.main([*flags, str(whole)])
-    assert weights(out) == weights(whole)
+    assert weights(out) == weights(finished("pretrain"))
 
 
-def test_half_of_a_checkpoint_of_each_of_two_runs_is_not_a_whole_one(commands, tmp_path, capsys, monkeypatch):
+def test_half_of_a_checkpoint_of_each_of_two_runs_is_not_a_whole_one(commands, finished, out, capsys, monkeypatch):
     def stop(trainer, folder):
         raise OSError("no more room")
 
-    out = tmp_path / "out"
+    shutil.copytree(finished("pretrain"), out)
     flags = [*commands["pretrain"], "--output_dir", str(out)]
-    cli.main(flags)
     monkeypatch.setattr(Trainer, "_save_optimizer_and_scheduler", stop)
     again = [*flags, "--resume_from_checkpoint", str(out / "checkpoint-2"), "--learning_rate", "1e-3"]
     assert "no more room" in refusal(again, capsys)
@@ -281,7 +270,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start(commands, tm
 
 
 @pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
-def test_a_loss_that_is_not_finite_ends_the_run(command, commands, tmp_path, capsys, monkeypatch):
+def test_a_loss_that_is_not_finite_ends_the_run(command, commands, out, capsys, monkeypatch):
     def spoil(trainer, model, inputs, *args, **kwargs):
         if trainer.state.global_step == 4:
             next(trainer.model.parameters()).data[:] = float("nan")
@@ -289,7 +278,6 @@ def test_a_loss_that_is_not_finite_ends_the_run(command, commands, tmp_path, cap
 
     train = Trainer.training_step
     monkeypatch.setattr(Trainer, "training_step", spoil)
-    out = tmp_path / "out"
     said = refusal([*commands[command], "--output_dir", str(out)], capsys)
     assert "the loss is nan after 4 steps, so the model is of no use; start again with other settings" in said
     (last,) = (path.parent for path in out.rglob("checkpoint-4/trainer_state.json"))
@@ -297,70 +285,30 @@ def test_a_loss_that_is_not_finite_ends_the_run(command, commands, tmp_path, cap
     assert not list(out.rglob("checkpoint-[567]"))
 
 
-def test_weights_that_are_not_finite_are_not_saved(commands, tmp_path, capsys, monkeypatch):
+def test_weights_that_are_not_finite_are_not_saved(commands, out, capsys, monkeypatch):
     def spoil(callback, args, state, control, model, **kwargs):
         # the step itself had a loss
         if state.global_step == 4:
             next(model.parameters()).data[0] = float("inf")
 
     monkeypatch.setattr(TrainerCallback, "on_step_end", spoil)
-    out = tmp_path / "out"
     flags = [*commands["pretrain"], "--eval_strategy", "no", "--output_dir", str(out)]
     assert ".weight is not finite after 4 steps" in refusal(flags, capsys)
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"]
 
 
-def test_a_model_whose_loss_is_not_finite_has_no_score(commands, tmp_path, capsys, monkeypatch):
-    cli.main([*commands["pretrain"], "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
-    state = load_file(tmp_path / "out" / "model.safetensors")
+def test_a_model_whose_loss_is_not_finite_has_no_score(commands, finished, out, capsys):
+    model = shutil.copytree(finished("pretrain"), out.with_name("model"))
+    state = load_file(model / "model.safetensors")
     spoilt = {name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}
-    save_file(spoilt, tmp_path / "out" / "model.safetensors", {"format": "pt"})
-    again = ["--model_name_or_path", str(tmp_path / "out"), "--do_eval", "--output_dir", str(tmp_path / "again")]
+    save_file(spoilt, model / "model.safetensors", {"format": "pt"})
+    again = ["--model_name_or_path", str(model), "--do_eval", "--output_dir", str(out)]
     assert "eval_loss is nan" in refusal([*commands["pretrain"], *again], capsys)
 
 
-def test_a_checkpoint_of_another_model_is_refused(commands, tmp_path, capsys):
-    cli.main([*commands["squad"], "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
+def test_a_checkpoint_of_another_model_is_refused(commands, finished, out, capsys):
+    last = shutil.copytree(finished("squad") / "checkpoint-2", out / "checkpoint-2")
     wide = PARBertConfig(**SIZES | {"hidden_size": 32}, sublayer_order="sf", max_position_embeddings=32)
-    PARBertForQuestionAnswering(wide).save_pretrained(tmp_path / "model")
-    flags = [*commands["squad"], "--output_dir", str(tmp_path / "out"), "--resume_from_checkpoint"]
-    assert "checkpoint-1 are not of this model; continue with the flags" in refusal(flags, capsys)
-
-
-# a scheduler of another kind, as well as what is none
-OTHERS = [{}, {"a": 1}, [1], None, torch.zeros(2)]
-PARTS = {
-    "optimizer.pt": [*OTHERS, {"state": {}, "param_groups": []}],
-    "scheduler.pt": OTHERS,
-    "rng_state.pth": [*OTHERS, {"python": 1, "numpy": 2, "cpu": 3}],
-}
-STATES = [
-    {"stateful_callbacks": [1]},
-    {"log_history": 5},
-    {"log_history": [1]},
-    {"global_step": "7"},
-    {"train_batch_size": "6"},
-    {"max_steps": None},
-]
-
-
-def test_a_checkpoint_that_holds_something_else_is_one_sentence(commands, tmp_path, capsys):
-    flags = [*commands["pretrain"], "--output_dir", str(tmp_path / "out")]
-    cli.main(flags)
-    part = tmp_path / "out" / "checkpoint-4"
-    resume = [*flags, "--resume_from_checkpoint", str(part)]
-    for name, others in PARTS.items():
-        whole = (part / name).read_bytes()
-        for other in others:
-            torch.save(other, part / name)
-            assert f"{part} does not hold what this run has saved (" in refusal(resume, capsys)
-        (part / name).write_bytes(whole)
-    whole = json.loads((part / "trainer_state.json").read_text())
-    for change in STATES:
-        (part / "trainer_state.json").write_text(json.dumps(whole | change))
-        assert find_fault(part).startswith(f"{part} is no complete checkpoint, for its trainer_state.json is damaged")
-    kept = {**whole["stateful_callbacks"], "losses": {"logged": "much", "not_logged": 0.0, "logged_step": 4}}
-    (part / "trainer_state.json").write_text(json.dumps(whole | {"stateful_callbacks": kept}))
-    assert "the checkpoint does not hold what this run has saved (" in refusal(resume, capsys)
-    (part / "trainer_state.json").write_text(json.dumps(whole))
-    cli.main(resume)
+    PARBertForQuestionAnswering(wide).save_pretrained(last)
+    flags = [*commands["squad"], "--output_dir", str(out), "--resume_from_checkpoint"]
+    assert "checkpoint-2 are not of this model; continue with the flags" in refusal(flags, capsys)

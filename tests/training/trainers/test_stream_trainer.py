@@ -107,14 +107,8 @@ def test_a_text_has_one_score_however_many_rows_read_it(family, length, tmp_path
             nats += out.logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).flatten().neg().tolist()
         model.config.update(before)
         for rows in (1, 2, 3, 20):
-            found = []
-            evaluator = trainer(
-                tmp_path,
-                model,
-                evaluation=whole_text(TOKENS, length),
-                evaluation_settings=settings,
-                per_device_eval_batch_size=rows,
-            )
+            found, text = [], whole_text(TOKENS, length)
+            evaluator = trainer(tmp_path, model, None, text, settings, per_device_eval_batch_size=rows)
             evaluator.compute_metrics = lambda got, found=found: found.append(got) or {}
             evaluator.evaluate()
             [prediction] = found
