@@ -14,7 +14,10 @@ from sublayers.training.convert.weights import LETTERS, QKV, SAME, Piece, Pieces
 # its prediction head, by our names
 HEADS = {"": None, "ForMaskedLM": "lm_transform", "ForSequenceClassification": "model.pooler"}
 # what these heads have in the only kind that PAR BERT has
-ONLY = {"ForSequenceClassification": {"classifier_pooling": "cls"}, "ForMaskedLM": {"decoder_bias": True}}
+ONLY: dict[str, dict[str, Any]] = {
+    "ForSequenceClassification": {"classifier_pooling": "cls"},
+    "ForMaskedLM": {"decoder_bias": True},
+}
 
 
 def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:

@@ -232,11 +232,11 @@ def from_fairseq_seq2seq(
         ValueError: a key that is missing or that this model has no place for, an order that does not fit, kernels
             without a softmax, or options in which encoder and decoder differ or that this model does not have.
     """
-    state, fields = upgrade(weights), read_options(options)
+    state, fields = upgrade(weights), read_options(options) | orders
     if has_convolutions(state):
         refuse_others(options, {"weight_softmax": True}, "fairseq's LightConv")
         fields |= {"attention_dropout": options["weight_dropout"]} if "weight_dropout" in options else {}
-    return build(state, num_attention_heads=num_attention_heads, **fields, **orders)
+    return build(state, num_attention_heads=num_attention_heads, **fields)
 
 
 def from_bart(source: Any, **orders: str) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:

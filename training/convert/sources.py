@@ -249,9 +249,9 @@ def from_weights(
     if xl or span:
         refuse_other_orders(orders, ORDERS[False])
     if xl:
-        return *xl, *from_transformer_xl(*xl, **orders)
+        return *xl, *from_transformer_xl(*xl, orders.get("sublayer_order"))
     if span:
-        return span, {}, *from_adaptive_span(span, **orders)
+        return span, {}, *from_adaptive_span(span, sublayer_order=orders.get("sublayer_order"))
     weights, options = read_fairseq(checkpoint, source)
     return weights, options, *from_fairseq(weights, options, num_attention_heads, orders)
 
