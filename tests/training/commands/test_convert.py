@@ -251,10 +251,11 @@ def test_says_what_it_cannot_verify(tmp_path, refuse):
 
 
 def test_the_folder_says_how_to_generate(tmp_path, run):
-    model = save(tmp_path / "source", "GPT2LMHeadModel")
+    # as the released one, it has no token for padding
+    model = save(tmp_path / "source", "GPT2LMHeadModel", pad_token_id=None)
     model.generation_config.update(num_beams=3, no_repeat_ngram_size=2, max_length=20)
     model.save_pretrained(tmp_path / "source")
-    run("source")
+    run("source", "--verify")
     ours = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
     assert (ours.generation_config.num_beams, ours.generation_config.no_repeat_ngram_size) == (3, 2)
     assert torch.equal(ours.generate(tokens(2, 5), pad_token_id=2), model.generate(tokens(2, 5), pad_token_id=2))
