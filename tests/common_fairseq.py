@@ -26,8 +26,12 @@ def fairseq_stack(
     final_norm: bool = False,
     conv_rows: int = 0,
     kernels: tuple[str, ...] = ("s", "s"),
+    crosses: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """Two layers of the encoder or the decoder; kernels are dynamic, lightweight or, where self-attention is, none."""
+    """Two layers of the encoder or the decoder; kernels are dynamic, lightweight or, where self-attention is, none.
+
+    A decoder of an encoder-decoder `crosses` over to the encoder.
+    """
     weights = linear(f"{side}.embed_tokens", 61, WIDTH, bias=False) | {f"{side}.version": torch.ones(1)}
     for i, kernel in enumerate(kernels):
         layer, norms = f"{side}.layers.{i}.", []
@@ -45,18 +49,26 @@ def fairseq_stack(
             else:
                 weights[f"{layer}conv.weight"] = torch.randn(HEADS, 1, size)
             norms.append("layer_norms.0" if side == "encoder" else "conv_layer_norm")
-        if kernel != "s" and side == "decoder":
+        if crosses:
             for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
                 weights |= linear(f"{layer}encoder_attn.{projection}", WIDTH, WIDTH)
             norms.append("encoder_attn_layer_norm")
         for half in ("", "macaron_") if macaron else ("",):
             weights |= linear(f"{layer}{half}fc1", 24, WIDTH) | linear(f"{layer}{half}fc2", WIDTH, 24)
-        norms += (
-            ["layer_norms.1", *(["layer_norms.2"] if macaron else [])] if side == "encoder" else ["final_layer_norm"]
-        )
+        norms.append("layer_norms.1" if side == "encoder" else "final_layer_norm")
+        if macaron:
+            norms.append("layer_norms.2" if side == "encoder" else "macaron_layer_norm")
         for name in norms if norm_affine else ():
             weights |= norm(layer + name)
     return weights | (norm(f"{side}.layer_norm") if final_norm else {})
+
+
+def translation_stacks(**options) -> dict[str, torch.Tensor]:
+    """An encoder and a decoder with the same embeddings."""
+    weights = fairseq_stack("encoder", **options) | fairseq_stack("decoder", crosses=True, **options)
+    for side in ("encoder", "decoder"):
+        weights[f"{side}.embed_positions._float_tensor"] = torch.ones(1)
+    return weights | {"decoder.embed_tokens.weight": weights["encoder.embed_tokens.weight"].clone()}
 
 
 class NaiveFairseq:

@@ -50,7 +50,8 @@ def released():
         "token_type_ids": torch.where(mask == 1, 1 - io["segment"], 0),
     }
     labels = torch.where(io["output_mask"] == 1, io["target"], -100)
-    return from_macaron_bert(load_file(f"{FIXTURE}.weights.safetensors"), 4, 48)[0], io, inputs, labels
+    model, _ = from_macaron_bert(load_file(f"{FIXTURE}.weights.safetensors"), 4, {"max_positions": 48})
+    return model, io, inputs, labels
 
 
 def test_equals_the_released_encoder(released):

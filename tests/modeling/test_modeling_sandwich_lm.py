@@ -121,7 +121,7 @@ def test_equals_the_fairseq_language_model(name):
     model, _ = from_fairseq_lm(
         load_file(f"{fixture}.weights.safetensors"),
         num_attention_heads=meta["args"]["decoder_attention_heads"],
-        max_position_embeddings=64,
+        options={"max_target_positions": 64},
         sublayer_order=meta["patterns"][name],
     )
     io = load_file(f"{fixture}.io.safetensors")

@@ -20,27 +20,27 @@ def main(argv: list[str] | None = None) -> None:
             number of heads, a source that cannot be run to verify, or outputs that are not the source's.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
-    source_help = "a transformers folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, StableLM, BERT, RoBERTa, "
-    source_help += "XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, ModernBERT, BART, mBART, Marian, Pegasus, transfo-xl) "
-    source_help += "or a file (.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, "
-    source_help += "LightConv, IOT), of Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's "
-    source_help += "checkpoints, state dicts), or of adaptive span and the Sandwich authors' character model"
-    parser.add_argument("source", type=Path, help=source_help)
+    parser.add_argument(
+        "source",
+        type=Path,
+        help="a transformers folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, StableLM, BERT, RoBERTa, XLM-RoBERTa, "
+        "CamemBERT, DistilBERT, ELECTRA, ModernBERT, BART, mBART, Marian, Pegasus, transfo-xl) or a file (.pt, "
+        ".safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of "
+        "Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
+        "adaptive span and the Sandwich authors' character model",
+    )
     parser.add_argument("destination", type=Path, help="a new folder")
-    order_help = "default: the source's own; a model in another order needs training: sublayers pretrain "
-    order_help += "--model_name_or_path DESTINATION (with --objective mlm if BERT-like). Only BERT-like models may "
-    order_help += "have orders of another length: missing sublayers are dropped, additional ones get random weights"
-    parser.add_argument("--sublayer_order", help=order_help)
+    of_its_own = "default: the source's own; a model in another order needs training: sublayers"
+    order_help = f"{of_its_own} pretrain --model_name_or_path DESTINATION (with --objective mlm if BERT-like). Only "
+    order_help += "BERT-like models may have orders of another length: missing sublayers are dropped, additional ones "
+    parser.add_argument("--sublayer_order", help=f"{order_help}get random weights")
     for side in ("encoder", "decoder"):
-        order_help = f"order of an encoder-decoder's {side}; default: the source's own; a model in another order needs "
-        order_help += "training: sublayers seq2seq --model_name_or_path DESTINATION"
+        order_help = f"order of an encoder-decoder's {side}; {of_its_own} seq2seq --model_name_or_path DESTINATION"
         parser.add_argument(f"--{side}_sublayer_order", help=order_help)
     heads_help = "needed if a fairseq file does not name it"
     parser.add_argument("--num_attention_heads", type=positive, help=heads_help)
-    verify_help = (
-        "run the source in transformers and the new folder on random tokens, with padding on the right, on the "
-    )
-    verify_help += "left and in between, and keep the folder only if the outputs agree"
+    verify_help = "run the source in transformers and the new folder on random tokens, with padding on the right, on "
+    verify_help += "the left and in between, and keep the folder only if the outputs agree"
     parser.add_argument("--verify", action="store_true", help=verify_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     # these imports take seconds, for which --help and simple mistakes do not wait
     from sublayers.hub.loading import refuse_ways_out
     from sublayers.hub.model_card import RUN, write_card
-    from sublayers.hub.self_contained import copy_modules
+    from sublayers.hub.self_contained import copy_modules, write_code
     from sublayers.training.convert.sources import can_run, convert, take_tokenizer
     from sublayers.training.convert.verify import compare
     from sublayers.training.trainers.publish import without_tokens
@@ -77,10 +77,11 @@ def main(argv: list[str] | None = None) -> None:
         command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        model.save_pretrained(folder, self_contained=True)
+        model.save_pretrained(folder)
+        write_code(model.config, folder)
         if source.is_dir():
             copy_modules(source, folder)
-            write_card(folder)
+        write_card(folder)
         if arguments.verify and original is not None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")
@@ -88,9 +89,10 @@ def main(argv: list[str] | None = None) -> None:
         text = json.dumps({"source": str(source), "destination": str(destination)} | report._asdict(), indent=2)
         arguments.report.write_text(text + "\n", encoding="utf-8")
     print(report.summary())
-    final = {name.replace("_", " "): getattr(model.config, name) for name in model.config.orders}
+    final = {name: getattr(model.config, name) for name in model.config.orders}
     described = ", ".join(
-        f"{name} {' '.join(order) if isinstance(order, list) else order}" for name, order in final.items()
+        f"{name.replace('_', ' ')} {' '.join(order) if isinstance(order, list) else order}"
+        for name, order in final.items()
     )
     print(f"{destination}: {model.num_parameters():,} parameters, {described}")
     if warning := report.warning():

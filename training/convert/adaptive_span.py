@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
-from sublayers.configuration.sublayer_order import compact
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMForCausalLM
 from sublayers.training.convert.weights import Pieces, State, Weights, are_weights, assemble
 
@@ -46,7 +45,7 @@ def take_layers(state: State) -> tuple[str, dict[str, list[Pieces]]]:
             order += "s"
             sublayers["s"].append(pieces | state.take(f"{layer}norm1", "norm"))
         if f"{layer}ff.fc1.weight" in state:
-            pieces = state.take_all({f"{layer}ff.{name}": f"mixer.{name}" for name in ("fc1", "fc2")})
+            pieces = state.take_all({"fc1": "mixer.fc1", "fc2": "mixer.fc2"}, f"{layer}ff.")
             order += "f"
             sublayers["f"].append(pieces | state.take(f"{layer}norm2", "norm"))
         for unused in [name for name in state if name.startswith((f"{layer}norm1.", f"{layer}norm2."))]:
@@ -56,7 +55,7 @@ def take_layers(state: State) -> tuple[str, dict[str, list[Pieces]]]:
 
 
 def from_adaptive_span(
-    weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any] | None = None, sublayer_order: str | None = None
+    weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any] = {}, sublayer_order: str | None = None
 ) -> tuple[SandwichCharLMForCausalLM, Pieces]:
     """Convert the character model of adaptive span and of the sandwich Transformer, with learned or fixed spans.
 
@@ -67,7 +66,6 @@ def from_adaptive_span(
         ValueError: a key that is missing or that this model has no place for, such as persistent memory, an order that
             does not fit, or spans that only some sublayers learn.
     """
-    settings = settings or {}
     state = State(weights, lambda name: name.removeprefix("module."))
     table, keys, output = (state.take_piece(name) for name in ("in_emb.weight", "key_pe", "out_emb.weight"))
     order, sublayers = take_layers(state)
@@ -78,9 +76,6 @@ def from_adaptive_span(
         "lm_head.bias": state.take_piece("out_emb.bias"),
     }
     state.refuse_rest("the sandwich character model")
-    told = settings.get("architecture", order)
-    if compact(told) != compact(order):
-        raise ValueError(f"architecture={told!r} is not that of the weights, {compact(order)!r}; leave it out")
     learned = {"mixer.span" in pieces for pieces in sublayers["s"]}
     if len(learned) > 1:
         raise ValueError("spans that only some attention sublayers learn cannot be converted; all or none have to")

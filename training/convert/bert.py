@@ -17,26 +17,28 @@ from transformers import (
 from sublayers import AUTO_CLASSES
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import interleaved, macaron
+from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining, MacaronBertForSequenceClassification
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import Piece, Pieces, State, assemble
+from sublayers.training.convert.weights import SAME, Piece, Pieces, State, assemble, refuse_others
 
-EMBEDDINGS = {
-    "embeddings.word_embeddings.weight": "model.embed_tokens.weight",
-    "embeddings.position_embeddings.weight": "model.embed_positions.weight",
-    "embeddings.token_type_embeddings.weight": "model.embed_token_types.weight",
+# names of parts, and ours for them: those of a layer, by the letter of their sublayer, and all others
+PARTS = {
+    "s": {
+        "attention.self.query": "mixer.q_proj",
+        "attention.self.key": "mixer.k_proj",
+        "attention.self.value": "mixer.v_proj",
+        "attention.output.dense": "mixer.o_proj",
+        "attention.output.LayerNorm": "norm",
+    },
+    "f": {"intermediate.dense": "mixer.fc1", "output.dense": "mixer.fc2", "output.LayerNorm": "norm"},
 }
-ATTENTION = {
-    "attention.self.query": "mixer.q_proj",
-    "attention.self.key": "mixer.k_proj",
-    "attention.self.value": "mixer.v_proj",
-    "attention.output.dense": "mixer.o_proj",
-    "attention.output.LayerNorm": "norm",
-}
-FEED_FORWARD = {"intermediate.dense": "mixer.fc1", "output.dense": "mixer.fc2", "output.LayerNorm": "norm"}
-HEADS = {
+OTHERS = {
+    "embeddings.word_embeddings": "model.embed_tokens",
+    "embeddings.position_embeddings": "model.embed_positions",
+    "embeddings.token_type_embeddings": "model.embed_token_types",
+    "embeddings.LayerNorm": "model.embed_norm",
     "pooler.dense": "model.pooler.dense",
     "cls.predictions.transform.dense": "lm_transform.dense",
     "cls.predictions.transform.LayerNorm": "lm_transform.norm",
@@ -46,28 +48,9 @@ HEADS = {
     "qa_outputs": "qa_outputs",
 }
 # fields of our configuration that are read from theirs
-FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_act",
-    "pooler_act",
-    "dropout",
-    "attention_dropout",
-    "classifier_dropout",
-    "layer_norm_eps",
-    "initializer_range",
-    "tie_word_embeddings",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "id2label",
-    "label2id",
-    "problem_type",
-)
+FIELDS = (*SAME, "type_vocab_size", "hidden_act", "pooler_act", "dropout", "classifier_dropout", "layer_norm_eps")
+# PAR BERT's classes by their heads
+PAR_BERTS = {found.__name__.removeprefix("PARBert"): found for found in AUTO_CLASSES[PARBertConfig].values()}
 # options that change an encoder's function, with the only value that is supported here
 ONLY = {
     "is_decoder": False,
@@ -184,15 +167,10 @@ def read_fields(source: PreTrainedModel, encoder: Encoder, head: str) -> dict[st
         ValueError: one that changes the function to what is not computed here.
     """
     old: Any = source.config
-    told, theirs = old.to_dict(), type(source).__name__
-    for name, value in {**ONLY, **encoder.only.get(head, {})}.items():
-        if (found := told.get(name, value)) != value:
-            raise ValueError(f"{name}={found!r} cannot be converted; only {theirs} with {name}={value!r} can")
-    if (width := told.get("embedding_size", old.hidden_size)) != old.hidden_size:
-        raise ValueError(
-            f"embedding_size={width} differs from hidden_size={old.hidden_size}; {theirs} with embeddings_project "
-            "between them cannot be converted"
-        )
+    theirs = type(source).__name__
+    # embeddings of another width would be projected
+    only = {**ONLY, "embedding_size": old.hidden_size, **encoder.only.get(head, {})}
+    refuse_others(old.to_dict(), only, theirs)
     names = {name: name for name in FIELDS if name not in encoder.fixed}
     names |= {**encoder.fields, **encoder.heads.get(head, {})}
     fields = {**encoder.fixed, **{ours: getattr(old, theirs) for ours, theirs in names.items()}}
@@ -220,8 +198,7 @@ def from_bert(
     encoder = ENCODERS[old.model_type]
     head = type(source).__name__.removeprefix(encoder.base.__name__.removesuffix("PreTrainedModel"))
     fields = read_fields(source, encoder, head)
-    model_class = next((c for c in AUTO_CLASSES[PARBertConfig].values() if c.__name__ == f"PARBert{head}"), None)
-    if model_class is None:
+    if (model_class := PAR_BERTS.get(head)) is None:
         raise ValueError(f"{type(source).__name__} cannot be converted; PAR BERT has no such head")
     config = PARBertConfig(sublayer_order=sublayer_order or interleaved(old.num_hidden_layers), **fields)
 
@@ -233,15 +210,11 @@ def from_bert(
 
     state = State(source.state_dict(), rename)
     state.unite("cls.predictions.bias", "cls.predictions.decoder.bias")
-    sublayers: dict[str, list[Pieces]] = {"s": [], "f": []}
-    for i in range(old.num_hidden_layers):
-        for letter, parts in (("s", ATTENTION), ("f", FEED_FORWARD)):
-            parts = {f"encoder.layer.{i}.{part}": ours for part, ours in parts.items()}
-            sublayers[letter].append(state.take_all(parts))
-    others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())}
-    others |= {ours: state.pop(part) for part, ours in EMBEDDINGS.items() if part in state}
-    others |= state.take("embeddings.LayerNorm", "model.embed_norm")
-    others |= state.take_all({part: ours for part, ours in HEADS.items() if f"{part}.weight" in state})
+    sublayers = {
+        letter: [state.take_below(parts, f"encoder.layer.{i}.") for i in range(old.num_hidden_layers)]
+        for letter, parts in PARTS.items()
+    }
+    others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())} | state.take_below(OTHERS)
     state.refuse_rest("PAR BERT")
     return assemble(model_class(config), sublayers, others, partly=True)
 
@@ -249,8 +222,7 @@ def from_bert(
 def from_macaron_bert(
     weights: Mapping[str, torch.Tensor],
     num_attention_heads: int,
-    max_position_embeddings: int = 384,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] = {},
 ) -> tuple[MacaronBertForPreTraining | MacaronBertForSequenceClassification, Pieces]:
     """Convert Macaron BERT, its authors' plain BERT, or a classifier made from them (a fork of fairseq 0.6).
 
@@ -259,16 +231,15 @@ def from_macaron_bert(
     Raises:
         ValueError: a key that is missing or that this model has no place for, or options that it does not have.
     """
-    options = options or {}
     state = upgrade(weights)
     norm_affine = any("_layer_norm." in name for name in state)
     # norms without parameters do not show in a checkpoint
     pre_norm = not norm_affine or "encoder.layer_norm.weight" in state
-    fields: dict[str, Any] = {"norm_position": "pre" if pre_norm else "post"}
-    fields |= {"max_position_embeddings": max_position_embeddings} | read_options(options)
+    fields: dict[str, Any] = {"norm_position": "pre" if pre_norm else "post", "max_position_embeddings": 384}
+    fields |= read_options(options)
     final_norm = fields["norm_position"] == "pre"
     is_macaron = any(".macaron_fc1." in name for name in state)
-    sublayers = take_stack(state, "encoder", is_macaron, norm_affine=norm_affine)
+    order, sublayers = take_stack(state, "encoder", "fsf" if is_macaron else "sf", norm_affine)
     embeddings = state.take_piece("encoder.embed_tokens.weight")
     others = {
         "model.embed_tokens.weight": embeddings,
@@ -296,7 +267,7 @@ def from_macaron_bert(
     state.refuse_rest("Macaron BERT")
     config = MacaronBertConfig(
         vocab_size=embeddings.shape[0],
-        sublayer_order=(macaron if is_macaron else interleaved)(len(sublayers["s"])),
+        sublayer_order=order,
         hidden_size=embeddings.shape[1],
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,

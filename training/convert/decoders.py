@@ -9,20 +9,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.modeling.modeling_par_bert import (
-    PARBertForQuestionAnswering,
-    PARBertForTokenClassification,
-    PARBertModel,
-)
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
+from sublayers.training.convert.bert import PAR_BERTS
 from sublayers.training.convert.weights import Piece, Pieces, assemble
 
-# the encoders, by the ends of the names of their sources
-ENCODERS: dict[str, type[PreTrainedModel]] = {
-    "Model": PARBertModel,
-    "ForTokenClassification": PARBertForTokenClassification,
-    "ForQuestionAnswering": PARBertForQuestionAnswering,
-}
+# the heads of sources that become encoders
+ENCODERS = ("Model", "ForTokenClassification", "ForQuestionAnswering")
 # how PAR BERT is made as decoders are: without a pooler, a norm of embeddings, and segments but one, which stays zero
 DECODER_LIKE = {
     "head_type": "macaron",
@@ -59,8 +51,7 @@ def assemble_decoder(
         if model.can_generate():
             model.generation_config = copy.deepcopy(source.generation_config)
         return model, pieces
-    name = type(source).__name__
-    encoder_class = next((ours for end, ours in ENCODERS.items() if name.endswith(end)), PARBertModel)
+    head = next((head for head in ENCODERS if type(source).__name__.endswith(head)), "Model")
     known = {field.name for field in fields(PARBertConfig)}
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name in known}
     shared |= DECODER_LIKE
@@ -68,9 +59,9 @@ def assemble_decoder(
     if config.attention_window is not None:
         # a decoder's looks back only, and an encoder's to both sides
         shared["attention_window"] = 2 * config.attention_window
-    if encoder_class is PARBertForTokenClassification:
+    if head == "ForTokenClassification":
         shared["classifier_dropout"] = source.dropout.p
         # a classifier of Llama has no bias
         bias = {"classifier.bias": Piece(torch.zeros(source.config.num_labels), ())}
         others = bias | {name.replace("score.", "classifier."): piece for name, piece in others.items()}
-    return assemble(encoder_class(PARBertConfig(**shared)), sublayers, others, partly=True)
+    return assemble(PAR_BERTS[head](PARBertConfig(**shared)), sublayers, others, partly=True)

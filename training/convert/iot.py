@@ -43,20 +43,17 @@ def name_orders(codes: Sequence[int], orders: Sequence[str], side: str) -> list[
 def from_fairseq_iot(
     weights: Mapping[str, torch.Tensor],
     num_attention_heads: int,
-    decoder_orders: Sequence[int] | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] = {},
 ) -> tuple[IOTSeq2SeqForConditionalGeneration, Pieces]:
     """Convert a checkpoint of IOT's released code, which trains as that code does.
 
     `options` are flat as the command line's; `encoder_max_order` has to be among them, those that are not given have
-    the paper's values. `decoder_orders` are the released codes, by default those of the options or, where they tell
-    none, the paper's choice for their number.
+    the paper's values. Their `decoder_orders` are the released codes, by default the paper's choice for their number.
 
     Raises:
         ValueError: an unknown order or number of encoder orders, more or fewer orders than the predictor has, or what
             `from_fairseq_seq2seq` refuses.
     """
-    options = options or {}
     if "encoder_max_order" not in options:
         raise ValueError(
             "the file does not tell in how many orders its encoder runs; convert the authors' own .pt file, or call "
@@ -65,7 +62,7 @@ def from_fairseq_iot(
     state = upgrade(weights)
     predictor = state.take_piece(PREDICTOR)
     number = predictor.shape[0]
-    codes = decoder_orders or options.get("decoder_orders") or CHOICES.get(number, ())
+    codes = options.get("decoder_orders") or CHOICES.get(number, ())
     if len(codes) != number:
         raise ValueError(
             f"{PREDICTOR} chooses among {number} decoder orders, but {list(codes)} are {len(codes)}; give the "
@@ -80,8 +77,8 @@ def from_fairseq_iot(
         num_attention_heads=num_attention_heads,
         encoder_orders=name_orders(range(options["encoder_max_order"]), ENCODER_ORDERS, "encoder"),
         decoder_orders=name_orders(codes, DECODER_ORDERS, "decoder"),
-        num_encoder_blocks=len(parts.encoder["s"]),
-        num_decoder_blocks=len(parts.decoder["s"]),
+        num_encoder_blocks=len(parts.stacks[0][1]["s"]),
+        num_decoder_blocks=len(parts.stacks[1][1]["s"]),
         order_paths="paired",
         shared_encoder=False,
         gumbel_per_pass=True,

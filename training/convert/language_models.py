@@ -12,7 +12,7 @@ from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.convert.decoders import assemble_decoder
 from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import Pieces, State, assemble
+from sublayers.training.convert.weights import QKV, SAME, Pieces, State, assemble, refuse_others
 
 # options that change GPT-2's function, with the only value that is supported here
 ONLY = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
@@ -25,16 +25,12 @@ def from_gpt2(source: GPT2PreTrainedModel, sublayer_order: str | None = None) ->
         ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.
     """
     old = source.config
-    for name, value in ONLY.items():
-        if (found := getattr(old, name)) != value:
-            raise ValueError(f"{name}={found!r} cannot be converted; only gpt2 with {name}={value!r} can")
+    refuse_others(old.to_dict(), ONLY, "gpt2")
+    same = {name: getattr(old, name) for name in SAME if name not in ("intermediate_size", "attention_dropout")}
     config = SandwichLMConfig(
-        vocab_size=old.vocab_size,
+        **same,
         sublayer_order=sublayer_order or interleaved(old.n_layer),
-        hidden_size=old.n_embd,
         intermediate_size=old.n_inner or 4 * old.n_embd,
-        num_attention_heads=old.n_head,
-        max_position_embeddings=old.n_positions,
         # gelu_pytorch_tanh is the same function in one kernel
         hidden_act="gelu_pytorch_tanh" if old.activation_function == "gelu_new" else old.activation_function,
         dropout=old.resid_pdrop,
@@ -45,39 +41,21 @@ def from_gpt2(source: GPT2PreTrainedModel, sublayer_order: str | None = None) ->
         position_embedding_type="learned",
         scale_embedding=False,
         layer_norm_eps=old.layer_norm_epsilon,
-        initializer_range=old.initializer_range,
-        tie_word_embeddings=old.tie_word_embeddings,
-        pad_token_id=old.pad_token_id,
-        bos_token_id=old.bos_token_id,
-        eos_token_id=old.eos_token_id,
-        id2label=old.id2label,
-        label2id=old.label2id,
-        problem_type=old.problem_type,
     )
     state = State(source.state_dict(), lambda name: name.removeprefix("transformer."))
-
-    def take(old: str, new: str) -> Pieces:
-        # GPT-2 keeps its matrices transposed
-        return {name: piece.transpose() for name, piece in state.take(old, new).items()}
-
     sublayers: dict[str, list[Pieces]] = {"s": [], "f": []}
     for i in range(old.n_layer):
+        layer = f"h.{i}."
         # the three projections lie side by side
-        weights, biases = (state.pop(f"h.{i}.attn.c_attn.{kind}").chunk(3, dim=-1) for kind in ("weight", "bias"))
-        attention = take(f"h.{i}.ln_1", "norm") | take(f"h.{i}.attn.c_proj", "mixer.o_proj")
-        for name, weight, bias in zip(("q_proj", "k_proj", "v_proj"), weights, biases, strict=True):
-            attention |= {f"mixer.{name}.weight": weight.transpose(), f"mixer.{name}.bias": bias}
-        sublayers["s"].append(attention)
-        feed_forward = take(f"h.{i}.mlp.c_fc", "mixer.fc1") | take(f"h.{i}.mlp.c_proj", "mixer.fc2")
-        sublayers["f"].append(take(f"h.{i}.ln_2", "norm") | feed_forward)
-    others = {
-        "model.embed_tokens.weight": state.pop("wte.weight"),
-        "model.embed_positions.weight": state.pop("wpe.weight"),
-    }
-    others |= take("ln_f", "model.norm")
+        projections = state.take_joint(f"{layer}attn.c_attn", QKV, dim=-1)
+        attention = state.take_below({"ln_1": "norm", "attn.c_proj": "mixer.o_proj"}, layer) | projections
+        names = {"ln_2": "norm", "mlp.c_fc": "mixer.fc1", "mlp.c_proj": "mixer.fc2"}
+        for letter, pieces in (("s", attention), ("f", state.take_below(names, layer))):
+            # GPT-2 keeps its matrices transposed
+            sublayers[letter].append({name: piece.transpose() for name, piece in pieces.items()})
+    others = state.take_below({"wte": "model.embed_tokens", "wpe": "model.embed_positions", "ln_f": "model.norm"})
     # the remaining names are those of the head, and equal ours
-    others |= state
-    return assemble_decoder(source, config, sublayers, others)
+    return assemble_decoder(source, config, sublayers, others | state)
 
 
 def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
@@ -124,11 +102,10 @@ def take_adaptive(state: State) -> tuple[Pieces, dict[str, Any]]:
 
 
 def from_fairseq_lm(
-    state: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
     num_attention_heads: int,
-    max_position_embeddings: int = 3072,
+    options: Mapping[str, Any] = {},
     sublayer_order: str | None = None,
-    options: Mapping[str, Any] | None = None,
 ) -> tuple[SandwichLMForCausalLM, Pieces]:
     """Convert fairseq's transformer language model (0.6 to 0.12), with one table of embeddings or with adaptive ones.
 
@@ -138,29 +115,28 @@ def from_fairseq_lm(
         ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
             that this model does not have.
     """
-    options = options or {}
     if not options.get("max_target_positions") and "tokens_per_sample" in options:
         options = {**options, "max_target_positions": options["tokens_per_sample"]}
-    fields = {"max_position_embeddings": max_position_embeddings} | read_options(options)
-    old = upgrade(state)
-    if "decoder.embed_tokens.embeddings.0.0.weight" in old:
-        others, embedding = take_adaptive(old)
+    fields = {"max_position_embeddings": 3072} | read_options(options)
+    state = upgrade(weights)
+    if "decoder.embed_tokens.embeddings.0.0.weight" in state:
+        others, embedding = take_adaptive(state)
         if "adaptive_softmax_dropout" in options:
             fields["adaptive_softmax_dropout"] = options["adaptive_softmax_dropout"]
     else:
-        table = old.take_piece("decoder.embed_tokens.weight")
-        output = old.pop("decoder.output_projection.weight", table)
+        table = state.take_piece("decoder.embed_tokens.weight")
+        output = state.pop("decoder.output_projection.weight", table)
         others = {"model.embed_tokens.weight": table, "lm_head.weight": output}
         vocab_size, hidden_size = table.shape
         tied = torch.equal(table.tensor, output.tensor)
         embedding = {"vocab_size": vocab_size, "hidden_size": hidden_size, "tie_word_embeddings": tied}
-    sublayers = take_stack(old, "decoder")
-    final_norm = "decoder.layer_norm.weight" in old
+    order, sublayers = take_stack(state, "decoder", "sf")
+    final_norm = "decoder.layer_norm.weight" in state
     if final_norm:
-        others |= old.take("decoder.layer_norm", "model.norm")
-    old.refuse_rest("a language model")
+        others |= state.take("decoder.layer_norm", "model.norm")
+    state.refuse_rest("a language model")
     config = SandwichLMConfig(
-        sublayer_order=sublayer_order or interleaved(len(sublayers["s"])),
+        sublayer_order=sublayer_order or order,
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,
         final_norm=final_norm,

@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.convert.decoders import assemble_decoder
-from sublayers.training.convert.weights import Pieces, State
+from sublayers.training.convert.weights import LETTERS, SAME, Pieces, State, refuse_others
 
 # the beginnings of class names, by model_type
 DECODERS = {
@@ -36,34 +36,8 @@ PARTS = {
         "post_attention_layernorm": "norm",
     },
 }
-LETTERS = {"full_attention": "s", "sliding_attention": "w"}
-# fields with the same name here
-SAME = [
-    *("vocab_size", "hidden_size", "intermediate_size", "hidden_act", "num_attention_heads", "num_key_value_heads"),
-    *("max_position_embeddings", "attention_dropout", "initializer_range", "tie_word_embeddings", "use_cache"),
-    *("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id", "problem_type"),
-]
 # fields without a counterpart here, with the values at which they change nothing
-NEUTRAL = {
-    "qk_layernorm": False,
-    "use_bidirectional_attention": False,
-    "use_parallel_residual": False,
-}
-
-
-def check_parts(old: PreTrainedConfig) -> None:
-    """Check that models here have what a configuration asks for.
-
-    Raises:
-        ValueError: it has not.
-    """
-    for name, neutral in NEUTRAL.items():
-        if value := getattr(old, name, None):
-            raise ValueError(f"{name}={value} cannot be converted; only {old.model_type} with {name}={neutral} can")
-    share = old.rope_parameters.get("partial_rotary_factor")
-    # the other decoders ignore the field or fail, by their kind of scaling
-    if old.model_type != "stablelm" and share not in (None, 1):
-        raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
+NEUTRAL = dict.fromkeys(("qk_layernorm", "use_bidirectional_attention", "use_parallel_residual"), False)
 
 
 def own_order(old: PreTrainedConfig) -> str:
@@ -92,7 +66,12 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.
     """
     old = source.config
-    check_parts(old)
+    told = {name: getattr(old, name, None) or False for name in NEUTRAL}
+    refuse_others(told, NEUTRAL, old.model_type)
+    share = old.rope_parameters.get("partial_rotary_factor")
+    # the other decoders ignore the field or fail, by their kind of scaling
+    if old.model_type != "stablelm" and share not in (None, 1):
+        raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
     order = expand(sublayer_order or own_order(old))
     body = "" if source.base_model is source else f"{source.base_model_prefix}."
     state = State(
@@ -102,7 +81,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     # StableLM has a dropout of what feed-forward sublayers add
     dropout = getattr(old, "hidden_dropout", 0.0)
     config = SandwichLMConfig(
-        **{name: getattr(old, name) for name in SAME},
+        **{name: getattr(old, name) for name in (*SAME, "hidden_act", "num_key_value_heads", "use_cache")},
         sublayer_order=order,
         attention_window=old.sliding_window if "w" in order else None,
         head_dim=getattr(old, "head_dim", None),
@@ -127,7 +106,6 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     sublayers: dict[str, list[Pieces]] = {letter: [] for letter in dict.fromkeys([*letters, "f"])}
     for i, mixer in enumerate(letters):
         for letter, names in ((mixer, PARTS["s"]), ("f", PARTS["f"])):
-            parts = [state.take_below(f"model.layers.{i}.{theirs}", ours) for theirs, ours in names.items()]
-            sublayers[letter].append({name: piece for part in parts for name, piece in part.items()})
+            sublayers[letter].append(state.take_below(names, f"model.layers.{i}."))
     # the remaining names equal ours
     return assemble_decoder(source, config, sublayers, state)

@@ -5,66 +5,31 @@ from typing import Any
 import torch
 from transformers import ModernBertPreTrainedModel
 
-from sublayers import AUTO_CLASSES
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
-from sublayers.training.convert.weights import Piece, Pieces, State, assemble
+from sublayers.training.convert.bert import PAR_BERTS
+from sublayers.training.convert.weights import LETTERS, QKV, SAME, Piece, Pieces, State, assemble, refuse_others
 
-LETTERS = {"full_attention": "s", "sliding_attention": "w"}
 # its prediction head, by our names
 HEADS = {"": None, "ForMaskedLM": "lm_transform", "ForSequenceClassification": "model.pooler"}
-# fields with the same name here
-SAME = [
-    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings"),
-    *("norm_bias", "attention_bias", "mlp_bias", "attention_dropout", "classifier_dropout", "initializer_range"),
-    *("tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id", "problem_type"),
-]
-
-
-def check_parts(source: ModernBertPreTrainedModel, head: str) -> None:
-    """Check that PAR BERT has what a ModernBERT is made of.
-
-    Raises:
-        ValueError: it has not.
-    """
-    old: Any = source.config
-    parts: list[tuple[str, Any, Any]] = []
-    if head == "ForSequenceClassification":
-        parts.append(("classifier_pooling", old.classifier_pooling, "cls"))
-    if head == "ForMaskedLM":
-        parts.append(("decoder_bias", old.decoder_bias, True))
-    if "sliding_attention" in old.layer_types:
-        local = old.rope_parameters["sliding_attention"]
-        parts.append(("rope_type of sliding_attention", local["rope_type"], "default"))
-    for name, found, wanted in parts:
-        if found != wanted:
-            raise ValueError(f"{name}={found!r} cannot be converted; only ModernBERT with {wanted!r} can")
-    if head == "ForMaskedLM" and old.classifier_activation != old.hidden_activation:
-        raise ValueError(
-            f"classifier_activation={old.classifier_activation!r} differs from "
-            f"hidden_activation={old.hidden_activation!r}; a masked language model with both cannot be converted"
-        )
+# what these heads have in the only kind that PAR BERT has
+ONLY: dict[str, dict[str, Any]] = {
+    "ForSequenceClassification": {"classifier_pooling": "cls"},
+    "ForMaskedLM": {"decoder_bias": True},
+}
 
 
 def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:
     """Take the weights of all sublayers, by kind."""
     sublayers: dict[str, list[Pieces]] = {"s": [], "w": [], "f": []}
     for i, kind in enumerate(old.layer_types):
-        layer, attention = f"layers.{i}", dict[str, Piece]()
+        layer = f"layers.{i}."
         # the first layer has no norm in front of its attention
-        attention |= state.take_below(f"{layer}.attn.Wo", "mixer.o_proj")
-        attention |= state.take_below(f"{layer}.attn_norm", "norm")
-        feed_forward = state.take_below(f"{layer}.mlp_norm", "norm")
-        feed_forward |= state.take_below(f"{layer}.mlp.Wo", "mixer.fc2")
-        # several maps lie one below the other
-        for weight, piece in state.take_below(f"{layer}.attn.Wqkv", "").items():
-            attention |= {f"mixer.{x}_proj{weight}": part for x, part in zip("qkv", piece.chunk(3), strict=True)}
-        for weight, piece in state.take_below(f"{layer}.mlp.Wi", "").items():
-            parts = zip(("gate", "fc1"), piece.chunk(2), strict=True)
-            feed_forward |= {f"mixer.{name}{weight}": part for name, part in parts}
-        sublayers[LETTERS[kind]].append(attention)
-        sublayers["f"].append(feed_forward)
+        attention = state.take_below({"attn.Wo": "mixer.o_proj", "attn_norm": "norm"}, layer)
+        sublayers[LETTERS[kind]].append(attention | state.take_joint(f"{layer}attn.Wqkv", QKV))
+        feed_forward = state.take_below({"mlp_norm": "norm", "mlp.Wo": "mixer.fc2"}, layer)
+        sublayers["f"].append(feed_forward | state.take_joint(f"{layer}mlp.Wi", ("mixer.gate", "mixer.fc1")))
     return sublayers
 
 
@@ -76,7 +41,10 @@ def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
         "local_rope_theta": old.rope_parameters["sliding_attention"]["rope_theta"],
     }
     return PARBertConfig(
-        **{name: getattr(old, name) for name in SAME},
+        **{
+            name: getattr(old, name)
+            for name in (*SAME, "norm_bias", "attention_bias", "mlp_bias", "classifier_dropout")
+        },
         **local if "w" in order else {},
         sublayer_order=order,
         attention_output_bias=old.attention_bias,
@@ -114,24 +82,25 @@ def from_modern_bert(
     """
     old: Any = source.config
     head = type(source).__name__.removeprefix("ModernBert").removesuffix("Model")
-    check_parts(source, head)
+    refuse_others(old.to_dict(), ONLY.get(head, {}), "ModernBERT")
+    if head == "ForMaskedLM":
+        refuse_others(old.to_dict(), {"classifier_activation": old.hidden_activation}, "ModernBERT")
+    if "sliding_attention" in old.layer_types:
+        refuse_others(old.rope_parameters["sliding_attention"], {"rope_type": "default"}, "local attention")
     config = configure(old, sublayer_order)
     if not expand(config.sublayer_order).startswith(first := LETTERS[old.layer_types[0]]):
         raise ValueError(
             f"the order {config.sublayer_order!r} cannot be converted; the first sublayer of this ModernBERT, {first}, "
             "has no norm, and has to stay the first"
         )
-    name = f"PARBert{head or 'Model'}"
-    model_class = next(each for each in AUTO_CLASSES[PARBertConfig].values() if each.__name__ == name)
     state = State(source.state_dict(), lambda name: name.removeprefix("model."))
     others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())}
-    others["model.embed_tokens.weight"] = state.take_piece("embeddings.tok_embeddings.weight")
-    others |= state.take_below("embeddings.norm", "model.embed_norm") | state.take_below("final_norm", "model.norm")
+    names = {"embeddings.tok_embeddings": "model.embed_tokens", "embeddings.norm": "model.embed_norm"}
+    others |= state.take_below(names | {"final_norm": "model.norm"})
     sublayers = take_layers(state, old)
     if part := HEADS[head]:
         if not old.classifier_bias:
             others[f"{part}.dense.bias"] = Piece(torch.zeros(old.hidden_size), ())
-        others |= state.take_below("head.dense", f"{part}.dense") | state.take_below("head.norm", f"{part}.norm")
-        others |= state.take_below("decoder", "lm_head") | state.take_below("classifier", "classifier")
+        others |= state.take_below({"head": part, "decoder": "lm_head", "classifier": "classifier"})
     state.refuse_rest("PAR BERT")
-    return assemble(model_class(config), sublayers, others, partly=True)
+    return assemble(PAR_BERTS[head or "Model"](config), sublayers, others, partly=True)

@@ -1,23 +1,17 @@
 """Conversions into the encoder-decoders: fairseq's Transformer and Macaron, transformers' BART and its relatives."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from transformers import (
-    BartForConditionalGeneration,
-    MarianMTModel,
-    MBartForConditionalGeneration,
-    PegasusForConditionalGeneration,
-)
 from transformers.activations import ACT2FN
 
-from sublayers.configuration.sublayer_order import interleaved, macaron
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.convert.weights import Model, Pieces, State, agreed, fill, place
+from sublayers.training.convert.convolutions import read_convolutions, take_convolution
+from sublayers.training.convert.weights import Model, Pieces, State, agreed, fill, place, refuse_others
 
 SIDES = ("encoder", "decoder")
 ATTENTION = {
@@ -27,18 +21,17 @@ ATTENTION = {
     ".out_proj": "mixer.o_proj",
     "_layer_norm": "norm",
 }
-# the sublayers of a layer in the order in which they run; the first is Macaron's
-LAYER = [
-    ("f", {"macaron_fc1": "mixer.fc1", "macaron_fc2": "mixer.fc2", "macaron_layer_norm": "norm"}),
-    ("s", {f"self_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
-    ("c", {f"encoder_attn{theirs}": ours for theirs, ours in ATTENTION.items()}),
-    ("f", {"fc1": "mixer.fc1", "fc2": "mixer.fc2", "final_layer_norm": "norm"}),
-]
+# the sublayers of a layer; Macaron's also begins with a feed-forward one
+LAYER = {
+    "s": {f"self_attn{theirs}": ours for theirs, ours in ATTENTION.items()},
+    "c": {f"encoder_attn{theirs}": ours for theirs, ours in ATTENTION.items()},
+    "f": {"fc1": "mixer.fc1", "fc2": "mixer.fc2", "final_layer_norm": "norm"},
+}
+MACARON = {"macaron_fc1": "mixer.fc1", "macaron_fc2": "mixer.fc2", "macaron_layer_norm": "norm"}
 # options that change a fairseq model's function but not the names or shapes of its weights
 UNKNOWN_HERE = ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention")
-BartLike = (
-    BartForConditionalGeneration | MarianMTModel | MBartForConditionalGeneration | PegasusForConditionalGeneration
-)
+# fields that transformers' models have by the same name
+SAME = ("scale_embedding", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 # fairseq's defaults of these options
 DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 LENGTHS = ("max_source_positions", "max_target_positions", "max_positions")
@@ -61,39 +54,65 @@ def upgrade(weights: Mapping[str, torch.Tensor]) -> State:
     return upgraded
 
 
+def has_convolutions(state: State) -> bool:
+    """Say whether convolutions stand in the place of self-attention."""
+    return "encoder.layers.0.linear1.weight" in state
+
+
 def take_stack(
-    state: State, side: str, is_macaron: bool = False, cross_attention: bool = False, norm_affine: bool = True
-) -> dict[str, list[Pieces]]:
-    """Take the layers of the encoder or the decoder: the weights of their sublayers, by kind."""
-    parts = [(letter, names) for letter, names in LAYER[not is_macaron :] if letter != "c" or cross_attention]
-    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in "scf" if letter in dict(parts)}
-    while any(key.startswith(layer := f"{side}.layers.{len(sublayers['s'])}.") for key in state):
-        for letter, names in parts:
-            kept = {theirs: ours for theirs, ours in names.items() if norm_affine or ours != "norm"}
-            sublayers[letter].append(state.take_all({f"{layer}{theirs}": ours for theirs, ours in kept.items()}))
-    return sublayers
+    state: State, side: str, layer_order: str, norm_affine: bool = True
+) -> tuple[str, dict[str, list[Pieces]]]:
+    """Take the layers of the encoder or the decoder.
+
+    Args:
+        state: has fairseq's names.
+        side: of `SIDES`.
+        layer_order: of each layer, with d for a convolution of either kind.
+        norm_affine: whether norms have weights.
+
+    Returns:
+        The order of the sublayers, and their weights by kind.
+
+    Raises:
+        ValueError: a weight that is missing.
+    """
+    order, number = "", 0
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in "dlscf"}
+    while any(key.startswith(layer := f"{side}.layers.{number}.") for key in state):
+        for part, letter in enumerate(layer_order):
+            if letter == "d":
+                letter, pieces = take_convolution(state, side, layer)
+            else:
+                names = MACARON if (part, letter) == (0, "f") else LAYER[letter]
+                kept = {theirs: ours for theirs, ours in names.items() if norm_affine or ours != "norm"}
+                pieces = state.take_all(kept, layer)
+            sublayers[letter].append(pieces)
+            order += letter
+        number += 1
+    return order, sublayers
 
 
 class Parts(NamedTuple):
-    """What weights tell of a model: its sublayers by kind, its other weights, and fields of its configuration."""
+    """What weights tell of a model: its stacks, its other weights, and fields of its configuration.
 
-    encoder: dict[str, list[Pieces]]
-    decoder: dict[str, list[Pieces]]
+    A stack is the order of its sublayers, and their weights by kind.
+    """
+
+    stacks: list[tuple[str, dict[str, list[Pieces]]]]
     others: Pieces
     fields: dict[str, Any]
 
 
-def take_parts(
-    state: State, position_offset: int = 2, stacks: Sequence[dict[str, list[Pieces]]] | None = None
-) -> Parts:
-    """Take all weights, which have fairseq's names; the `stacks` are given where they are no Transformer's.
+def take_parts(state: State, position_offset: int = 2) -> Parts:
+    """Take all weights, which have fairseq's names.
 
     Raises:
         ValueError: a name that is missing or without a place, or feed-forward sublayers of several widths.
     """
-    is_macaron = any(".macaron_fc1." in name for name in state)
-    encoder, decoder = stacks or [take_stack(state, side, is_macaron, side == "decoder") for side in SIDES]
-    widths = {pieces["mixer.fc1.bias"].shape[0] for pieces in encoder["f"] + decoder["f"]}
+    first = "f" if any(".macaron_fc1." in name for name in state) else ""
+    first += "d" if has_convolutions(state) else "s"
+    stacks = [take_stack(state, side, f"{first}{rest}") for side, rest in zip(SIDES, ("f", "cf"), strict=True)]
+    widths = {pieces["mixer.fc1.bias"].shape[0] for _, sublayers in stacks for pieces in sublayers["f"]}
     if len(widths) > 1:
         raise ValueError(f"feed-forward sublayers of widths {sorted(widths)} cannot be converted; they must agree")
     source, target = (state.take_piece(f"{side}.embed_tokens.weight") for side in SIDES)
@@ -110,10 +129,8 @@ def take_parts(
         for side in SIDES:
             positions = state.take_piece(f"{side}.embed_positions.weight")
             others[f"model.{side}.embed_positions.weight"] = positions
-        fields |= {
-            "position_embedding_type": "learned",
-            "max_position_embeddings": positions.shape[0] - position_offset,
-        }
+        length = positions.shape[0] - position_offset
+        fields |= {"position_embedding_type": "learned", "max_position_embeddings": length}
     if embedding_norm := "encoder.layernorm_embedding.weight" in state:
         others |= state.take_all({f"{side}.layernorm_embedding": f"model.{side}.embed_norm" for side in SIDES})
     if final_norm := "encoder.layer_norm.weight" in state:
@@ -132,7 +149,7 @@ def take_parts(
         "tie_word_embeddings": torch.equal(target.tensor, output.tensor),
         "output_bias": output_bias,
     }
-    return Parts(encoder, decoder, others, fields)
+    return Parts(stacks, others, fields)
 
 
 def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> tuple[Model, Pieces]:
@@ -145,33 +162,28 @@ def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> tuple
     norm_position = "pre" if parts.fields["final_norm"] else "post"
     config_class: Any = model_class.config_class
     config = config_class(**{"norm_position": norm_position} | fields | parts.fields)
-    (encoder_order, *_), (decoder_order, *_) = config.stack_orders
-    stacks = place(encoder_order, parts.encoder, "model.encoder.layers")
-    stacks |= place(decoder_order, parts.decoder, "model.decoder.layers")
-    return fill(model_class(config), parts.others | stacks)
+    pieces = parts.others
+    for side, (order, *_), (_, sublayers) in zip(SIDES, config.stack_orders, parts.stacks, strict=True):
+        pieces = pieces | place(order, sublayers, f"model.{side}.layers")
+    return fill(model_class(config), pieces)
 
 
 def build(
-    state: State,
-    encoder_sublayer_order: str | None,
-    decoder_sublayer_order: str | None,
-    position_offset: int = 2,
-    **fields: Any,
+    state: State, position_offset: int = 2, **fields: Any
 ) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
-    """Build a Transformer or a Macaron. Raises what its two halves raise."""
+    """Build a Transformer, a Macaron or their like with convolutions, whose orders may be among the fields.
+
+    Raises what its halves and `read_convolutions` raise.
+    """
     family: type[ReorderedSeq2SeqForConditionalGeneration] = SandwichSeq2SeqForConditionalGeneration
-    default_order = interleaved
     parts = take_parts(state, position_offset)
-    if len(parts.encoder["f"]) > len(parts.encoder["s"]):
-        family, default_order = MacaronSeq2SeqForConditionalGeneration, macaron
+    orders = {f"{side}_sublayer_order": order for side, (order, _) in zip(SIDES, parts.stacks, strict=True)}
+    if parts.stacks[0][0].startswith("f"):
+        family = MacaronSeq2SeqForConditionalGeneration
         # the first half step has relu, whatever the other one has
         fields["pre_attention_act"] = "relu"
     return put_together(
-        family,
-        parts,
-        encoder_sublayer_order=encoder_sublayer_order or default_order(len(parts.encoder["s"])),
-        decoder_sublayer_order=decoder_sublayer_order or default_order(len(parts.decoder["s"]), decoder=True),
-        **fields,
+        family, parts, **orders | read_convolutions(parts.stacks, fields["num_attention_heads"]) | fields
     )
 
 
@@ -194,8 +206,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["hidden_act"] = act
     if "no_scale_embedding" in options:
         fields["scale_embedding"] = not options["no_scale_embedding"]
-    normalize_before = agreed(options, "normalize_before")
-    if normalize_before is not None:
+    if (normalize_before := agreed(options, "normalize_before")) is not None:
         fields["norm_position"] = "pre" if normalize_before else "post"
     if options.keys() & {*DROPOUTS, "relu_dropout"}:
         fields |= {name: options.get(name, default) or 0.0 for name, default in DROPOUTS.items()}
@@ -207,33 +218,28 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def from_fairseq_seq2seq(
     weights: Mapping[str, torch.Tensor],
     num_attention_heads: int,
-    encoder_sublayer_order: str | None = None,
-    decoder_sublayer_order: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] = {},
+    **orders: str,
 ) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
-    """Convert fairseq's Transformer or its Macaron (0.6 to 0.12), pre-norm or post-norm, in its own or another order.
+    """Convert fairseq's Transformer, Macaron, LightConv or DynamicConv (0.6 to 0.12), in its own or another order.
 
     `options` are fairseq's, flat as its command line's; without them the activation is ReLU, embeddings are scaled,
-    and sinusoids reach 1024 tokens.
+    and sinusoids reach 1024 tokens. `orders` are `encoder_sublayer_order` and `decoder_sublayer_order`. Attention and
+    convolutions have one dropout here; it is that of the kernels. Dropout in front of convolutions, their
+    `input_dropout`, is left out.
 
     Raises:
-        ValueError: a key that is missing or that this model has no place for, an order that does not fit, or options
-            in which encoder and decoder differ or that this model does not have.
+        ValueError: a key that is missing or that this model has no place for, an order that does not fit, kernels
+            without a softmax, or options in which encoder and decoder differ or that this model does not have.
     """
-    return build(
-        upgrade(weights),
-        encoder_sublayer_order,
-        decoder_sublayer_order,
-        num_attention_heads=num_attention_heads,
-        **read_options(options or {}),
-    )
+    state, fields = upgrade(weights), read_options(options) | orders
+    if has_convolutions(state):
+        refuse_others(options, {"weight_softmax": True}, "fairseq's LightConv")
+        fields |= {"attention_dropout": options["weight_dropout"]} if "weight_dropout" in options else {}
+    return build(state, num_attention_heads=num_attention_heads, **fields)
 
 
-def from_bart(
-    source: BartLike,
-    encoder_sublayer_order: str | None = None,
-    decoder_sublayer_order: str | None = None,
-) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
+def from_bart(source: Any, **orders: str) -> tuple[ReorderedSeq2SeqForConditionalGeneration, Pieces]:
     """Convert transformers' BART, mBART, Marian or Pegasus; in the interleaved order, the default, outputs are equal.
 
     The sinusoids of Marian and Pegasus have other frequencies than fairseq's, so they become learned positions. Padding
@@ -257,21 +263,14 @@ def from_bart(
         state["decoder.output_projection.bias"] = bias.reshape(-1)
     model, pieces = build(
         state,
-        encoder_sublayer_order,
-        decoder_sublayer_order,
         position_offset=offset,
         num_attention_heads=agreed(told, "attention_heads"),
         hidden_act=old.activation_function,
-        dropout=old.dropout,
-        attention_dropout=old.attention_dropout,
-        activation_dropout=old.activation_dropout,
-        scale_embedding=old.scale_embedding,
         initializer_range=old.init_std,
-        pad_token_id=old.pad_token_id,
-        # Pegasus has no such norm
+        # Pegasus has no token for the beginning
         bos_token_id=told.get("bos_token_id"),
-        eos_token_id=old.eos_token_id,
-        decoder_start_token_id=old.decoder_start_token_id,
+        **{name: told[name] for name in (*DROPOUTS, *SAME)},
+        **orders,
     )
     model.generation_config = copy.deepcopy(source.generation_config)
     return model, pieces

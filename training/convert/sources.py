@@ -2,32 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
-from transformers import (
-    BartForConditionalGeneration,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    GPT2PreTrainedModel,
-    MarianMTModel,
-    MBartForConditionalGeneration,
-    ModernBertForMaskedLM,
-    ModernBertForSequenceClassification,
-    ModernBertModel,
-    ModernBertPreTrainedModel,
-    PegasusForConditionalGeneration,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.loading import load, never_running_code
 from sublayers.hub.self_contained import copy_tokenizer
 from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.training.convert.bert import ENCODERS, from_bert, from_macaron_bert
-from sublayers.training.convert.convolutions import from_fairseq_lightconv
 from sublayers.training.convert.decoders import ENCODERS as HEADS
 from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
@@ -45,42 +30,6 @@ from sublayers.training.convert.weights import Pieces, Weights, agreed, load_che
 
 # the fields of orders, by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
-# how a folder is loaded, by the class that it names: a body alone gets the head that is tied to its embeddings
-CLASSES: dict[str, dict[str, Any]] = {
-    "gpt2": {
-        "GPT2Model": GPT2LMHeadModel,
-        "GPT2LMHeadModel": GPT2LMHeadModel,
-        "GPT2ForSequenceClassification": GPT2ForSequenceClassification,
-    },
-    "bart": {"BartModel": BartForConditionalGeneration, "BartForConditionalGeneration": BartForConditionalGeneration},
-    "marian": {"MarianModel": MarianMTModel, "MarianMTModel": MarianMTModel},
-    "modernbert": {
-        "ModernBertModel": ModernBertModel,
-        "ModernBertForMaskedLM": ModernBertForMaskedLM,
-        "ModernBertForSequenceClassification": ModernBertForSequenceClassification,
-    },
-    "mbart": {"MBartModel": MBartForConditionalGeneration}
-    | {"MBartForConditionalGeneration": MBartForConditionalGeneration},
-    "pegasus": {"PegasusModel": PegasusForConditionalGeneration}
-    | {"PegasusForConditionalGeneration": PegasusForConditionalGeneration},
-    **{
-        model_type: {
-            f"{name}Model": getattr(transformers, f"{name}ForCausalLM"),
-            f"{name}ForCausalLM": getattr(transformers, f"{name}ForCausalLM"),
-            f"{name}ForSequenceClassification": getattr(transformers, f"{name}ForSequenceClassification"),
-        }
-        for model_type, name in DECODERS.items()
-    },
-}
-# the same for decoders whose tokens see both sides, which become encoders; not all have every head
-BIDIRECTIONAL: dict[str, dict[str, Any]] = {
-    model_type: {
-        f"{name}{head}": found for head in HEADS if (found := getattr(transformers, f"{name}{head}", None)) is not None
-    }
-    for model_type, name in {"gpt2": "GPT2", **DECODERS}.items()
-}
-# ELECTRA's head, which tells replaced words, has no counterpart here
-BODIES = {"ElectraForPreTraining": "ElectraModel"}
 # our model_type for each model_type of a source
 FAMILIES = {
     **dict.fromkeys(["gpt2", *DECODERS], "sandwich_lm"),
@@ -88,6 +37,34 @@ FAMILIES = {
     **dict.fromkeys([*ENCODERS, "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
 }
+
+
+def classes(prefix: str, *heads: str, body: str = "") -> dict[str, Any]:
+    """Say how folders are loaded, by the names of their classes: those with these heads and, as another one, a body."""
+    names = {f"{prefix}Model": f"{prefix}{body}"} if body else {}
+    names |= {f"{prefix}{head}": f"{prefix}{head}" for head in heads}
+    # not all have every head
+    return {named: getattr(transformers, name) for named, name in names.items() if hasattr(transformers, name)}
+
+
+# a body alone gets the head that is tied to its embeddings
+CLASSES = {
+    "gpt2": classes("GPT2", "LMHeadModel", "ForSequenceClassification", body="LMHeadModel"),
+    "marian": classes("Marian", "MTModel", body="MTModel"),
+    "modernbert": classes("ModernBert", "Model", "ForMaskedLM", "ForSequenceClassification"),
+    **{
+        prefix.lower(): classes(prefix, "ForConditionalGeneration", body="ForConditionalGeneration")
+        for prefix in ("Bart", "MBart", "Pegasus")
+    },
+    **{
+        model_type: classes(prefix, "ForCausalLM", "ForSequenceClassification", body="ForCausalLM")
+        for model_type, prefix in DECODERS.items()
+    },
+}
+# the same for decoders whose tokens see both sides, which become encoders
+BIDIRECTIONAL = {model_type: classes(prefix, *HEADS) for model_type, prefix in {"gpt2": "GPT2", **DECODERS}.items()}
+# ELECTRA's head, which tells replaced words, has no counterpart here
+BODIES = {"ElectraForPreTraining": "ElectraModel"}
 # the values of is_causal that are supported, by family
 IS_CAUSAL = {"sandwich_lm": (True, False), "par_bert": (False,), "sandwich_seq2seq": ()}
 # the same of checkpoints that are files
@@ -226,13 +203,10 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder], window)
     if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
-    if isinstance(source, GPT2PreTrainedModel):
-        return from_gpt2(source, **orders)
     if source.config.model_type in DECODERS:
         return from_llama(source, **orders)
-    if isinstance(source, ModernBertPreTrainedModel):
-        return from_modern_bert(source, **orders)
-    return from_bart(source, **orders)
+    others: dict[str, Any] = {"gpt2": from_gpt2, "modernbert": from_modern_bert}
+    return others.get(source.config.model_type, from_bart)(source, **orders)
 
 
 def from_fairseq(
@@ -245,42 +219,40 @@ def from_fairseq(
     """
     # the file is read in any case, since heads that differ cannot be converted
     told = agreed(options, "attention_heads")
-    heads = num_attention_heads or told
-    if heads is None:
+    if (heads := num_attention_heads or told) is None:
         raise ValueError("the file does not tell its number of heads; pass --num_attention_heads")
+    known, convert_weights = ORDERS[True], cast(Any, from_fairseq_seq2seq)
     if "encoder.embed_segment.weight" in weights:
-        refuse_other_orders(orders, [])
-        return from_macaron_bert(weights, heads, options=options)
-    if PREDICTOR in weights or "decoder_max_order" in options:
-        refuse_other_orders(orders, [])
-        return from_fairseq_iot(weights, heads, options=options)
-    is_encoder_decoder = "encoder.embed_tokens.weight" in weights
-    refuse_other_orders(orders, ORDERS[is_encoder_decoder])
-    if "encoder.layers.0.linear1.weight" in weights:
-        return from_fairseq_lightconv(weights, heads, options=options, **orders)
-    if is_encoder_decoder:
-        return from_fairseq_seq2seq(weights, heads, options=options, **orders)
-    return from_fairseq_lm(weights, heads, sublayer_order=orders.get("sublayer_order"), options=options)
+        known, convert_weights = [], from_macaron_bert
+    elif PREDICTOR in weights or "decoder_max_order" in options:
+        known, convert_weights = [], from_fairseq_iot
+    elif "encoder.embed_tokens.weight" not in weights:
+        known, convert_weights = ORDERS[False], from_fairseq_lm
+    refuse_other_orders(orders, known)
+    return convert_weights(weights, heads, options, **orders)
 
 
-def from_file(
-    path: Path, orders: dict[str, str], num_attention_heads: int | None
+def from_weights(
+    source: Path, orders: dict[str, str], num_attention_heads: int | None
 ) -> tuple[Weights, Mapping[str, Any], PreTrainedModel, Pieces]:
-    """Convert a checkpoint of Transformer-XL, adaptive span or fairseq, and return its weights and settings, too.
+    """Convert a file of Transformer-XL, adaptive span or fairseq, or a folder of Transformer-XL.
+
+    Returns:
+        Its weights and settings, the model, and where the model's weights come from.
 
     Raises:
         ValueError: what its loading or its conversion refuses.
     """
-    checkpoint = load_checkpoint(path)
-    xl, span = find_transformer_xl(checkpoint, path), find_adaptive_span(checkpoint)
+    checkpoint = load_folder(source) if source.is_dir() else load_checkpoint(source)
+    xl = (checkpoint, read_config(source)) if source.is_dir() else find_transformer_xl(checkpoint, source)
+    span = find_adaptive_span(checkpoint)
     if xl or span:
         refuse_other_orders(orders, ORDERS[False])
     if xl:
-        weights, settings = xl
-        return weights, settings, *from_transformer_xl(weights, settings, **orders)
+        return *xl, *from_transformer_xl(*xl, orders.get("sublayer_order"))
     if span:
         return span, {}, *from_adaptive_span(span, sublayer_order=orders.get("sublayer_order"))
-    weights, options = read_fairseq(checkpoint, path)
+    weights, options = read_fairseq(checkpoint, source)
     return weights, options, *from_fairseq(weights, options, num_attention_heads, orders)
 
 
@@ -327,16 +299,10 @@ def convert(
 def _convert(
     source: Path, orders: dict[str, str], num_attention_heads: int | None
 ) -> tuple[PreTrainedModel, ConversionReport, PreTrainedModel | None]:
-    if source.is_file():
-        weights, settings, model, pieces = from_file(source, orders, num_attention_heads)
+    if not can_run(source):
+        weights, settings, model, pieces = from_weights(source, orders, num_attention_heads)
         return model, report_on(weights, model, pieces, settings), None
-    config = read_config(source)
-    if config.get("model_type") == MODEL_TYPE:
-        refuse_other_orders(orders, ORDERS[False])
-        weights = load_folder(source)
-        model, pieces = from_transformer_xl(weights, config, **orders)
-        return model, report_on(weights, model, pieces, config), None
-    original, found = load_transformers(source, config)
+    original, found = load_transformers(source, read_config(source))
     model, pieces = from_transformers(original, orders)
     report = report_on(original.state_dict(), model, pieces, original.config.to_dict(), found["missing_keys"])
     unexpected = f"unknown to {type(original).__name__}"

@@ -13,6 +13,7 @@ from sublayers.configuration.configuration_par_transformer_xl import PARTransfor
 from sublayers.hub.loading import never_running_code
 from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
 from sublayers.training.convert.weights import (
+    QKV,
     Piece,
     Pieces,
     State,
@@ -20,6 +21,7 @@ from sublayers.training.convert.weights import (
     are_weights,
     assemble,
     load_checkpoint,
+    refuse_others,
 )
 
 # the model_type in transformers before 5
@@ -30,7 +32,8 @@ TABLE = "word_emb.emb_layers.0.weight"
 SUBLAYER = re.compile(r"(?:layers\.(\d+)\.(?:dec_attn|pos_ff)|sub\.(\d+))\.")
 # what NVIDIA calls parts of the softmax
 SOFTMAX = {"out_layers_weights": "weight", "out_layers_biases": "bias"}
-
+# options of another kind of attention and of an extended context
+ONLY = {"attn_type": 0, "ext_len": 0}
 # fields of our configuration, by the names of settings
 TOLD = {
     "mem_len": "memory_length",
@@ -121,12 +124,11 @@ def take_sublayers(state: State) -> tuple[str, dict[str, list[Pieces]]]:
         pieces = state.take(f"{start}layer_norm", "norm")
         if f"{start}qkv_net.weight" in state:
             letter = "s"
-            projections = zip("qkv", state.take_piece(f"{start}qkv_net.weight").chunk(3), strict=True)
-            pieces |= {f"mixer.{name}_proj.weight": projection for name, projection in projections}
+            pieces |= state.take_joint(f"{start}qkv_net", QKV)
             pieces |= {f"mixer.{name}_proj.weight": state.take_piece(f"{start}{name}_net.weight") for name in "or"}
         else:
             letter = "f"
-            pieces |= state.take_all({f"{start}CoreNet.0": "mixer.fc1", f"{start}CoreNet.3": "mixer.fc2"})
+            pieces |= state.take_all({"CoreNet.0": "mixer.fc1", "CoreNet.3": "mixer.fc2"}, start)
         order += letter
         sublayers[letter].append(pieces)
     return order, sublayers
@@ -164,8 +166,7 @@ def take_bands(state: State, cutoffs: list[int]) -> list[tuple[Piece, Piece, Pie
     if len(bands) == 1 and clusters:
         vocab_size = bands[0][0].shape[0]
         ends = [*pairwise([0, *cutoffs, vocab_size])]
-        numbers = all(isinstance(cutoff, int) for cutoff in cutoffs)
-        if not numbers or len(cutoffs) != clusters or any(start >= end for start, end in ends):
+        if len(cutoffs) != clusters or any(start >= end for start, end in ends):
             raise ValueError(
                 f"cutoffs={cutoffs} do not divide {vocab_size} words into {clusters + 1} bands; convert a checkpoint "
                 "that comes with its settings"
@@ -238,17 +239,10 @@ def from_transformer_xl(
         ValueError: a key that is missing or that this model has no place for, an order or cutoffs that do not fit,
             another kind of attention, an extended context, or heads that are together not as wide as the model.
     """
-    for name, kind in {"cutoffs": list, "clamp_len": int}.items():
-        if not isinstance(settings.get(name, kind()), kind):
-            raise ValueError(f"{name}={settings[name]!r} cannot be read; it has to be of type {kind.__name__}")
-    for name in ("attn_type", "ext_len"):
-        if settings.get(name):
-            raise ValueError(f"{name}={settings[name]} cannot be converted; only Transformer-XL with {name}=0 can")
+    given = {name: settings.get(name) or 0 for name in ONLY}
+    refuse_others(given, ONLY, "Transformer-XL")
     state = State(weights, rename)
-    biases = {
-        "content_bias": take_biases(state, "r_w_bias"),
-        "position_bias": take_biases(state, "r_r_bias"),
-    }
+    biases = {"content_bias": take_biases(state, "r_w_bias"), "position_bias": take_biases(state, "r_r_bias")}
     others, fields = take_words(state, settings.get("cutoffs", []))
     if settings.get("model_type") == MODEL_TYPE and fields["adaptive_cutoffs"]:
         # in the authors' code, the rarest band comes first
@@ -276,7 +270,7 @@ def from_transformer_xl(
     if sublayers["f"]:
         fields["intermediate_size"] = sublayers["f"][0]["mixer.fc1.weight"].shape[0]
     clamp_length = settings.get("clamp_len", -1)
-    dropout = settings.get("dropout", 0.1)
+    dropouts = dict.fromkeys(("dropout", "activation_dropout"), settings.get("dropout", 0.1))
     told = {ours: settings[theirs] for theirs, ours in TOLD.items() if theirs in settings}
     config = PARTransformerXLConfig(
         sublayer_order=sublayer_order or order,
@@ -284,8 +278,7 @@ def from_transformer_xl(
         norm_position="pre" if settings.get("pre_lnorm") else "post",
         clamp_length=clamp_length if clamp_length > 0 else None,
         share_position_biases=is_shared,
-        dropout=dropout,
-        activation_dropout=dropout,
+        **dropouts,
         **fields,
         **told,
     )

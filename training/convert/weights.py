@@ -1,7 +1,7 @@
 """What conversions of all kinds of checkpoints share."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -19,6 +19,15 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 BUFFERS = ("version", "_float_tensor", "inv_freq", "mask_template")
 # names of norms that adaptive span's layers have whether they run them or not
 UNUSED = r"layers\.\d+\.norm[12]\."
+# fields that models of transformers and ours have by the same name
+SAME = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings"),
+    *("attention_dropout", "initializer_range", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id"),
+    *("id2label", "label2id", "problem_type"),
+)
+# our letters for transformers' types of layers
+LETTERS = {"full_attention": "s", "sliding_attention": "w"}
+QKV = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj")
 
 
 @dataclass(frozen=True)
@@ -117,14 +126,25 @@ class State(dict[str, Piece]):
             raise ValueError(f"the checkpoint has no {sorted(missing)}; is it of another kind or version?")
         return {new_name: self.pop(old_name) for old_name, new_name in names.items()}
 
-    def take_all(self, names: dict[str, str]) -> Pieces:
-        """Take several of them, given as old and new names."""
-        return {name: piece for old, new in names.items() for name, piece in self.take(old, new).items()}
+    def take_all(self, names: Mapping[str, str], layer: str = "") -> Pieces:
+        """Take several of them, given as old names, which follow that of the layer, and new ones."""
+        return {name: piece for old, new in names.items() for name, piece in self.take(layer + old, new).items()}
 
-    def take_below(self, old: str, new: str) -> Pieces:
-        """Take all weights below a name, as those below another; there may be none."""
-        names = [name for name in self if name.startswith(f"{old}.")]
-        return {f"{new}{name.removeprefix(old)}": self.pop(name) for name in names}
+    def take_below(self, names: Mapping[str, str], layer: str = "") -> Pieces:
+        """Take all weights below old names as those below new ones; there may be none."""
+        return {
+            f"{new}{name.removeprefix(layer + old)}": self.pop(name)
+            for old, new in names.items()
+            for name in [name for name in self if name.startswith(f"{layer}{old}.")]
+        }
+
+    def take_joint(self, name: str, parts: Sequence[str], dim: int = 0) -> Pieces:
+        """Take linear maps of one size whose weights and biases are joined along a dimension."""
+        return {
+            f"{part}{kind}": piece
+            for kind, joint in self.take_below({name: ""}).items()
+            for part, piece in zip(parts, joint.chunk(len(parts), dim), strict=True)
+        }
 
     def refuse_rest(self, kind: str) -> None:
         """Check that nothing is left.
@@ -145,7 +165,7 @@ def place(order: str, sublayers: dict[str, list[Pieces]], stack: str = "model.la
     """
     letters = expand(order)
     if not partly and any(letters.count(kind) != len(sublayers.get(kind, ())) for kind in {*letters, *sublayers}):
-        found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items())
+        found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items() if weights)
         raise ValueError(f"the order {order!r} does not fit a checkpoint with {found}")
     remaining = {letter: iter(weights) for letter, weights in sublayers.items()}
     return {
@@ -245,9 +265,19 @@ def agreed(options: Mapping[str, Any], name: str) -> Any:
     Raises:
         ValueError: they differ.
     """
-    values = {
-        f"{side}_{name}": options[f"{side}_{name}"] for side in ("encoder", "decoder") if f"{side}_{name}" in options
-    }
+    names = [f"{side}_{name}" for side in ("encoder", "decoder")]
+    values = {name: options[name] for name in names if name in options}
     if len({*values.values()}) > 1:
         raise ValueError(f"{values} cannot be converted; encoder and decoder must agree")
     return next(iter(values.values()), None)
+
+
+def refuse_others(options: Mapping[str, Any], only: Mapping[str, Any], kind: str) -> None:
+    """Check that options which change what a kind of model computes are not told or have the only known value.
+
+    Raises:
+        ValueError: one has another value.
+    """
+    for name, value in only.items():
+        if (found := options.get(name, value)) != value:
+            raise ValueError(f"{name}={found!r} cannot be converted; only {kind} with {name}={value!r} can")

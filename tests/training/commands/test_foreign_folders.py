@@ -8,6 +8,7 @@ import socket
 import datasets
 import pytest
 import torch
+from common_convert import edit
 from families import build
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, BertConfig, BertModel
@@ -78,12 +79,6 @@ def refuse(run, tmp_path, capsys):
         assert not (tmp_path / "out").exists()
 
     return refuse_it
-
-
-def edit(path, **fields):
-    path.parent.mkdir(exist_ok=True)
-    found = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(found | fields))
 
 
 def add_code(folder, tmp_path):

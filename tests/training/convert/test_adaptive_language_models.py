@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from sublayers import SandwichLMConfig, SandwichLMForCausalLM
 from sublayers.training.convert.language_models import from_fairseq_lm
 
+LENGTH = {"max_target_positions": 64}
 FIXTURE = REFERENCE / "sandwich" / "lm_adaptive"
 
 
@@ -17,7 +18,7 @@ def test_equals_the_fairseq_adaptive_language_model(name, tmp_path):
     meta = json.loads(FIXTURE.with_suffix(".json").read_text())
     heads = meta["args"]["decoder_attention_heads"]
     weights, io = load_file(f"{FIXTURE}.weights.safetensors"), load_file(f"{FIXTURE}.io.safetensors")
-    from_fairseq_lm(weights, heads, 64, meta["patterns"][name])[0].save_pretrained(tmp_path)
+    from_fairseq_lm(weights, heads, LENGTH, meta["patterns"][name])[0].save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (model.config.adaptive_cutoffs, model.config.adaptive_factor) == ([20, 40], 4)
     assert model.config.tie_word_embeddings
@@ -92,7 +93,7 @@ def test_converts_a_softmax_that_shares_some_weights(own):
         shared |= {f"tails.{i}.{name}": weight for name, weight in band.named_parameters()}
     kept = {name: weight for name, weight in shared.items() if name not in own}
     model.lm_head.load_state_dict(kept, strict=False)
-    converted, _ = from_fairseq_lm(fairseq_names(model), 2, 64)
+    converted, _ = from_fairseq_lm(fairseq_names(model), 2, LENGTH)
     assert not converted.config.tie_word_embeddings
     assert torch.equal(converted(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
 
@@ -108,7 +109,7 @@ def test_reads_the_names_of_older_fairseq():
                 norm = state.pop(f"decoder.layers.{i}.{name}_layer_norm.{kind}")
                 state[f"decoder.layers.{i}.layer_norms.{number}.{kind}"] = norm
     state |= {"decoder.version": torch.ones(1), "decoder.embed_tokens._float_tensor": torch.ones(1)}
-    converted, _ = from_fairseq_lm(state, 2, 64)
+    converted, _ = from_fairseq_lm(state, 2, LENGTH)
     assert converted.config.tie_word_embeddings
     assert torch.equal(converted(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import SandwichSeq2SeqConfig, SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.convolutions import from_fairseq_lightconv
+from sublayers.training.convert.seq2seq import from_fairseq_seq2seq
 
 SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
 
@@ -61,7 +61,7 @@ def test_scores_as_fairseq_does():
     path = REFERENCE / "iot" / "baseline_dynamicconv"
     weights, io = load_file(f"{path}.weights.safetensors"), load_file(f"{path}.io.safetensors")
     meta = json.loads(path.with_suffix(".json").read_text())
-    model, _ = from_fairseq_lightconv(weights, 4, options=meta["args"])
+    model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
     assert model.config.orders == {"encoder_sublayer_order": "(df)2", "decoder_sublayer_order": "(dcf)2"}
     assert (model.config.kernel_sizes, model.config.norm_position) == ([3, 7], "post")
     mask, real = io["src_tokens_leftpad"] != 1, io["target"] != 1
@@ -96,18 +96,20 @@ def test_a_file_of_fairseqs_names_scores_as_the_model_it_came_from(encoder, deco
 
 def test_other_orders_take_the_same_sublayers():
     model = source("(df)2", "(dcf)2", kernel_sizes=[3, 5])
-    other, _ = from_fairseq_lightconv(fairseq_names(model), 4, "d2f2", "(dc)2f2")
+    other, _ = from_fairseq_seq2seq(
+        fairseq_names(model), 4, encoder_sublayer_order="d2f2", decoder_sublayer_order="(dc)2f2"
+    )
     layers = other.model.decoder.layers
     assert torch.equal(layers[2].mixer.weight_proj.weight, model.model.decoder.layers[3].mixer.weight_proj.weight)
     assert torch.equal(layers[5].mixer.fc1.bias, model.model.decoder.layers[5].mixer.fc1.bias)
     with pytest.raises(ValueError, match=r"the order 'df' does not fit a checkpoint with 2 d, 2 f"):
-        from_fairseq_lightconv(fairseq_names(model), 4, "df")
+        from_fairseq_seq2seq(fairseq_names(model), 4, encoder_sublayer_order="df")
 
 
 def test_reads_options():
     state = fairseq_names(source("df", "dcf", kernel_sizes=[3]))
     options = {"dropout": 0.3, "attention_dropout": 0.1, "weight_dropout": 0.2, "relu_dropout": 0.05}
-    config = from_fairseq_lightconv(state, 4, options=options | {"max_source_positions": 2000})[0].config
+    config = from_fairseq_seq2seq(state, 4, options=options | {"max_source_positions": 2000})[0].config
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.05)
     assert (config.max_position_embeddings, config.kernel_sizes) == (2000, [3])
 
@@ -122,17 +124,20 @@ def test_dropouts_that_are_not_followed_are_told(tmp_path, capsys):
 
 def test_what_does_not_fit_is_one_sentence():
     state = fairseq_names(source("(df)2", "(dcf)2", kernel_sizes=[3, 5]))
-    with pytest.raises(ValueError, match="weight_softmax=False, cannot be converted"):
-        from_fairseq_lightconv(state, 4, options={"weight_softmax": False})
+    with pytest.raises(
+        ValueError,
+        match="weight_softmax=False cannot be converted; only fairseq's LightConv with weight_softmax=True can",
+    ):
+        from_fairseq_seq2seq(state, 4, options={"weight_softmax": False})
     narrow = {name: t[:16] if name.startswith("encoder") and "linear1" in name else t for name, t in state.items()}
     with pytest.raises(ValueError, match="gates in only some convolutions, fairseq's encoder_glu and decoder_glu, can"):
-        from_fairseq_lightconv(narrow, 4)
+        from_fairseq_seq2seq(narrow, 4)
     with pytest.raises(ValueError, match=r"no place for \['encoder.layers.1.conv.bias'\]"):
-        from_fairseq_lightconv(state | {"encoder.layers.1.conv.bias": torch.zeros(16)}, 4)
+        from_fairseq_seq2seq(state | {"encoder.layers.1.conv.bias": torch.zeros(16)}, 4)
     missing = {name: t for name, t in state.items() if name != "decoder.layers.1.conv.weight_linear.weight"}
     with pytest.raises(ValueError, match=r"the checkpoint has no decoder.layers.1.conv.weight"):
-        from_fairseq_lightconv(missing, 4)
+        from_fairseq_seq2seq(missing, 4)
     wide = dict(state)
     wide["decoder.layers.1.conv.weight_linear.weight"] = torch.zeros(36, 16)
     with pytest.raises(ValueError, match=r"kernels of widths \[3, 5\] and \[3, 9\] cannot be converted"):
-        from_fairseq_lightconv(wide, 4)
+        from_fairseq_seq2seq(wide, 4)

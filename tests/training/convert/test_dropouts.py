@@ -1,32 +1,15 @@
 """Every dropout of every source stands after the conversion where it stood before, and is as large."""
 
-import json
-
 import pytest
 import torch
 import transformers
-from common import randomize, tokens
+from common import tokens
+from common_convert import convert, make
 
 from sublayers import AUTO_CLASSES, PARBertConfig
-from sublayers.training.commands.convert import main
 from sublayers.training.convert.bert import ENCODERS
 from sublayers.training.convert.sources import BODIES, CLASSES, FAMILIES, from_transformers
 from sublayers.training.convert.transformer_xl import MODEL_TYPE
-
-SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-BERT = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 4}
-BERT |= {"num_hidden_layers": 2, "max_position_embeddings": 40, "num_key_value_heads": 4}
-BART = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 2, "decoder_layers": 2}
-BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32, "vocab_size": 61}
-SIZES = {
-    **dict.fromkeys(FAMILIES, BERT),
-    **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], BART | {"decoder_start_token_id": 2}),
-    "distilbert": {"vocab_size": 61, "dim": 16, "hidden_dim": 24, "n_heads": 4, "n_layers": 2},
-    "electra": BERT | {"embedding_size": 32},
-    "gemma": BERT | {"head_dim": 8},
-    "gpt2": {"vocab_size": 61, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40},
-    "modernbert": BERT | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
-}
 
 
 def classes(model_type):
@@ -61,8 +44,7 @@ CASES = [
 def build(model_class, option, share=0.5):
     """A source in training mode with this dropout alone, and those that follow it unless they are given."""
     others = {name: 0.0 for name, default in dropouts(model_class).items() if default is not None}
-    sizes = SIZES[model_class.config_class.model_type] | SPECIAL
-    return randomize(model_class(model_class.config_class(**sizes | others | {option: share}))).train()
+    return make(model_class.__name__, **others | {option: share}).train()
 
 
 def batch(source):
@@ -136,6 +118,6 @@ def test_every_option_drops_something_with_some_head(model_type, weakened):
 def test_layers_that_are_dropped_as_a_whole_are_told(name, tmp_path, capsys):
     model_class = getattr(transformers, name)
     build(model_class, "decoder_layerdrop", 0.25).save_pretrained(tmp_path / "source")
-    main([str(tmp_path / "source"), str(tmp_path / "ours"), "--report", str(tmp_path / "report.json")])
+    report = convert(tmp_path)
     assert "\nnot followed in training: decoder_layerdrop=0.25\n" in capsys.readouterr().out
-    assert json.loads((tmp_path / "report.json").read_text())["not_followed"] == {"decoder_layerdrop": 0.25}
+    assert report["not_followed"] == {"decoder_layerdrop": 0.25}

@@ -199,7 +199,7 @@ def test_the_naive_network_is_fairseqs_dynamic_convolution():
 @torch.no_grad()
 def test_convolutions_score_as_before_with_and_without_gates(rows, kernels, pre_norm, convert):
     weights = fairseq_stack("encoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
-    weights |= fairseq_stack("decoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
+    weights |= fairseq_stack("decoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels, crosses=True)
     options = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
     model = AutoModelForSeq2SeqLM.from_pretrained(convert(weights, **options))
     assert model.config.gated_convolutions == (rows > WIDTH)

@@ -4,6 +4,7 @@ import json
 import pytest
 import torch
 from common import REFERENCE, tokens
+from common_fairseq import WIDTH, translation_stacks
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -189,30 +190,9 @@ def test_orders_cost_a_predictors_row_each(encoders, number):
     assert model.num_parameters() == 36_741_120 + 512 * rows
 
 
-def make_checkpoint(number, blocks=2, width=16):
+def make_checkpoint(number):
     """Random weights by the names of the authors' code."""
-    generator = torch.Generator().manual_seed(0)
-
-    def linear(name, *shape):
-        return {
-            f"{name}weight": torch.randn(shape, generator=generator),
-            f"{name}bias": torch.randn(shape[0], generator=generator),
-        }
-
-    embeddings = torch.randn(61, width, generator=generator)
-    state = {"encoder.embed_order": torch.randn(number, width, generator=generator)}
-    for side, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "encoder_attn"])):
-        state |= {f"{side}.version": torch.ones(1), f"{side}.embed_positions._float_tensor": torch.ones(1)}
-        state[f"{side}.embed_tokens.weight"] = embeddings
-        for layer in (f"{side}.layers.{i}." for i in range(blocks)):
-            for attention in attentions:
-                state |= linear(f"{layer}{attention}.in_proj_", 3 * width, width)
-                state |= linear(f"{layer}{attention}.out_proj.", width, width)
-            state |= linear(f"{layer}fc1.", 24, width) | linear(f"{layer}fc2.", width, 24)
-            for norm in (*attentions, "final"):
-                for kind in ("weight", "bias"):
-                    state[f"{layer}{norm}_layer_norm.{kind}"] = torch.randn(width, generator=generator)
-    return state
+    return translation_stacks() | {"encoder.embed_order": torch.randn(number, WIDTH)}
 
 
 def options(codes, **more):
@@ -274,7 +254,7 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="there is no encoder order 2; the codes are 0 to 1"):
         from_fairseq_iot(state, 4, options=options([0, 3, 5], encoder_max_order=3))
     with pytest.raises(ValueError, match=r"chooses among 3 decoder orders, but \[3, 5\] are 2; give the codes"):
-        from_fairseq_iot(state, 4, [3, 5], one)
+        from_fairseq_iot(state, 4, one | {"decoder_orders": [3, 5]})
     with pytest.raises(ValueError, match=r"chooses among 7 decoder orders, but \[\] are 0; give the codes"):
         from_fairseq_iot(make_checkpoint(7), 4, options=one)
     with pytest.raises(ValueError, match=r"the checkpoint has no encoder\.embed_order"):

@@ -1,0 +1,282 @@
+"""Models of transformers, converted by the command, compute the same, and every tensor is accounted for."""
+
+import copy
+from typing import NamedTuple
+
+import pytest
+import torch
+import transformers
+from common import gradients, tokens
+from common_convert import assert_complete, convert, follow, make
+from transformers import PreTrainedModel
+
+from sublayers.training.convert.llama import DECODERS
+
+HEADS = ["Model", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering", "ForSequenceClassification"]
+HEADS += ["ForTokenClassification"]
+ENCODERS = {
+    "Roberta": {"type_vocab_size": 1},
+    # another padding, and segments as BERT has them
+    "XLMRoberta": {"pad_token_id": 3},
+    "Camembert": {"type_vocab_size": 1, "tie_word_embeddings": False},
+    "DistilBert": {},
+    "DistilBert of its own": {"activation": "relu", "sinusoidal_pos_embds": True, "tie_word_embeddings": False},
+    "Electra": {},
+}
+BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
+BIASED |= {"hidden_activation": "silu", "classifier_activation": "silu"}
+# longer than what blocks of local attention are made for
+LONG = {"num_hidden_layers": 4, "num_key_value_heads": None, "max_position_embeddings": 200}
+GROUPED = {"num_key_value_heads": 2, "tie_word_embeddings": False}
+DECODER_OPTIONS = {
+    "Llama": {},
+    "Llama with biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
+    "Mistral": {"head_dim": 12, "sliding_window": None},
+    "Mistral of windows": {"sliding_window": 5},
+    "Qwen2": {},
+    "Qwen2 of windows": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "Qwen3": {"head_dim": 12},
+    # what it calls gelu is the approximation
+    "Gemma": {"tie_word_embeddings": True, "num_key_value_heads": 1},
+    "StableLm": {"use_qkv_bias": True},
+    # as transformers 4 wrote it
+    "Llama linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    # as if it had been trained with fewer tokens than there are here
+    "Llama yarn": {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8}},
+    "Llama llama3": {
+        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        | {"original_max_position_embeddings": 8, "rope_theta": 100.0}
+    },
+    "Llama dynamic": {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 8},
+}
+CAUSAL = {
+    f"{name} ForCausalLM": (f"{name.split()[0]}ForCausalLM", GROUPED | options)
+    for name, options in DECODER_OPTIONS.items()
+}
+BIDIRECTIONAL = ["Llama with biases", "Mistral", "Mistral of windows", "Qwen2 of windows", "Qwen3", "Gemma"]
+BOTH_SIDES = {name: GROUPED | DECODER_OPTIONS[name] for name in BIDIRECTIONAL} | {"GPT2": {}}
+BOTH_SIDES["Llama without labels' bias"] = GROUPED | {"token_classification_bias": False}
+LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+LABELS |= {"problem_type": "multi_label_classification"}
+SOURCES = {
+    **{f"Bert {head}": (f"Bert{head}", {}) for head in [*HEADS, "ForPreTraining"]},
+    **{f"{name} {head}": (name.split()[0] + head, more) for name, more in ENCODERS.items() for head in HEADS},
+    # what no head reads is no reason to refuse
+    "Roberta of relu Model": ("RobertaModel", {"hidden_act": "relu"}),
+    "Electra of relu": ("ElectraForSequenceClassification", {"hidden_act": "relu", "summary_type": "mean"}),
+    "Electra of tanh ForMultipleChoice": ("ElectraForMultipleChoice", {"summary_activation": "tanh"}),
+    **{
+        f"ModernBert{kind} {head}": (f"ModernBert{head}", options | LONG)
+        for kind, options in (("", {}), (" with biases", BIASED))
+        for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    },
+    **CAUSAL,
+    "GPT2 LMHeadModel": ("GPT2LMHeadModel", {}),
+    "GPT2 untied": ("GPT2LMHeadModel", {"tie_word_embeddings": False}),
+    **{
+        f"{prefix} ForSequenceClassification": (f"{prefix}ForSequenceClassification", GROUPED | LABELS)
+        for prefix in [*DECODERS.values(), "GPT2"]
+    },
+    **{
+        f"{name} of both sides {head}": (name.split()[0] + head, options | {"is_causal": False, "num_labels": 3})
+        for name, options in BOTH_SIDES.items()
+        for head in ("Model", "ForTokenClassification", "ForQuestionAnswering")
+        if (name, head) != ("Gemma", "ForQuestionAnswering")
+    },
+    "Bart": ("BartForConditionalGeneration", {}),
+    "Bart untied": ("BartForConditionalGeneration", {"tie_word_embeddings": False, "scale_embedding": True}),
+    "Marian": ("MarianMTModel", {"activation_function": "swish", "scale_embedding": True}),
+    "Marian of two vocabularies": (
+        "MarianMTModel",
+        {"share_encoder_decoder_embeddings": False, "vocab_size": 67, "decoder_vocab_size": 61},
+    ),
+    # its targets begin with their language
+    "MBart": ("MBartForConditionalGeneration", {"scale_embedding": True, "decoder_start_token_id": 60}),
+    "MBart untied": ("MBartForConditionalGeneration", {"tie_word_embeddings": False, "decoder_start_token_id": 60}),
+    "Pegasus": ("PegasusForConditionalGeneration", {"activation_function": "relu"}),
+    "Pegasus untied": ("PegasusForConditionalGeneration", {"tie_word_embeddings": False}),
+}
+
+
+# the longer ends of names come first
+AUTO_CLASSES = {head: f"AutoModel{head}" for head in [*HEADS[1:], "ForCausalLM", "ForPreTraining"]}
+AUTO_CLASSES |= dict.fromkeys(("ForConditionalGeneration", "MTModel"), "AutoModelForSeq2SeqLM")
+AUTO_CLASSES |= {"LMHeadModel": "AutoModelForCausalLM", "Model": "AutoModel"}
+
+
+class Pair(NamedTuple):
+    """A model of transformers, what the command made of it, its report, and where it was saved."""
+
+    name: str
+    source: PreTrainedModel
+    model: PreTrainedModel
+    report: dict
+    folder: object
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def pair(request, tmp_path_factory):
+    folder, (name, options) = tmp_path_factory.mktemp("convert"), SOURCES[request.param]
+    made = make(name, **options)
+    if made.config.is_encoder_decoder:
+        made.final_logits_bias.normal_()
+    made.save_pretrained(folder / "source")
+    # without what files do not hold, such as sinusoids
+    source = type(made).from_pretrained(folder / "source")
+    report = convert(folder, "--verify")
+    head = next(known for known in AUTO_CLASSES if name.endswith(known))
+    model = getattr(transformers, AUTO_CLASSES[head]).from_pretrained(folder / "ours")
+    return Pair(request.param, source, model, report, folder)
+
+
+def words(source, rows, length):
+    """Tokens none of which is padding."""
+    ids = tokens(rows, length)
+    return ids + (ids == source.config.pad_token_id).long()
+
+
+def padded(source, length=20):
+    """Rows without padding, with padding on the right, on the left and in between, where ids say so as well."""
+    config = source.config
+    length = min(length, config.max_position_embeddings)
+    mask = torch.ones(4, length, dtype=torch.long)
+    mask[1, -6:] = mask[2, :6] = mask[3, 2:-1:4] = 0
+    inputs = {"input_ids": words(source, 4, length).masked_fill(mask == 0, config.pad_token_id), "attention_mask": mask}
+    if config.to_dict().get("type_vocab_size", 1) > 1:
+        inputs["token_type_ids"] = (inputs["input_ids"] % 2) * mask
+    if type(source).__name__.endswith("MultipleChoice"):
+        inputs = {name: tensor[:, None] for name, tensor in inputs.items()}
+    return inputs
+
+
+def outputs(model, inputs):
+    """All tensors that a model returns."""
+    return {name: found for name, found in model(**inputs).items() if isinstance(found, torch.Tensor)}
+
+
+@pytest.mark.representatives(60)
+def test_the_report_accounts_for_every_tensor(pair):
+    name, source, model, report, folder = pair
+    # most bodies are trained without a pooler
+    new = [f"pooler.dense.{kind}" for kind in ("weight", "bias")]
+    new += ["pooler.norm.weight", *(["pooler.norm.bias"] if "biases" in name else [])] if "Modern" in name else []
+    has_none = name.endswith(" Model") and "of both sides" not in name and not hasattr(source, "pooler")
+    assert sorted(report["new"]) == (sorted(new) if has_none else [])
+    # zeros: the only segment, and biases that a head may lack
+    one_segment = ("Distil", "Modern", "of both sides")
+    zeros = {key for key in model.state_dict() if "token_types" in key and any(part in name for part in one_segment)}
+    zeros |= {key for key in ("classifier.bias",) if "without labels' bias" in name and key in model.state_dict()}
+    if name in ("ModernBert ForMaskedLM", "ModernBert ForSequenceClassification"):
+        zeros |= {"lm_transform.dense.bias", "model.pooler.dense.bias"} & model.state_dict().keys()
+    assert not any(model.get_parameter(key).any() for key in zeros)
+    assert_complete(report, source.state_dict(), folder / "ours", {*report["new"], *zeros})
+    # untied, RoBERTa has a bias and BART a table that it does not read
+    unread = {"Camembert ForMaskedLM": {"lm_head.bias"}}
+    unread |= {f"{prefix} untied": {"model.shared.weight"} for prefix in ("Bart", "MBart", "Pegasus")}
+    assert report["left_out"] == dict.fromkeys(unread.get(name, ()), "without a place in the model")
+
+
+@torch.no_grad()
+def test_outputs_and_hidden_states(pair):
+    source, model = pair.source, pair.model
+    inputs = padded(source)
+    if source.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = tokens(4, 7)
+    found = model(**inputs, output_hidden_states=True)
+    # a window is measured in places, with what lies between them
+    rows = range(3 if getattr(model.config, "attention_window", None) else 4)
+    for row, mask in zip(rows, inputs["attention_mask"], strict=False):
+        real = mask.flatten().bool()
+        alone = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
+        alone |= {name: tensor[..., real] for name, tensor in alone.items() if not name.startswith("decoder")}
+        expected = source(**alone, output_hidden_states=True)
+        for name, wanted in expected.items():
+            # theirs are behind whole layers
+            step = 3 if name.startswith("decoder") else 2
+            pairs = [(found[name], wanted)] if isinstance(wanted, torch.Tensor) else []
+            if name.endswith("hidden_states") and not pair.name.startswith("ModernBert"):
+                pairs = zip(found[name][::step], wanted, strict=True)
+            for ours, theirs in pairs:
+                # hidden states have a row for each text of a choice
+                ours = ours[row : row + 1]
+                ours = ours if ours.shape == theirs.shape else ours[:, real]
+                # states of some grow from layer to layer
+                scale = max(1, theirs.abs().max().item()) if name.endswith("states") or "Modern" in pair.name else 1
+                torch.testing.assert_close(
+                    ours / scale, theirs / scale, atol=2e-5, rtol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+                )
+
+
+@torch.no_grad()
+def test_a_long_text_is_read_as_a_short_one(pair):
+    source, model = pair.source, pair.model
+    ids = words(source, 2, min(194, source.config.max_position_embeddings) - 4)
+    ids = ids[None] if type(source).__name__.endswith("MultipleChoice") else ids
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if source.config.is_encoder_decoder else {})
+    found, wanted = outputs(model, inputs), outputs(source, inputs)
+    for name, expected in wanted.items():
+        scale = max(1, expected.abs().max().item())
+        torch.testing.assert_close(found[name] / scale, expected / scale, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients(pair):
+    name, source, model, report, _ = pair
+    ids = words(source, 2, 9)
+    inputs = {"input_ids": ids[None] if name.endswith("MultipleChoice") else ids}
+    if any(head in type(source).__name__ for head in ("CausalLM", "LMHead", "MaskedLM", "Conditional", "MTModel")):
+        inputs["labels"] = ids.clone()
+        # mBART takes the start of a target from the end of its labels, where the language stands
+        inputs["labels"][:, -1] = 60
+    names = ["loss"] if "labels" in inputs else [*outputs(source, inputs)]
+    for network in (source, model):
+        network.zero_grad()
+        found = network(**inputs)
+        sum(found[key].square().mean() for key in names).backward()
+    wanted = {}
+    for theirs, parameter in source.named_parameters(remove_duplicate=False):
+        if parameter.grad is not None:
+            made = report["taken_over"].get(theirs, {})
+            wanted |= {ours: follow(parameter.grad, how) for ours, how in made.items()}
+    for ours, gradient in gradients(model).items():
+        if ours in wanted:
+            expected = wanted[ours].view(gradient.shape)
+            if name.startswith(("Pegasus", "Marian")) and "embed_tokens" in ours:
+                # transformers does not train the padding that starts its targets
+                padding = source.config.pad_token_id
+                expected[padding] = gradient[padding]
+            torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4, msg=lambda m, n=ours: f"{n}: {m}")
+        else:
+            # sinusoids are learned here, the only segment is not, and these biases are no part of some sources
+            added = {"classifier.bias", "lm_transform.dense.bias", "model.pooler.dense.bias"}
+            # which is a constant there
+            added |= {"lm_head.bias"} if source.config.is_encoder_decoder else set()
+            is_sinusoid = "embed_positions" in ours and name.startswith(("Pegasus", "Marian"))
+            assert is_sinusoid or ours in added or not gradient.any(), ours
+
+
+LANGUAGE_MODELS = pytest.mark.parametrize("pair", [*CAUSAL, "GPT2 LMHeadModel"], indirect=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"num_beams": 3}], ids=str)
+@LANGUAGE_MODELS
+def test_continuations(options, pair):
+    ids = tokens(3, 6)
+    ids[1, :2] = ids[2, :4] = 1
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False} | options
+    networks = (pair.source, pair.model)
+    wanted, found = (network.generate(ids, attention_mask=(ids != 1).long(), **options) for network in networks)
+    assert torch.equal(found, wanted)
+
+
+@LANGUAGE_MODELS
+@torch.no_grad()
+def test_half_precision_is_as_near_as_the_sources(pair):
+    inputs = {name: tensor[:3] for name, tensor in padded(pair.source).items()}
+    real = inputs["attention_mask"].bool()
+    # which transformers has to be told
+    places = {"position_ids": (real.cumsum(-1) - 1).clamp(min=0)}
+    wanted = pair.source(**inputs, **places).logits
+    theirs = copy.deepcopy(pair.source).bfloat16()(**inputs, **places).logits
+    ours = copy.deepcopy(pair.model).bfloat16()(**inputs).logits
+    ours_off, theirs_off = ((logits.float() - wanted)[real].square().mean().sqrt() for logits in (ours, theirs))
+    assert ours_off < 1.2 * theirs_off
