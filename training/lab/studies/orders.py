@@ -13,7 +13,9 @@ from transformers import PreTrainedTokenizerBase
 from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
-from sublayers.training.lab.studies.orders_report import leave, read_losses
+from sublayers.training.lab.runs import data_names
+from sublayers.training.lab.studies.curves import read_losses
+from sublayers.training.lab.studies.orders_report import leave
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.results import provenance
 
@@ -79,21 +81,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     # models take seconds to import, for which --help does not wait
     from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
     from sublayers.training.lab.studies.writer import load_writer
-    from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.resume import complete_checkpoints
 
     folder, names, metric = Path(args.output_dir), args.model_name_or_path, TASK_METRICS[args.task]
     refuse_to_overwrite(folder)
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
         raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
-    options = {name: getattr(args, name) for name in ("num_beams", "length_penalty", "max_length")}
-    load = partial(
-        load_writer,
-        max_source_length=data.max_source_length,
-        batch_size=args.batch_size,
-        options={name: value for name, value in options.items() if value is not None},
-        orders=args.orders,
-    )
+    load = partial(load_writer, args=args, max_source_length=data.max_source_length)
     writers = {name: load(name) for name in names}
     if args.ensemble:
         check_vocabularies(writers)
@@ -117,14 +111,14 @@ def main(argv: list[str]) -> dict[str, Any]:
                 texts = load(str(path)).write(pairs["source"], str(path))
                 points.append([int(path.name.split("-")[-1]), score(texts, pairs["target"])[metric]])
     if args.ensemble:
-        first, *_ = writers.values()
+        all_writers = [*writers.values()]
         for number in range(1, len(writers) + 1):
-            members = [writer.model for writer in [*writers.values()][:number]]
-            texts = replace(first, model=Seq2SeqEnsemble(members)).write(pairs["source"], f"ensemble of {number}")
+            ensemble = Seq2SeqEnsemble([writer.model for writer in all_writers[:number]])
+            texts = replace(all_writers[0], model=ensemble).write(pairs["source"], f"ensemble of {number}")
             found["ensembles"].append(score(texts, pairs["target"]))
     folder.mkdir(parents=True, exist_ok=True)
-    described = describe_data(data, {"name": "functions of Python's standard library"}, data.dataset_config_name)
-    leave(found, folder, provenance(["study", "orders", *argv], [part["name"] for part in described]))
+    described = data_names(data, "functions of Python's standard library")
+    leave(found, folder, provenance(["study", "orders", *argv], described))
     return found
 
 

@@ -8,19 +8,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from sublayers.training.data.pairs import SIDES
+from sublayers.training.lab.studies.curves import LABELS, draw_curves
 from sublayers.training.metrics.pictures import save
 from sublayers.training.results import Row, report
-
-LABELS = {"loss": "training loss (nats per token)", "eval_loss": "validation loss (nats per token)"}
-
-
-def read_losses(run: Path) -> dict[str, list[list[float]]]:
-    """Read the training and validation losses, pairs of a step and a loss, that a run left; none if it left none."""
-    path = run / "loss_curve.json"
-    if not path.exists():
-        return {}
-    curves = json.loads(path.read_text(encoding="utf-8"))
-    return {name: curves[name] for name in LABELS}
 
 
 def leave(found: dict[str, Any], folder: Path, about: Row) -> None:
@@ -28,7 +18,8 @@ def leave(found: dict[str, Any], folder: Path, about: Row) -> None:
     (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     report(rows_of(found), folder, about)
     draw_subsets(found, folder)
-    draw_curves(found, folder)
+    metric = found["metric"]
+    draw_curves(found["curves"], LABELS | {metric: f"{metric} of {found['split']}"}, folder / "learning_curves.svg")
     Console().print(f"all numbers and pictures are in {folder}")
 
 
@@ -95,19 +86,3 @@ def draw_subsets(found: dict[str, Any], folder: Path) -> None:
         axes.set(title=name, xlabel="predicted order (share of the pairs)", ylabel=found["metric"])
         axes.legend(title="written in order", loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, folder / "subsets.svg")
-
-
-def draw_curves(found: dict[str, Any], folder: Path) -> None:
-    """Draw losses in training and scores of checkpoints (Figures 3 and 4), all models in one picture."""
-    labels = LABELS | {found["metric"]: f"{found['metric']} of {found['split']}"}
-    drawn = [name for name in labels if any(curves.get(name) for curves in found["curves"].values())]
-    if not drawn:
-        return
-    figure = Figure(figsize=(5 * len(drawn), 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
-        for model, curves in found["curves"].items():
-            if curves.get(name):
-                axes.plot(*zip(*curves[name], strict=True), marker=".", label=model)
-        axes.set(xlabel="step", ylabel=labels[name])
-        axes.legend()
-    save(figure, folder / "learning_curves.svg")
