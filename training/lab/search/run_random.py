@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> "pd.DataFrame":
     """Train every order that is not finished, measure what all cost, and report (Sandwich, section 3).
 
-    Args:
-        argv: the training's command, its flags and those of the search; see `sublayers search random --help`.
-
     Returns:
         A row for each run, see `report`.
 
@@ -58,9 +55,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
     from sublayers.training.lab.search.space import read_space
 
     space = read_space(args.training, flags, args.stack)
-    if args.orders:
-        candidates = read_orders(args.orders)
-    else:
-        candidates = draw(space.order, args.number, args.draw_seed, args.unbalanced)
+    drawn = (space.order, args.number, args.draw_seed, args.unbalanced)
+    candidates = read_orders(args.orders) if args.orders else draw(*drawn)
     space.check(candidates)
     return args, space, candidates

@@ -25,9 +25,6 @@ FLAGS = [each for each in fields(Settings) if each.metadata]
 def main(argv: list[str]) -> "pd.DataFrame":
     """Search with every seed, train what is found and others of equal cost from scratch, and report (PAR, section 2.2).
 
-    Args:
-        argv: the training's command, its flags and those of the search; see `sublayers search supernet --help`.
-
     Returns:
         A row for each run of an order, see `report`.
 
@@ -41,20 +38,19 @@ def main(argv: list[str]) -> "pd.DataFrame":
     from sublayers.training.lab.search.report import report
     from sublayers.training.lab.search.runs import Work, run_all, train_orders
 
-    told = {name: getattr(args, name) for name in ("search_steps", "cost", "read", "length", "budget")}
+    told = ("search_steps", "cost", "read", "length", "budget", *(each.name for each in FLAGS))
     with claim(args.output_dir):
         # times are measured once, and a resumed search reads them again
         known = Log(args.output_dir).events("price")
-        paid = (
-            Price(known[0]["full"], known[0]["read"])
-            if known
-            else price(space.config, space.letters, args.cost, args.length, args.read)
-        )
+        if known:
+            paid = Price(known[0]["full"], known[0]["read"])
+        else:
+            paid = price(space.config, space.letters, args.cost, args.length, args.read)
         budget = None if args.budget is None else args.budget * paid.cost(space.order)
-        if budget is not None and not budget >= (least := min(paid.read.values())):
+        if budget is not None and budget < (least := min(paid.read.values())):
             share = least / paid.cost(space.order)
             raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
-        log = space.open_log(args.output_dir, ["supernet", *argv], **given(args), **told)
+        log = space.open_log(args.output_dir, ["supernet", *argv], **{name: getattr(args, name) for name in told})
         if not known:
             log.append("price", **paid._asdict())
         search = partial(space.search, replace(settings, price=paid, budget=budget), args.search_steps)
@@ -74,11 +70,6 @@ def main(argv: list[str]) -> "pd.DataFrame":
             train_orders(log, space.training, [*candidates, *others], args.seeds, args.jobs)
             log_costs(log, space.config, args.length)
         return report(log)
-
-
-def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Choose what the flags say of the architecture."""
-    return {each.name: getattr(args, each.name) for each in FLAGS}
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", Settings, list[Candidate]]:
@@ -110,4 +101,5 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", Settings, list[
     check_mixture(space)
     others = read_orders(args.orders) if args.orders else []
     space.check(others)
-    return args, space, Settings(space.training.field, space.letters, **given(args)), others
+    given = {each.name: getattr(args, each.name) for each in FLAGS}
+    return args, space, Settings(space.training.field, space.letters, **given), others

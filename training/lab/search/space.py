@@ -47,11 +47,7 @@ class Space(NamedTuple):
         return letters_of(self.order)
 
     def check(self, candidates: list[Candidate]) -> None:
-        """Check that the family can run orders.
-
-        Raises:
-            ValueError: it has not all of their sublayers.
-        """
+        """Check that the family can run orders. Raises ValueError where it lacks one of their sublayers."""
         for candidate in candidates:
             config = copy(self.config)
             setattr(config, self.training.field, candidate.order)
@@ -64,12 +60,9 @@ class Space(NamedTuple):
         """Open the log of a new search, or of one that goes on, and note how its figures are made from now on.
 
         Args:
-            folder: of the search.
+            folder: of the search; FileExistsError is raised where it holds something else, or another search.
             argv: the words of the command line behind `sublayers search`.
             settings: what the search is told besides.
-
-        Raises:
-            FileExistsError: the folder holds something else, or another search.
         """
         log = open_log(folder, "search", {**self.training._asdict(), "letters": self.letters, **settings})
         log.append(BEGUN, **provenance(["search", *argv], self.data))
@@ -88,12 +81,7 @@ class Space(NamedTuple):
 
 
 def read_space(command: str, flags: list[str], stack: str) -> Space:
-    """Find what is searched.
-
-    Args:
-        command: that trains an order.
-        flags: of it, after an optional recipe or settings file.
-        stack: of an encoder-decoder.
+    """Find what the flags of a command that trains an order, and the stack of an encoder-decoder, let us search.
 
     Raises:
         ValueError: flags that the command refuses, or a family that has no single order.
@@ -103,9 +91,7 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
     if run.model_name_or_path:
         raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
     if not (args.do_train and args.do_eval):
-        raise ValueError(
-            "orders are trained and then ranked by their loss; give both --do_train and --do_eval or neither"
-        )
+        raise ValueError("orders are trained, then ranked by their loss; give both --do_train and --do_eval or neither")
     config: Any
     if command == "seq2seq":
         config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
@@ -117,11 +103,7 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
 
 
 def check_mixture(space: Space) -> None:
-    """Check that a super-network can be made of a family.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Check that a super-network can be made of a family. Raises ValueError where it cannot."""
     if isinstance(space.config, RecurrentLMConfig):
         raise ValueError(f"{space.config.model_type} has memory, which no mixture reads; search random orders of it")
     if space.config.pre_attention_act not in (None, space.config.hidden_act):

@@ -99,9 +99,6 @@ def main(argv: list[str]) -> dict[str, Any]:
     have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. The
     output folder has `results.csv`, a picture, and for each model and seed a file with every number.
 
-    Args:
-        argv: flags, after an optional settings file or recipe; see `sublayers study bert --help`.
-
     Returns:
         The scores of each finished model by seed and task, its parameters and its cost.
 

@@ -94,8 +94,7 @@ def main(argv: list[str]) -> pd.DataFrame:
     measured in turn. It has `results.csv`, `frontier.svg` and a card.
 
     Args:
-        argv: the teacher's folder or repository, a SentenceTransformer, then flags, after an optional settings file;
-            see `sublayers study frontier --help`.
+        argv: the teacher's folder or repository, a SentenceTransformer, then flags, after an optional settings file.
 
     Returns:
         A row for the teacher and for each student and seed: scores from 0 to 100, milliseconds per text, and times as
@@ -140,11 +139,7 @@ def main(argv: list[str]) -> pd.DataFrame:
 
 
 def read_student(text: str) -> Candidate:
-    """Read an order with flags, and say what it is beside its teacher: narrower, with fewer layers, or re-ordered.
-
-    Raises:
-        ValueError: the order cannot be read.
-    """
+    """Read an order with flags, and say what it is beside its teacher: narrower, with fewer layers, or re-ordered."""
     order, *flags = shlex.split(text)
     kind = "layers dropped" if expand(order) == "sf" * counts(order)["s"] else "re-ordered"
     if any(flag.startswith("--hidden_size") for flag in flags):
@@ -178,11 +173,7 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Keep what all students have in common beside the results.
-
-    Raises:
-        ValueError: what is there already has other settings.
-    """
+    """Keep what all students have in common beside the results. Raises ValueError where those have other settings."""
     file = folder / "settings.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,12 +183,7 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def load_texts(args: FrontierArguments) -> "Texts":
-    """Read the texts of the tests.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file cannot be read, or lacks a column.
-    """
+    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file is no such."""
     from sublayers.training.metrics.sentence_encoders import Texts
 
     pairs: Any = None
@@ -247,8 +233,7 @@ def read_glue(folder: Path) -> pd.DataFrame:
     """Read the scores of all fine-tunings, from 0 to 100: a row for each student, task and seed."""
     rows = []
     for file in sorted(folder.glob(f"*/{GLUE}/*/results.json")):
-        task = file.parent.name
-        name = read_results(file.parents[2] / SCORES)["name"]
+        task, name = file.parent.name, read_results(file.parents[2] / SCORES)["name"]
         found = read_results(file)[task]
         split, metric = found["split"], found["metric"]
         about = {"name": name, "task": f"{task} ({metric})"}

@@ -82,9 +82,8 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown model, or what `sublayers seq2seq` raises.
     """
     parser = argparse.ArgumentParser(prog="sublayers study seq2seq", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--models", nargs="+", default=DEFAULT, help=f"of {', '.join(studied(2))}; default: the first 4"
-    )
+    models_help = f"of {', '.join(studied(2))}; default: the first 4"
+    parser.add_argument("--models", nargs="+", default=DEFAULT, help=models_help)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
     parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
     parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
@@ -107,7 +106,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
             }
             last = folder / f"{name}-{seed}" / LOSS_CURVE
             run_once(last, f"{name}, seed {seed}", ["seq2seq", *flags, *as_flags(own)])
-    found = {name: finished for name in models if (finished := _read(name, folder))}
+    found = {name: _read(runs) for name in models if (runs := sorted(folder.glob(f"{name}-*/{LOSS_CURVE}")))}
     report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data_of(folder)))
     firsts = {name: next(iter(model["runs"].values()))["curves"] for name, model in found.items()}
     draw_curves(firsts, {"eval_loss": LABELS["eval_loss"]}, folder / "learning_curves.svg")
@@ -115,13 +114,11 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _read(name: str, folder: Path) -> dict[str, Any]:
-    runs = sorted(path.parent for path in folder.glob(f"{name}-*/{LOSS_CURVE}"))
-    if not runs:
-        return {}
+def _read(curves: list[Path]) -> dict[str, Any]:
     # this import takes seconds, for which --help does not wait
     from transformers import AutoModelForSeq2SeqLM
 
+    runs = [file.parent for file in curves]
     model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
     encoder, decoder = map(" ".join, model.config.stack_orders)
     return {
