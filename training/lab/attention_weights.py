@@ -82,10 +82,10 @@ def mean_distances(distances: np.ndarray, kinds: Sequence[str]) -> dict[str, flo
 
 @torch.no_grad()
 def attention_weights(model: PreTrainedModel, windows: torch.Tensor) -> np.ndarray:
-    """Read what every head of a model with eager attention looks at.
+    """Read what every head of a model with eager attention looks at. A memory is empty at the start of each window.
 
     Args:
-        model: one stack with self-attention, in evaluation mode. A memory is empty at the start of each window.
+        model: one stack with self-attention, in evaluation mode.
         windows: token ids, (windows, tokens).
 
     Returns:
@@ -104,10 +104,8 @@ def attention_weights(model: PreTrainedModel, windows: torch.Tensor) -> np.ndarr
         raise ValueError(f"{name} has no self-attention whose weights can be read; give models with self-attention")
     weights = torch.stack([torch.cat(read).float() for read in zip(*(o.attentions for o in outputs), strict=True)])
     if weights.shape[-1] != windows.shape[1]:
-        raise ValueError(
-            f"{name} attends to {weights.shape[-1]} places of a window of {windows.shape[1]} tokens, some of them "
-            "before the text; give models that attend to tokens only"
-        )
+        seen = f"{name} attends to {weights.shape[-1]} places of a window of {windows.shape[1]} tokens"
+        raise ValueError(f"{seen}, some of them before the text; give models that attend to tokens only")
     if not weights.isfinite().all():
         raise ValueError(f"{name} has attention weights that are not finite; give a model whose training went well")
     return weights.numpy()
@@ -115,12 +113,6 @@ def attention_weights(model: PreTrainedModel, windows: torch.Tensor) -> np.ndarr
 
 def read_windows(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, number: int, length: int) -> torch.Tensor:
     """Take the first full windows of documents, each inside one of them and with the tokenizer's special tokens.
-
-    Args:
-        texts: the documents.
-        tokenizer: a fast one.
-        number: of windows.
-        length: tokens of each.
 
     Returns:
         Token ids, (number, length).

@@ -14,11 +14,8 @@ from sublayers import (
 )
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.lab.attention_weights import (
-    METRICS,
     attention_distances,
     attention_weights,
-    matched_distance,
-    mean_distances,
     position_distance,
     read_windows,
     value_distance,
@@ -42,10 +39,6 @@ def weights(*args, **kwargs):
     return attention_weights(model(*args, **kwargs), WINDOWS)
 
 
-def heads(seed, number=4, keys=9):
-    return np.random.default_rng(seed).dirichlet(np.full(keys, 0.3), number)
-
-
 # what one-dimensional earth mover's distances are, without scipy
 INDEPENDENT = {
     "value": lambda a, b: np.abs(np.sort(a) - np.sort(b)).mean(),
@@ -58,16 +51,6 @@ def cheapest(a, b, metric):
     a, b = sorted((a, b), key=len)
     costs = [[INDEPENDENT[metric](x, y) for y in b] for x in a]
     return min(sum(costs[i][j] for i, j in enumerate(chosen)) for chosen in permutations(range(len(b)), len(a)))
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("number", [4, 2])
-def test_the_matching_is_the_best_of_all(metric, number):
-    for seed in range(10):
-        a, b = heads(seed), heads(seed + 100, number)
-        expected = pytest.approx(cheapest(a, b, metric), rel=1e-9)
-        assert matched_distance(a, b, METRICS[metric]) == expected
-        assert matched_distance(b, a, METRICS[metric]) == expected
 
 
 def mean_cost(a, b, metric, causal):
@@ -118,13 +101,6 @@ def test_only_the_distance_of_positions_knows_where_a_head_looks():
     found = attention_distances(looking)
     assert found["value"][0, 1] == 0
     assert found["position"][0, 1] == pytest.approx(3 * 2.2)
-
-
-def test_means_leave_out_pairs_that_there_are_not():
-    matrix = np.array([[0, 1, 2], [1, 0, 4], [2, 4, 0]])
-    assert mean_distances(matrix, ["a", "a", "b"]) == {"within": 1, "between": 3}
-    assert mean_distances(matrix, ["a", "a", "a"]) == {"within": pytest.approx(7 / 3)}
-    assert mean_distances(matrix, ["a", "b", "c"]) == {"between": pytest.approx(7 / 3)}
 
 
 @pytest.mark.parametrize("config", [SandwichLMConfig, PARBertConfig, PARTransformerXLConfig])

@@ -56,13 +56,13 @@ class Price(NamedTuple):
 
 
 def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: str) -> Price:
-    """Find what the kinds of sublayers of a family cost for a sequence of `length` tokens.
+    """Find what kinds of sublayers of a family cost for a sequence of so many tokens.
 
     Args:
         config: of the family, with its sizes.
         letters: the kinds.
         cost: FLOPs, parameters, bytes of keys and values in half precision, or milliseconds measured on this machine.
-        length: tokens of a sequence.
+        length: of the sequence.
         read: which of its positions are read: "all", "masked" or "one".
 
     Raises:

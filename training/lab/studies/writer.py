@@ -125,9 +125,7 @@ def load_writer(folder: str, args: "StudyOrdersArguments", max_source_length: in
 def allow_decoder_orders(model: Any, orders: list[str]) -> IOTSeq2SeqForConditionalGeneration:
     """Build a model that was trained in one order anew, so that its decoder can be forced into others.
 
-    Args:
-        model: an encoder-decoder with one order in each stack.
-        orders: of a block or of the whole decoder; the one that was trained comes first in any case.
+    These are orders of a block or of the whole decoder. The one that was trained comes first in any case.
 
     Raises:
         ValueError: an order that does not run the sublayers of the trained one.
@@ -140,14 +138,8 @@ def allow_decoder_orders(model: Any, orders: list[str]) -> IOTSeq2SeqForConditio
             raise ValueError(f"--orders {order} does not repeat to the sublayers of {decoder[0]}; give another order")
         others += [whole] if whole not in [*decoder, *others] else []
     shared = {f.name: getattr(model.config, f.name) for f in fields(ReorderedSeq2SeqConfig)}  # type: ignore[arg-type]
-    config = IOTSeq2SeqConfig(
-        **shared,
-        encoder_orders=encoder,
-        decoder_orders=[*decoder, *others],
-        num_encoder_blocks=1,
-        num_decoder_blocks=1,
-        predict_order=False,
-    )
+    shared |= {"encoder_orders": encoder, "decoder_orders": [*decoder, *others], "predict_order": False}
+    config = IOTSeq2SeqConfig(**shared, num_encoder_blocks=1, num_decoder_blocks=1)
     reordered = IOTSeq2SeqForConditionalGeneration(config)
     reordered.load_state_dict(model.state_dict())
     reordered.generation_config = model.generation_config

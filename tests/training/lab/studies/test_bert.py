@@ -129,17 +129,13 @@ def test_models_have_the_same_number_of_parameters():
 
 @pytest.mark.parametrize("hidden_size", [128, 256, 768])
 def test_controls_cost_what_attention_first_costs(hidden_size):
-    def cost(name):
-        studied = study.MODELS[name]
-        sizes = studied.sizes(hidden_size, 4)
-        assert sizes[0] % 4 == 0
-        return flops(studied.order, *sizes, study.LENGTH, 1, num_attention_heads=4)
-
-    assert cost("5_layers") == pytest.approx(cost("s12f12"), rel=0.2)
-    assert cost("narrow_s12f12") == pytest.approx(cost("s12f12"), rel=0.2)
+    sizes = {name: studied.sizes(hidden_size, 4) for name, studied in study.MODELS.items()}
+    assert all(width % 4 == 0 for width, _ in sizes.values())
+    costs = {name: flops(study.MODELS[name].order, *sizes[name], 128, 1, num_attention_heads=4) for name in sizes}
+    for control, order in (("5_layers", "s12f12"), ("narrow_s12f12", "s12f12"), ("narrow_s5f19", "s5f19")):
+        assert costs[control] == pytest.approx(costs[order], rel=0.2)
     # no number of layers costs as little
-    assert cost("2_layers") < cost("s5f19") < cost("3_layers")
-    assert cost("narrow_s5f19") == pytest.approx(cost("s5f19"), rel=0.2)
+    assert costs["2_layers"] < costs["s5f19"] < costs["3_layers"]
 
 
 def test_an_unknown_model_is_one_sentence(flags):

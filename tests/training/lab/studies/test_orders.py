@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from operator import itemgetter
 
 import pytest
 import torch
@@ -210,16 +211,14 @@ def test_without_prediction_the_order_best_on_validation_data_is_scored_on_test_
 def reordered(model, order):
     """A model of another decoder order whose n-th sublayer of a letter has the weights of that in the model."""
     twin = sandwich(order)
-    twin.load_state_dict(
-        {name: value for name, value in model.state_dict().items() if ".decoder.layers" not in name}, strict=False
+    others = {name: value for name, value in model.state_dict().items() if ".decoder.layers" not in name}
+    twin.load_state_dict(others, strict=False)
+    new, old = (
+        sorted(zip(letters, each.model.decoder.layers, strict=True), key=itemgetter(0))
+        for letters, each in ((order, twin), ("scfscf", model))
     )
-    for letter in "scf":
-        of_letter = [
-            [layer for layer, kind in zip(each.model.decoder.layers, letters, strict=True) if kind == letter]
-            for each, letters in ((twin, order), (model, "scfscf"))
-        ]
-        for new, old in zip(*of_letter, strict=True):
-            new.load_state_dict(old.state_dict())
+    for (_, layer), (_, trained) in zip(new, old, strict=True):
+        layer.load_state_dict(trained.state_dict())
     return twin
 
 
