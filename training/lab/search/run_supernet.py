@@ -56,11 +56,8 @@ def main(argv: list[str]) -> "pd.DataFrame":
         search = partial(space.search, replace(settings, price=paid, budget=budget), args.search_steps)
         supernets = args.output_dir / "supernets"
         work = {supernets / f"seed-{seed}": Work({"seed": seed}, partial(search, seed)) for seed in args.search_seeds}
-
-        def say(found: list[dict[str, Any]]) -> str:
-            return "seed {seed} found {order}".format_map(found[-1])
-
-        run_all("super-networks", log, "supernet", work, say, args.jobs)
+        say = "seed {seed} found {order}".format_map
+        run_all("super-networks", log, "supernet", work, lambda events: say(events[-1]), args.jobs)
         if not args.only_search:
             found = {event["order"]: event["seed"] for event in log.events("supernet")}
             cost = paid.cost(next(iter(found))) if budget is None else budget
