@@ -24,7 +24,7 @@ COMMANDS = {
     "bench": ("lab.bench.command", "measure speed and memory against peers"),
     "search random": ("lab.search.run_random", "train random orders, and find what the good ones share"),
     "search supernet": ("lab.search.run_supernet", "learn an order, within a budget, and compare it with others"),
-    "search report": ("lab.search.run_report", "draw the tables and pictures of a search again"),
+    "search report": ("lab.search.report", "draw the tables and pictures of a search again"),
     "study bert": ("lab.studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("lab.studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("lab.studies.orders", "study how the order changes what encoder-decoders write"),

@@ -2,16 +2,14 @@
 
 import argparse
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
+from sublayers.training.results import table
 
 # the names of the distances, and of their pictures
 UNITS = {"value": "attention weight", "position": "tokens"}
@@ -50,9 +48,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if args.output_dir:
         refuse_to_overwrite(args.output_dir)
     found = _compare(args)
-    console = Console()
     for metric in UNITS:
-        console.print(_table(found, metric))
+        Console().print(_describe(found, metric), soft_wrap=True, markup=False, highlight=False)
     if args.output_dir:
         with whole_folder(args.output_dir) as folder:
             (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -66,46 +63,36 @@ def _compare(args: argparse.Namespace) -> dict[str, Any]:
     from transformers import AutoModel, AutoTokenizer
 
     from sublayers.hub.loading import load
-    from sublayers.training.data.corpus import CorpusArguments, load_corpus
-    from sublayers.training.lab.attention_weights import (
-        attention_distances,
-        attention_weights,
-        mean_distances,
-        read_windows,
-    )
+    from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
+    from sublayers.training.lab import attention_weights as measure
     from sublayers.training.trainers.start import check_positions
 
     text = load_corpus(CorpusArguments(validation_file=args.text))["validation"]
     kinds, weights, windows = [], [], None
     for name in args.models:
-        read = read_windows(text.pieces(), load(AutoTokenizer, name), args.tokens // args.window, args.window)
+        read = measure.read_windows(text.pieces(), load(AutoTokenizer, name), args.tokens // args.window, args.window)
         windows = read if windows is None else windows
         if not read.equal(windows):
             raise ValueError(f"{name} reads the text as other tokens than {args.models[0]}; share a tokenizer")
         model = load(AutoModel, name, attn_implementation="eager")
         check_positions(model.config, args, "window")
-        weights.append(attention_weights(model, windows))
+        weights.append(measure.attention_weights(model, windows))
         # others' models have no order
         kinds.append(getattr(model.config, "sublayer_order", model.config.model_type))
-    found: dict[str, Any] = {"models": args.models, "kinds": kinds}
-    found["text"] = args.text or f"the standard library of Python {platform.python_version()}"
+    found: dict[str, Any] = {"models": args.models, "kinds": kinds, "text": args.text or STANDARD_LIBRARY}
     found |= {"tokens": args.tokens, "window": args.window}
-    for metric, distances in attention_distances(weights).items():
-        found[metric] = {"distances": distances.tolist(), **mean_distances(distances, kinds)}
+    for metric, distances in measure.attention_distances(weights).items():
+        found[metric] = {"distances": distances.tolist(), **measure.mean_distances(distances, kinds)}
     return found
 
 
-def _table(found: dict[str, Any], metric: str) -> Table:
+def _describe(found: dict[str, Any], metric: str) -> str:
     means = [f"{name} kinds {found[metric][name]:.4g}" for name in ("within", "between") if name in found[metric]]
-    table = Table(title=f"{metric}, {UNITS[metric]}", caption="mean " + ", ".join(means))
-    table.add_column("")
-    table.add_column("kind")
-    for number, _ in enumerate(found["models"], 1):
-        table.add_column(str(number), justify="right")
-    rows = zip(found["models"], found["kinds"], found[metric]["distances"], strict=True)
-    for number, (name, kind, row) in enumerate(rows, 1):
-        table.add_row(Text(f"{number} {name}"), kind, *(f"{distance:.4g}" for distance in row))
-    return table
+    rows = []
+    for number, distances in enumerate(found[metric]["distances"]):
+        row = {"model": f"{number + 1} {found['models'][number]}", "kind": found["kinds"][number]}
+        rows.append(row | {f"{other}": f"{distance:.4g}" for other, distance in enumerate(distances, 1)})
+    return f"{metric}, {UNITS[metric]}, mean {', '.join(means)}\n\n{table(rows)}"
 
 
 def _paint(found: dict[str, Any], metric: str, file: Path) -> None:

@@ -33,13 +33,9 @@ METRICS: dict[str, Distance] = {"value": value_distance, "position": position_di
 
 
 def matched_distance(heads: np.ndarray, others: np.ndarray, distance: Distance) -> float:
-    """Match the heads of two models at least cost, for one token in one sublayer, and add up the matched distances.
+    """Match the heads (heads, keys) of two models for one token at least cost, and add up the matched distances.
 
-    Args:
-        heads: weights of one model, (heads, keys).
-        others: those of the other, (heads, keys). If the numbers of heads differ, some heads are left over, and the
-            sum is over as many pairs as there can be.
-        distance: between two heads.
+    If the numbers of heads differ, some heads are left over, and the sum is over as many pairs as there can be.
     """
     costs = np.array([[distance(weights, other) for other in others] for weights in heads])
     return costs[linear_sum_assignment(costs)].sum()
@@ -60,11 +56,9 @@ def attention_distances(models: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     Raises:
         ValueError: the models have different numbers of self-attention sublayers.
     """
-    numbers = [len(weights) for weights in models]
-    if len({*numbers}) > 1:
-        raise ValueError(
-            f"the models have {', '.join(map(str, numbers))} self-attention sublayers; compare models with as many"
-        )
+    if len({len(weights) for weights in models}) > 1:
+        numbers = ", ".join(f"{len(weights)}" for weights in models)
+        raise ValueError(f"the models have {numbers} self-attention sublayers; compare models with as many")
     looks_ahead = [bool(np.triu(weights, 1).any()) for weights in models]
     sublayers, windows, _, tokens, keys = models[0].shape
     pairs = combinations(range(len(models)), 2)
@@ -88,10 +82,10 @@ def mean_distances(distances: np.ndarray, kinds: Sequence[str]) -> dict[str, flo
 
 @torch.no_grad()
 def attention_weights(model: PreTrainedModel, windows: torch.Tensor) -> np.ndarray:
-    """Read what every head of a model with eager attention looks at.
+    """Read what every head of a model with eager attention looks at. A memory is empty at the start of each window.
 
     Args:
-        model: one stack with self-attention, in evaluation mode. A memory is empty at the start of each window.
+        model: one stack with self-attention, in evaluation mode.
         windows: token ids, (windows, tokens).
 
     Returns:
@@ -110,26 +104,18 @@ def attention_weights(model: PreTrainedModel, windows: torch.Tensor) -> np.ndarr
         raise ValueError(f"{name} has no self-attention whose weights can be read; give models with self-attention")
     weights = torch.stack([torch.cat(read).float() for read in zip(*(o.attentions for o in outputs), strict=True)])
     if weights.shape[-1] != windows.shape[1]:
-        raise ValueError(
-            f"{name} attends to {weights.shape[-1]} places of a window of {windows.shape[1]} tokens, some of them "
-            "before the text; give models that attend to tokens only"
-        )
+        seen = f"{name} attends to {weights.shape[-1]} places of a window of {windows.shape[1]} tokens"
+        raise ValueError(f"{seen}, some of them before the text; give models that attend to tokens only")
     if not weights.isfinite().all():
         raise ValueError(f"{name} has attention weights that are not finite; give a model whose training went well")
     return weights.numpy()
 
 
 def read_windows(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, number: int, length: int) -> torch.Tensor:
-    """Take the first full windows of a text, each inside one document and with the tokenizer's special tokens.
-
-    Args:
-        texts: documents.
-        tokenizer: a fast one.
-        number: of windows.
-        length: tokens of each.
+    """Take the first full windows of documents, each inside one of them and with the tokenizer's special tokens.
 
     Returns:
-        Token ids, (windows, tokens).
+        Token ids, (number, length).
 
     Raises:
         ValueError: a slow tokenizer, windows that special tokens fill, or a text with fewer windows.
@@ -142,8 +128,6 @@ def read_windows(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, numbe
     pieces = (ids for text in texts for ids in tokenizer(text, **cut).input_ids)
     windows = [*islice((ids for ids in pieces if len(ids) == length), number)]
     if len(windows) < number:
-        raise ValueError(
-            f"the text has {len(windows)} full windows of {length} tokens, and {number} are asked for; give a longer "
-            "text, or ask for fewer or shorter windows"
-        )
+        have = f"the text has {len(windows)} full windows of {length} tokens, and {number} are asked for"
+        raise ValueError(f"{have}; give a longer text, or ask for fewer or shorter windows")
     return torch.tensor(windows)

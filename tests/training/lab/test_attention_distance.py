@@ -72,7 +72,6 @@ def test_what_cannot_be_compared_is_refused(models, text, tmp_path):
     cases = [
         ([], ["--tokens", "16"], "has nothing to be compared with"),
         (models[1:2], ["--tokens", "20", "--window", "8"], "--tokens=20 is not a multiple of --window=8"),
-        (models[1:2], ["--tokens", "256", "--window", "128"], "has 1 full windows of 128 tokens, and 2 are asked for"),
         ([save(tmp_path / "short", "(sf)2", 0, max_position_embeddings=4)], SHORT, "give a smaller --window"),
         ([save(tmp_path / "more", "(sf)3", 0)], SHORT, "have 2, 3 self-attention sublayers"),
         ([save(tmp_path / "char", "(sf)2", 0, train_tokenizer([TEXT], "char", 99))], SHORT, "share a tokenizer"),

@@ -1,8 +1,6 @@
 """The orders that a search trains: drawn at random, the papers' patterns, or all that a file names."""
 
 import random
-from collections.abc import Iterable
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +18,7 @@ from sublayers.configuration.sublayer_order import (
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
 
-# draws in a row without a new order after which none are left, and draws to choose from
+# after so many draws without a new order none is left; orders of a cost are chosen from as many draws
 TRIES = 2000
 # the share by which the cost of orders of equal cost may differ
 TOLERANCE = 0.05
@@ -45,28 +43,22 @@ def units(order: str) -> int:
 
 
 def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[Candidate]:
-    """Draw different orders (Sandwich, sections 3.1 and 3.2), with the seeds from the first one on.
+    """Draw different orders (Sandwich, sections 3.1 and 3.2), with the seeds from the given one on.
 
-    Args:
-        order: whose sublayers are permuted or, if unbalanced, whose number of parameters is spent on its letters.
-        number: of orders.
-        seed: the first.
-        unbalanced: draw letter by letter.
+    They permute the sublayers of an order or, if unbalanced, spend its number of parameters letter by letter.
 
     Raises:
         ValueError: there are not so many.
     """
     found: dict[str, Candidate] = {}
-    tried = 0
-    for one in count(seed):
-        drawn = random_unbalanced(units(order), one, letters_of(order)) if unbalanced else shuffled(order, one)
-        tried += 1
+    last = seed
+    while len(found) < number:
+        drawn = random_unbalanced(units(order), seed, letters_of(order)) if unbalanced else shuffled(order, seed)
         if drawn not in found:
-            found[drawn], tried = Candidate(drawn, f"random {one}", one), 0
-        if len(found) == number:
-            break
-        if tried == TRIES:
+            found[drawn], last = Candidate(drawn, f"random {seed}", seed), seed
+        if seed - last == TRIES:
             raise ValueError(f"there seem to be only {len(found)} orders like {order!r}, not {number}; ask for fewer")
+        seed += 1
     return [*found.values()]
 
 
@@ -86,15 +78,8 @@ def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int
 
 
 def patterns(letters: str, price: "Price", cost: float) -> list[Candidate]:
-    """Choose of each of the papers' patterns the one whose cost is nearest to another order's.
-
-    Args:
-        letters: of the stack; with `c` the patterns are those of decoders.
-        price: of its sublayers.
-        cost: of the other order.
-    """
-    decoder = "c" in letters
-    layers = range(1, 65)
+    """Choose of each of the papers' patterns, for a decoder if the letters have a `c`, the one nearest to a cost."""
+    decoder, layers = "c" in letters, range(1, 65)
     kinds = {
         "interleaved": [interleaved(n, decoder) for n in layers],
         # the coefficient that did best in the paper, 6 of 16
@@ -114,7 +99,7 @@ def read_orders(file: Path) -> list[Candidate]:
         FileNotFoundError: there is no such file.
         ValueError: there is no order in it, or one that cannot be read.
     """
-    lines: Iterable[str] = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     found = {compact(line): Candidate(compact(line), line) for line in lines if line}
     if not found:
         raise ValueError(f"{file} has no orders; write one in each line")

@@ -9,7 +9,8 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.training.lab.search.settings import Cost
-from sublayers.training.metrics.order_times import milliseconds
+from sublayers.training.log import Log
+from sublayers.training.metrics.order_times import can_be_measured, milliseconds
 
 # more sublayers of a kind in a row, so that the clock sees something
 IN_A_ROW = 4
@@ -45,9 +46,6 @@ class Price(NamedTuple):
         Args:
             letters: the candidates of every layer; the identity, which costs nothing, comes after them.
             probabilities: (layers, letters + 1).
-
-        Returns:
-            The mean cost, a scalar.
         """
         mixers = [i for i, letter in enumerate(letters) if not ALPHABET[letter].is_position_wise]
         without = 1 - probabilities[:, mixers].sum(1)
@@ -58,13 +56,13 @@ class Price(NamedTuple):
 
 
 def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: str) -> Price:
-    """Find what sublayers of a family cost.
+    """Find what kinds of sublayers of a family cost for a sequence of so many tokens.
 
     Args:
         config: of the family, with its sizes.
-        letters: the kinds of sublayers.
+        letters: the kinds.
         cost: FLOPs, parameters, bytes of keys and values in half precision, or milliseconds measured on this machine.
-        length: tokens of a sequence.
+        length: of the sequence.
         read: which of its positions are read: "all", "masked" or "one".
 
     Raises:
@@ -72,7 +70,6 @@ def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: 
     """
     if cost == "milliseconds":
         return _measured(config, letters, length, read)
-    positions = read_positions(length)[READS[read]]
     sizes = config.sizes._asdict()
 
     def of(letter: str, read: int) -> float:
@@ -80,9 +77,27 @@ def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: 
             return flops(letter, length=length, read=read, **sizes)
         return cache_bytes(letter, length=length, **sizes) if cost == "cache" else parameters(letter, **sizes)
 
-    return Price(
-        {letter: of(letter, length) for letter in letters}, {letter: of(letter, positions) for letter in letters}
-    )
+    positions = (length, read_positions(length)[READS[read]])
+    return Price(*({letter: of(letter, number) for letter in letters} for number in positions))
+
+
+def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
+    """Count and measure what the orders of a log cost for one sequence, and log it.
+
+    Milliseconds can be compared where they were measured in turn, so all orders are measured again.
+    """
+    orders = [*dict.fromkeys(event["order"] for event in log.events("order"))]
+    if any(event["length"] == length and event["costs"].keys() >= {*orders} for event in log.events("costs")[-1:]):
+        return
+    sizes = config.sizes._asdict()
+    positions = {read: read_positions(length)[name] for read, name in READS.items()}
+    times = milliseconds(config, orders, length, [*READS]) if can_be_measured(config) else {}
+    costs = {}
+    for order in orders:
+        counted = {read: flops(order, length=length, read=number, **sizes) for read, number in positions.items()}
+        cache = {"all": cache_bytes(order, length=length, **sizes)}
+        costs[order] = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
+    log.append("costs", length=length, costs=costs)
 
 
 def _measured(config: SublayersConfig, letters: str, length: int, read: str) -> Price:

@@ -1,20 +1,19 @@
-"""What came of a search, from its log: tables, pictures, and how much of an order's rank is chance."""
+"""`sublayers search report`: draw the tables and pictures of a search from its log, as far as it has come."""
 
+import argparse
 import math
 from itertools import accumulate, combinations
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, read_positions
+from sublayers.configuration.sublayer_cost import READS
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.lab.search.draw import units
-from sublayers.training.log import Log
-from sublayers.training.metrics.order_times import can_be_measured, milliseconds
+from sublayers.training.log import Log, read_log
 from sublayers.training.metrics.pictures import (
     draw_bottom_halves,
     draw_costs,
@@ -22,7 +21,7 @@ from sublayers.training.metrics.pictures import (
     draw_orders,
     draw_probabilities,
 )
-from sublayers.training.results import PROVENANCE, Row, score, write
+from sublayers.training.results import PROVENANCE, Row, measured, score, table, write
 
 # the event of a log that says how its figures are made
 BEGUN = "begun"
@@ -30,23 +29,18 @@ BEGUN = "begun"
 COSTS = {"flops": ("GFLOP of reading {}", 1e9), "milliseconds": ("reading {} (ms)", 1), "cache": ("cache (MiB)", 2**20)}
 
 
-def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
-    """Count and measure what the orders of a log cost for one sequence, and log it.
+def main(argv: list[str]) -> pd.DataFrame:
+    """Write tables and pictures into the folder of a search from its log, and print what they say.
 
-    Milliseconds can be compared where they were measured in turn, so all orders are measured again.
+    Returns:
+        A row for each run, see `report`.
+
+    Raises:
+        FileNotFoundError: there is no search in the folder.
     """
-    orders = [*dict.fromkeys(event["order"] for event in log.events("order"))]
-    if any(event["length"] == length and event["costs"].keys() >= {*orders} for event in log.events("costs")[-1:]):
-        return
-    sizes = config.sizes._asdict()
-    positions = {read: read_positions(length)[name] for read, name in READS.items()}
-    times = milliseconds(config, orders, length, [*READS]) if can_be_measured(config) else {}
-    costs = {}
-    for order in orders:
-        counted = {read: flops(order, length=length, read=number, **sizes) for read, number in positions.items()}
-        cache = {"all": cache_bytes(order, length=length, **sizes)}
-        costs[order] = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
-    log.append("costs", length=length, costs=costs)
+    parser = argparse.ArgumentParser(prog="sublayers search report", description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="the --output_dir of a search")
+    return report(read_log(parser.parse_args(argv).folder))
 
 
 def halves(order: str) -> tuple[str, str]:
@@ -96,27 +90,25 @@ def report(log: Log) -> pd.DataFrame:
     """
     folder, console = log.file.parent, Console()
     letters = log.events("search")[0]["letters"]
-    found = sorted(
-        (event["seed"], f"seed {event['seed']}: {event['order']}", event["curve"]) for event in log.events("supernet")
-    )
-    for seed, title, curve in found:
-        draw_probabilities(curve, letters, title, folder / f"supernet-{seed}.svg")
-    if found:
-        draw_mixtures(
-            [(title, curve[-1]["probabilities"]) for _, title, curve in found], letters, folder / "mixtures.svg"
-        )
+    mixtures = []
+    for event in sorted(log.events("supernet"), key=itemgetter("seed")):
+        title, curve = f"seed {event['seed']}: {event['order']}", event["curve"]
+        draw_probabilities(curve, letters, title, folder / f"supernet-{event['seed']}.svg")
+        mixtures.append((title, curve[-1]["probabilities"]))
+    if mixtures:
+        draw_mixtures(mixtures, letters, folder / "mixtures.svg")
     rows = rows_of(log)
     if len(rows):
-        orders = rows.groupby("order", sort=False).agg({name: "first" for name in rows if name != "order"})
-        orders["loss"], orders["deviation"] = rows.groupby("order")["loss"].mean(), rows.groupby("order")["loss"].std()
-        orders = orders.sort_values("loss")
+        runs = rows.groupby("order", sort=False)
+        orders = runs.first().assign(loss=runs["loss"].mean()).sort_values("loss")
+        figures = _figures(orders, rows)
         *_, begun = {}, *log.events(BEGUN)
-        about = {name: begun[name] for name in PROVENANCE if name in begun}
-        write(_figures(orders, rows), folder / "results.csv", about)
+        write(figures, folder / "results.csv", {name: begun[name] for name in PROVENANCE if name in begun})
         _draw(orders, log)
-        console.print(_table(orders, rows.groupby("order").size()))
-        for remark in _remarks(orders, rows):
-            console.print(remark, soft_wrap=True, markup=False, highlight=False)
+        # a terminal has no room for all columns
+        shown = [name for name in measured(figures) if not name.startswith(("perplexity", "cache", "bottom", "top"))]
+        shown_table = table(figures, {name: name for name in ("order", *shown, "seeds")})
+        console.print("\n".join([shown_table, *_remarks(orders, rows)]), soft_wrap=True, markup=False, highlight=False)
     console.print(f"tables and pictures are in {folder}", soft_wrap=True)
     return rows
 
@@ -149,23 +141,6 @@ def _draw(orders: pd.DataFrame, log: Log) -> None:
     column = next((name for name in (f"{cost}_{read}", f"{cost}_all", cost) if name in orders), "parameters")
     points = [*zip(orders["names"], orders[column], orders["loss"], strict=True)]
     draw_costs(points, column.replace("_", ", positions read: "), folder / "cost.svg")
-
-
-def _table(orders: pd.DataFrame, seeds: pd.Series) -> Table:
-    table = Table("order", "from", "loss (runs)", "parameters, M")
-    # a terminal has no room for a column each
-    costs = {f"{kind}, {', '.join(READS)}": [f"{kind}_{read}" for read in READS] for kind in ("flops", "milliseconds")}
-    costs = {head: names for head, names in costs.items() if orders.columns.isin(names).any()}
-    for head in costs:
-        table.add_column(head.replace("flops", "GFLOP"))
-    for order, row in orders.iterrows():
-        spread = "" if math.isnan(row["deviation"]) else f" ± {row['deviation']:.4f}"
-        cells = [f"{row['loss']:.4f}{spread} ({seeds[order]})", f"{row['parameters'] / 1e6:.2f}"]
-        for head, names in costs.items():
-            unit = 1e9 if head.startswith("flops") else 1
-            cells.append(", ".join(f"{row[name] / unit:.3g}" for name in names))
-        table.add_row(Text(str(order)), row["names"], *cells)
-    return table
 
 
 def _remarks(orders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:

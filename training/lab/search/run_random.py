@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from sublayers.training.flags import positive
 from sublayers.training.folders import claim
-from sublayers.training.lab.search.arguments import add_flags
 from sublayers.training.lab.search.draw import Candidate, draw, read_orders
-from sublayers.training.log import open_log
+from sublayers.training.lab.search.settings import make_parser
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> "pd.DataFrame":
     """Train every order that is not finished, measure what all cost, and report (Sandwich, section 3).
 
-    Args:
-        argv: the training's command, its flags and those of the search; see `sublayers search random --help`.
-
     Returns:
         A row for each run, see `report`.
 
@@ -31,13 +27,12 @@ def main(argv: list[str]) -> "pd.DataFrame":
     """
     args, space, candidates = parse(argv)
     # these imports take seconds, for which --help does not wait
-    from sublayers.training.lab.search.report import BEGUN, log_costs, report
+    from sublayers.training.lab.search.price import log_costs
+    from sublayers.training.lab.search.report import report
     from sublayers.training.lab.search.runs import train_orders
-    from sublayers.training.results import provenance
 
     with claim(args.output_dir):
-        log = open_log(args.output_dir, "search", {**space.training._asdict(), "letters": space.letters})
-        log.append(BEGUN, **provenance(["search", "random", *argv], space.data))
+        log = space.open_log(args.output_dir, ["random", *argv])
         train_orders(log, space.training, candidates, args.seeds, args.jobs)
         log_costs(log, space.config, args.length)
         return report(log)
@@ -49,25 +44,18 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]
     Raises:
         ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
     """
-    parser = argparse.ArgumentParser(prog="sublayers search random", description=__doc__, allow_abbrev=False)
-    add_flags(parser, "runs/search-random")
+    parser = make_parser("random", __doc__)
     parser.add_argument("--number", type=positive, default=20, help="number of orders, default %(default)s")
-    parser.add_argument(
-        "--draw_seed", type=int, default=0, help="seed of the first order; the next ones have the next seeds"
-    )
-    parser.add_argument(
-        "--unbalanced",
-        action="store_true",
-        help="draw letter by letter until the parameters are spent, instead of permuting the sublayers",
-    )
+    seed_help = "seed of the first order; the next ones have the next seeds"
+    parser.add_argument("--draw_seed", type=int, default=0, help=seed_help)
+    unbalanced_help = "draw letter by letter until the parameters are spent, instead of permuting the sublayers"
+    parser.add_argument("--unbalanced", action="store_true", help=unbalanced_help)
     parser.add_argument("--orders", type=Path, help="a file with an order in each line to be trained instead")
     args, flags = parser.parse_known_args(argv)
     from sublayers.training.lab.search.space import read_space
 
     space = read_space(args.training, flags, args.stack)
-    if args.orders:
-        candidates = read_orders(args.orders)
-    else:
-        candidates = draw(space.order, args.number, args.draw_seed, args.unbalanced)
+    drawn = (space.order, args.number, args.draw_seed, args.unbalanced)
+    candidates = read_orders(args.orders) if args.orders else draw(*drawn)
     space.check(candidates)
     return args, space, candidates

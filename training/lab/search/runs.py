@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context, parent_process
@@ -41,6 +41,13 @@ class Training(NamedTuple):
         return {"parameters": num_parameters(folder), "metrics": metrics}
 
 
+class Work(NamedTuple):
+    """A run: what its event in the log is known by, and a call that does it in a folder and returns the rest to log."""
+
+    about: dict[str, Any]
+    call: Callable[[Path], dict[str, Any]]
+
+
 def without_windows(flags: list[str]) -> list[str]:
     """Leave out the flags that only orders with local attention may have."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -52,93 +59,63 @@ def without_windows(flags: list[str]) -> list[str]:
 def train_orders(log: Log, training: Training, candidates: list[Candidate], seeds: list[int], jobs: int) -> None:
     """Train every order with every seed, if the log does not have it yet, and log what came of it.
 
-    Args:
-        log: of the search.
-        training: the recipe.
-        candidates: the orders.
-        seeds: of the trainings.
-        jobs: how many are trained at a time.
-
     Raises:
         ValueError: no training came to its end.
     """
     known = [(event["order"], event["name"]) for event in log.events("order")]
     for candidate in candidates:
-        if (candidate.order, candidate.name) not in known:
+        if candidate[:2] not in known:
             log.append("order", **candidate._asdict())
-    losses = {(event["order"], event["seed"]): event["metrics"]["eval_loss"] for event in log.events("run")}
-    wanted = [(candidate.order, seed) for seed in seeds for candidate in candidates]
-    places = {log.file.parent / "runs" / f"{order}-{seed}": (order, seed) for order, seed in wanted}
-    work = {folder: partial(training.run, *run, folder) for folder, run in places.items() if run not in losses}
+    work = {}
+    for seed in seeds:
+        for order, *_ in candidates:
+            call = partial(training.run, order, seed)
+            work[log.file.parent / "runs" / f"{order}-{seed}"] = Work({"order": order, "seed": seed}, call)
 
-    def finish(folder: Path, result: dict[str, Any]) -> str:
-        order, seed = places[folder]
-        log.append("run", order=order, seed=seed, **result)
-        losses[order, seed] = result["metrics"]["eval_loss"]
-        best = min(losses, key=lambda run: losses[run])
-        return f"best so far {best[0]}, loss {losses[best]:.4f}"
+    def say(runs: list[dict[str, Any]]) -> str:
+        best = min(runs, key=lambda event: event["metrics"]["eval_loss"])
+        return f"best so far {best['order']}, loss {best['metrics']['eval_loss']:.4f}"
 
-    run_all("orders", work, finish, jobs, len(places) - len(work))
-
-
-def find_orders(log: Log, search: Callable[[int, Path], dict[str, Any]], seeds: list[int], jobs: int) -> None:
-    """Train a super-network with every seed that the log does not have yet, and log what it found.
-
-    Args:
-        log: of the search.
-        search: from a seed and a folder to the order and how it was found.
-        seeds: of the super-networks.
-        jobs: how many are trained at a time.
-
-    Raises:
-        ValueError: none came to its end.
-    """
-    known = {event["seed"] for event in log.events("supernet")}
-    places = {log.file.parent / "supernets" / f"seed-{seed}": seed for seed in seeds if seed not in known}
-    work = {folder: partial(search, seed, folder) for folder, seed in places.items()}
-
-    def finish(folder: Path, result: dict[str, Any]) -> str:
-        log.append("supernet", seed=places[folder], **result)
-        return f"seed {places[folder]} found {result['order']}"
-
-    run_all("super-networks", work, finish, jobs, len(known))
+    run_all("orders", log, "run", work, say, jobs)
 
 
 def run_all(
-    name: str,
-    work: Mapping[Path, Callable[[], dict[str, Any]]],
-    finish: Callable[[Path, dict[str, Any]], str],
-    jobs: int,
-    finished: int = 0,
+    name: str, log: Log, kind: str, work: dict[Path, Work], say: Callable[[list[dict[str, Any]]], str], jobs: int
 ) -> None:
-    """Do work in processes of its own, with a progress bar.
+    """Do the work that the log does not have yet in processes of its own, with a progress bar, and log it.
 
     Args:
         name: of the work.
-        work: by folder; what a killed process left there is removed before, and what it prints goes into `FOLDER.log`.
-        finish: is told each folder and its result, and says in a line how matters stand.
+        log: of the search.
+        kind: of the events.
+        work: by folder. What a killed process left there is removed before, and what it prints goes into `FOLDER.log`.
+        say: from all events of the kind, the new one last, to a line on how matters stand.
         jobs: how many processes there are at a time. The processors are divided among them.
-        finished: how much of the work was done before.
 
     Raises:
         ValueError: nothing was finished, now or before.
     """
-    threads = max(1, torch.get_num_threads() // jobs)
-    faults = []
-    bar = tqdm(total=finished + len(work), initial=finished, desc=name, unit="run")
+    events, faults = log.events(kind), []
+    left = {
+        folder: each
+        for folder, each in work.items()
+        if not any(each.about.items() <= event.items() for event in events)
+    }
+    bar = tqdm(total=len(work), initial=len(work) - len(left), desc=name, unit="run")
     # a fork would share torch's threads
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (threads,))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (max(1, torch.get_num_threads() // jobs),))
     with bar, pool:
-        futures = {pool.submit(_do, folder, call): folder for folder, call in work.items()}
+        futures = {pool.submit(_do, folder, each.call): folder for folder, each in left.items()}
         for future in as_completed(futures):
             folder = futures[future]
             if error := future.exception():
                 faults.append(f"{folder.name} failed ({error}); {folder}.log has all that it printed")
                 bar.write(faults[-1], file=sys.stderr)
                 continue
-            bar.set_postfix_str(finish(folder, future.result()))
+            log.append(kind, **left[folder].about, **future.result())
+            bar.set_postfix_str(say(log.events(kind)))
             bar.update()
-    if faults and not finished and len(faults) == len(work):
+    if faults and len(faults) == len(work):
         raise ValueError(f"no run of {name} came to its end: {faults[0]}")
 
 
@@ -154,7 +131,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _do(folder: Path, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _do(folder: Path, call: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.log", "wb") as printed:
@@ -162,7 +139,7 @@ def _do(folder: Path, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         for stream in (1, 2):
             os.dup2(printed.fileno(), stream)
     try:
-        return call()
+        return call(folder)
     except Exception:
         traceback.print_exc()
         raise

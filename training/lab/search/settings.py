@@ -1,7 +1,11 @@
 """What a search can be asked for, known before torch and the models, which take seconds to import."""
 
-from dataclasses import dataclass
+import argparse
+import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from sublayers.training.flags import positive
 
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
@@ -9,19 +13,15 @@ if TYPE_CHECKING:
 Cost = Literal["flops", "parameters", "milliseconds", "cache"]
 
 
-@dataclass
+@dataclasses.dataclass
 class Settings:
     """How a super-network searches; the defaults are the paper's or, where it has none, those of FBNet, its source.
+
+    What has a help is a flag of `sublayers search supernet`.
 
     Attributes:
         field: name of the order that is searched.
         letters: the candidates of a layer.
-        warmup_share: of all steps, in which all candidates weigh alike in the mean and only the model is trained.
-        held_out_share: of the data, which trains the architecture and never the model.
-        learning_rate: of the architecture.
-        weight_decay: of the architecture.
-        temperatures: of the Gumbel softmax, when the search begins and when it ends.
-        patience: share of the steps after the warm-up for which the order must not have changed to end the search.
         price: what sublayers cost, if it matters.
         budget: what the order may cost, in the price's unit.
         price_rate: how fast the weight of the price in the loss grows while the mean cost is above the budget.
@@ -29,12 +29,21 @@ class Settings:
 
     field: str
     letters: str
-    warmup_share: float = 0.25
-    held_out_share: float = 0.2
-    learning_rate: float = 1e-2
-    weight_decay: float = 5e-4
-    temperatures: tuple[float, float] = (5.0, 0.1)
-    patience: float = 0.75
+    warmup_share: float = dataclasses.field(
+        default=0.25, metadata={"help": "of the steps, in which the architecture is frozen"}
+    )
+    held_out_share: float = dataclasses.field(
+        default=0.2, metadata={"help": "of the training data, which trains the architecture alone"}
+    )
+    learning_rate: float = dataclasses.field(default=1e-2, metadata={"help": "of the architecture"})
+    weight_decay: float = dataclasses.field(default=5e-4, metadata={"help": "of the architecture"})
+    temperatures: tuple[float, float] = dataclasses.field(
+        default=(5.0, 0.1), metadata={"help": "of the Gumbel softmax, when the search begins and when it ends"}
+    )
+    patience: float = dataclasses.field(
+        default=0.75,
+        metadata={"help": "share of the steps after the warm-up in which an unchanged order ends the search"},
+    )
     price: "Price | None" = None
     budget: float | None = None
     price_rate: float = 0.02
@@ -46,3 +55,21 @@ class Settings:
         for name, value in (("learning_rate", self.learning_rate), ("temperatures", min(self.temperatures))):
             if value <= 0:
                 raise ValueError(f"{name} of {value} would learn nothing; give more than 0")
+
+
+def make_parser(kind: str, description: str | None) -> argparse.ArgumentParser:
+    """Make the parser of `sublayers search KIND` with the flags that all searches have."""
+    parser = argparse.ArgumentParser(prog=f"sublayers search {kind}", description=description, allow_abbrev=False)
+    folder = f"runs/search-{kind}"
+    folder_help = f"default {folder}; what is finished in it is not run again"
+    parser.add_argument("training", choices=("pretrain", "seq2seq"), help="the command that trains an order")
+    parser.add_argument("--output_dir", type=Path, default=Path(folder), help=folder_help)
+    parser.add_argument("--stack", choices=("encoder", "decoder"), default="decoder", help="of an encoder-decoder")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="each order is trained with each seed")
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
+    parser.add_argument("--length", type=positive, default=128, help="tokens of a sequence whose cost is counted")
+    parser.epilog = (
+        "All other flags are those of the training, after an optional recipe or settings file of it. The order that "
+        "they give says which sublayers there are, and how many. Give a tokenizer; otherwise each run trains one."
+    )
+    return parser

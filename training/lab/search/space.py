@@ -10,11 +10,20 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.flags import expand_settings_file
+from sublayers.training.lab.runs import data_names
 from sublayers.training.lab.search.draw import Candidate, letters_of
+from sublayers.training.lab.search.report import BEGUN
 from sublayers.training.lab.search.runs import OF_WINDOWS, Training
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
-from sublayers.training.trainers.publish import describe_data
+from sublayers.training.log import Log, open_log
+from sublayers.training.results import provenance
+
+# the commands that train an order, and what trains a super-network instead
+COMMANDS: dict[str, tuple[Any, Any]] = {
+    "pretrain": (pretrain, SupernetTrainer),
+    "seq2seq": (seq2seq, SupernetPairTrainer),
+}
 
 
 class Space(NamedTuple):
@@ -38,11 +47,7 @@ class Space(NamedTuple):
         return letters_of(self.order)
 
     def check(self, candidates: list[Candidate]) -> None:
-        """Check that the family can run orders.
-
-        Raises:
-            ValueError: it has not all of their sublayers.
-        """
+        """Check that the family can run orders. Raises ValueError where it lacks one of their sublayers."""
         for candidate in candidates:
             config = copy(self.config)
             setattr(config, self.training.field, candidate.order)
@@ -51,43 +56,42 @@ class Space(NamedTuple):
                     setattr(config, name, None)
             config.validate()
 
+    def open_log(self, folder: Path, argv: list[str], **settings: Any) -> Log:
+        """Open the log of a new search, or of one that goes on, and note how its figures are made from now on.
+
+        Args:
+            folder: of the search; FileExistsError is raised where it holds something else, or another search.
+            argv: the words of the command line behind `sublayers search`.
+            settings: what the search is told besides.
+        """
+        log = open_log(folder, "search", {**self.training._asdict(), "letters": self.letters, **settings})
+        log.append(BEGUN, **provenance(["search", *argv], self.data))
+        return log
+
     def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
         """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
         order = f"({settings.letters}){len(expand(self.order))}"
         own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
         own += [f"--max_steps={steps}"] if steps else []
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
-        trainer: Any
-        if self.training.command == "seq2seq":
-            pair_trainer = partial(SupernetPairTrainer, settings=settings)
-            trainer = seq2seq.make_trainer(*seq2seq.parse(flags), trainer_class=pair_trainer)
-        else:
-            own_trainer = partial(SupernetTrainer, settings=settings)
-            trainer = pretrain.make_trainer(*pretrain.parse(flags), trainer_class=own_trainer)
+        command, trainer_class = COMMANDS[self.training.command]
+        trainer = command.make_trainer(*command.parse(flags), trainer_class=partial(trainer_class, settings=settings))
         metrics = trainer.train().metrics
         return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
 
 
 def read_space(command: str, flags: list[str], stack: str) -> Space:
-    """Find what is searched.
-
-    Args:
-        command: that trains an order.
-        flags: of it, after an optional recipe or settings file.
-        stack: of an encoder-decoder.
+    """Find what the flags of a command that trains an order, and the stack of an encoder-decoder, let us search.
 
     Raises:
         ValueError: flags that the command refuses, or a family that has no single order.
     """
     flags = expand_settings_file(flags, command)
-    run: Any
-    run, model_flags, data, args = (seq2seq if command == "seq2seq" else pretrain).parse(flags)
+    run, model_flags, data, args = COMMANDS[command][0].parse(flags)
     if run.model_name_or_path:
         raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
     if not (args.do_train and args.do_eval):
-        raise ValueError(
-            "orders are trained and then ranked by their loss; give both --do_train and --do_eval or neither"
-        )
+        raise ValueError("orders are trained, then ranked by their loss; give both --do_train and --do_eval or neither")
     config: Any
     if command == "seq2seq":
         config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
@@ -95,16 +99,11 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
         config, field = pretrain.make_config(run, model_flags), "sublayer_order"
     if field not in config.orders:
         raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
-    described = describe_data(data, {"name": "the standard library"}, data.dataset_config_name)
-    return Space(Training(command, flags, field), config, [part["name"] for part in described])
+    return Space(Training(command, flags, field), config, data_names(data))
 
 
 def check_mixture(space: Space) -> None:
-    """Check that a super-network can be made of a family.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Check that a super-network can be made of a family. Raises ValueError where it cannot."""
     if isinstance(space.config, RecurrentLMConfig):
         raise ValueError(f"{space.config.model_type} has memory, which no mixture reads; search random orders of it")
     if space.config.pre_attention_act not in (None, space.config.hidden_act):

@@ -136,15 +136,14 @@ class Architecture:
 
 
 class TurnCallback(TrainerCallback):
-    """Let a super-network's architecture take its turn after each step of the model."""
+    """Let a super-network's architecture take its turn after each step of the model, which may end the search."""
 
     def __init__(self, trainer: "SupernetMixin"):
         self.trainer = trainer
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Train the architecture after the warm-up; end the search when its order does not change any more."""
-        if self.trainer.take_turn(state.global_step, state.max_steps):
-            control.should_training_stop = True
+        """Train the architecture; end the search when its order does not change any more."""
+        control.should_training_stop |= self.trainer.take_turn(state.global_step, state.max_steps)
 
 
 class SupernetMixin:
@@ -159,10 +158,8 @@ class SupernetMixin:
         shuffled = torch.randperm(len(train_dataset), generator=torch.Generator().manual_seed(kwargs["args"].seed))
         first = round(settings.held_out_share * len(train_dataset))
         if not 0 < first < len(train_dataset):
-            raise ValueError(
-                f"{len(train_dataset)} training examples cannot be divided between weights and architecture; give more "
-                "text or another --held_out_share"
-            )
+            told = f"{len(train_dataset)} training examples cannot be divided between weights and architecture"
+            raise ValueError(f"{told}; give more text or another --held_out_share")
         held_out, rest = shuffled[:first].tolist(), shuffled[first:].tolist()
         # columns of a Dataset are read whole
         choose: Any = train_dataset.select if isinstance(train_dataset, Dataset) else partial(Subset, train_dataset)
@@ -202,11 +199,9 @@ class SupernetMixin:
         if choice != self.last_choice or step <= begin:
             self.last_change, self.last_choice = step, choice
         if step % max(1, max_steps // RECORDED) == 0 or step == max_steps:
-            probabilities = self.architecture.probabilities.detach()
+            probabilities = [[round(p, 4) for p in row] for row in self.architecture.probabilities.tolist()]
             point = {"step": step, "temperature": self.temperature, "price_weight": self.architecture.price_weight}
-            self.curve.append(
-                {**point, "probabilities": [[round(p, 4) for p in row] for row in probabilities.tolist()]}
-            )
+            self.curve.append(point | {"probabilities": probabilities})
         return step - self.last_change >= max(1.0, settings.patience * (max_steps - begin))
 
     def _held_out_batches(self) -> Iterator[Any]:

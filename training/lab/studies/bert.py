@@ -13,7 +13,7 @@ from sublayers.configuration.sublayer_order import counts, interleaved
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, parse_flags
-from sublayers.training.lab.studies.run_once import run_once
+from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
 from sublayers.training.metrics.score_pictures import Panel, draw_scores
 from sublayers.training.results import Row, provenance, report, score
 
@@ -99,9 +99,6 @@ def main(argv: list[str]) -> dict[str, Any]:
     have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. The
     output folder has `results.csv`, a picture, and for each model and seed a file with every number.
 
-    Args:
-        argv: flags, after an optional settings file or recipe; see `sublayers study bert --help`.
-
     Returns:
         The scores of each finished model by seed and task, its parameters and its cost.
 
@@ -116,10 +113,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     if unknown := sorted(set(args.models) - MODELS.keys()):
         raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}")
     folder = Path(args.output_dir)
-    tokenizer = folder / "tokenizer"
-    if not tokenizer.exists():
+    if not (folder / "tokenizer").exists():
         texts = sample(load_corpus(corpus)["train"], "wordpiece")
-        train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(tokenizer)
+        train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(folder / "tokenizer")
     for seed in args.seeds:
         for name in args.models:
             results = folder / f"{name}-{seed}.json"
@@ -128,15 +124,10 @@ def main(argv: list[str]) -> dict[str, Any]:
                 results.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     found: dict[str, Any] = {}
     for name in MODELS:
-        runs = {path.stem.rpartition("-")[2]: path for path in sorted(folder.glob(f"{name}-*.json"))}
-        if runs:
-            found[name] = {seed: json.loads(path.read_text(encoding="utf-8")) for seed, path in runs.items()}
-    # this import takes seconds, for which --help does not wait
-    from sublayers.training.trainers.publish import describe_data
-
-    data = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
+        runs = {path.stem.rpartition("-")[2]: read_results(path) for path in sorted(folder.glob(f"{name}-*.json"))}
+        found |= {name: runs} if runs else {}
     tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
-    about = provenance(["study", "bert", *argv], [*(part["name"] for part in data), *tasks])
+    about = provenance(["study", "bert", *argv], [*data_names(corpus), *tasks])
     rows = rows_of(found)
     report(rows, folder, about)
     panel = Panel("mean", COST, "mean score over the tasks", f"FLOPs of classifying {LENGTH} tokens, relative to BERT")
@@ -165,9 +156,9 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
     pretrained = folder / "pretrained"
 
     def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
-        given = [f"--{flag}={value}" for flag, value in {**flags, "seed": seed}.items()]
-        run_once(results, f"{results.parent.name}: {name}, {order}, seed {seed}", [command, *given, *more.split()])
-        return json.loads(results.read_text(encoding="utf-8"))
+        words = [command, *as_flags({**flags, "seed": seed}), *more.split()]
+        run_once(results, f"{results.parent.name}: {name}, {order}, seed {seed}", words)
+        return read_results(results)
 
     flags = {
         "objective": "mlm+nsp",
@@ -190,15 +181,14 @@ def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: Corpus
         flags = {**start, "train_file": args.squad_train_file, "validation_file": args.squad_validation_file}
         metrics = once("squad", folder / "squad" / "all_results.json", flags, args.squad_flags)
         scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
-    bert = interleaved(12)
-    heads = args.num_attention_heads
-    cost = flops(order, width, inner, LENGTH, 1, num_attention_heads=heads)
+    sizes: dict[str, Any] = {"length": LENGTH, "read": 1, "num_attention_heads": args.num_attention_heads}
+    bert = flops(interleaved(12), args.hidden_size, 4 * args.hidden_size, **sizes)
     return {
         "order": order,
         "parameters": AutoModelForPreTraining.from_pretrained(pretrained).num_parameters(),
         "hidden_size": width,
         "intermediate_size": inner,
-        "cost": cost / flops(bert, args.hidden_size, 4 * args.hidden_size, LENGTH, 1, num_attention_heads=heads),
+        "cost": flops(order, width, inner, **sizes) / bert,
         "pretraining": pretraining,
         "tasks": scores,
     }
@@ -211,17 +201,16 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
         runs = [*by_seed.values()]
         first = runs[0]
         row = {"model": name, "order": first["order"], "kind": MODELS[name].kind}
-        row |= {"parameters": f"{first['parameters']}"}
-        row |= {"width": f"{first['hidden_size']}", COST: f"{first['cost']:.2f}"}
+        row |= {
+            "parameters": f"{first['parameters']}",
+            "width": f"{first['hidden_size']}",
+            COST: f"{first['cost']:.2f}",
+        }
         for metric, (head, scale, digits) in PRETRAINING.items():
             if all(metric in run["pretraining"] for run in runs):
                 row |= score(head, [scale * run["pretraining"][metric] for run in runs], digits)
         for task, result in first["tasks"].items():
             row |= score(f"{task} ({result['metric']})", [100 * run["tasks"][task]["score"] for run in runs])
-        rows.append(row | score("mean", means(runs)) | {"seeds": ", ".join(by_seed)})
+        means = [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]
+        rows.append(row | score("mean", means) | {"seeds": ", ".join(by_seed)})
     return rows
-
-
-def means(runs: list[dict[str, Any]]) -> list[float]:
-    """Take the mean score of all tasks, times 100, in each run."""
-    return [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]

@@ -15,10 +15,10 @@ import torch
 from sublayers.configuration.sublayer_order import compact, counts, expand
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
-from sublayers.training.data.squad import SquadDataArguments, load_questions, read_json
+from sublayers.training.data.squad import SquadDataArguments, load_questions
 from sublayers.training.flags import HELP, expand_settings_file, parse_flags
+from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
 from sublayers.training.lab.studies.frontier_report import TEACHER, report
-from sublayers.training.lab.studies.run_once import run_once
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
 from sublayers.training.results import provenance
 
@@ -41,11 +41,6 @@ class Candidate(NamedTuple):
     kind: str
     order: str
     flags: list[str]
-
-    @property
-    def words(self) -> list[str]:
-        """What `sublayers distill` is told of it."""
-        return ["--sublayer_order", self.order, *self.flags]
 
     @property
     def folder(self) -> str:
@@ -99,8 +94,7 @@ def main(argv: list[str]) -> pd.DataFrame:
     measured in turn. It has `results.csv`, `frontier.svg` and a card.
 
     Args:
-        argv: the teacher's folder or repository, a SentenceTransformer, then flags, after an optional settings file;
-            see `sublayers study frontier --help`.
+        argv: the teacher's folder or repository, a SentenceTransformer, then flags, after an optional settings file.
 
     Returns:
         A row for the teacher and for each student and seed: scores from 0 to 100, milliseconds per text, and times as
@@ -116,8 +110,6 @@ def main(argv: list[str]) -> pd.DataFrame:
     # models take seconds to import, for which --help does not wait
     from sentence_transformers import SentenceTransformer
 
-    from sublayers.training.trainers.publish import describe_data
-
     students = [read_student(text) for text in args.students]
     check(args, students)
     texts = load_texts(args)
@@ -132,28 +124,22 @@ def main(argv: list[str]) -> pd.DataFrame:
     for seed in args.seeds:
         for student in students:
             out = folder / f"{student.folder}-{seed}"
-            run_once(
-                out / "all_results.json", f"{student.name}, seed {seed}", [*distill, *student.words, f"--seed={seed}"]
-            )
+            command = [*distill, "--sublayer_order", student.order, *student.flags, f"--seed={seed}"]
+            run_once(out / "all_results.json", f"{student.name}, seed {seed}", command)
             about = {"name": student.name, "kind": student.kind, "order": student.order, "seed": seed}
             keep(out, about, str(out), texts, args)
     fine_tune(source, students, folder, args)
-    found = {file.parent: read_json(str(file)) for file in sorted(folder.glob(f"*/{SCORES}"), reverse=True)}
+    found = {file.parent: read_results(file) for file in sorted(folder.glob(f"*/{SCORES}"), reverse=True)}
     encoders = {row["name"]: str(out) for out, row in found.items()} | {TEACHER: source}
     results = pd.DataFrame(found.values()).merge(measure(encoders, texts, args), on="name")
-    described = describe_data(corpus, {"name": "the standard library"}, corpus.dataset_config_name)
     tested = [Path(file).name for file in (args.sts_file, args.squad_file) if file]
-    data = [*(part["name"] for part in described), *tested, *(f"GLUE {task}" for task in args.glue_tasks)]
+    data = [*data_names(corpus), *tested, *(f"GLUE {task}" for task in args.glue_tasks)]
     report(results, read_glue(folder), folder, provenance(["study", "frontier", *argv], data))
     return results
 
 
 def read_student(text: str) -> Candidate:
-    """Read an order with flags, and say what it is beside its teacher: narrower, with fewer layers, or re-ordered.
-
-    Raises:
-        ValueError: the order cannot be read.
-    """
+    """Read an order with flags, and say what it is beside its teacher: narrower, with fewer layers, or re-ordered."""
     order, *flags = shlex.split(text)
     kind = "layers dropped" if expand(order) == "sf" * counts(order)["s"] else "re-ordered"
     if any(flag.startswith("--hidden_size") for flag in flags):
@@ -172,11 +158,7 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
     Raises:
         ValueError: a student or seed twice, no test, or fine-tuning of a student that there is not.
     """
-    for what, values in (
-        ("students", [each.folder for each in students]),
-        ("seeds", args.seeds),
-        ("batch_sizes", args.batch_sizes),
-    ):
+    for what, values in (("students", [each.folder for each in students]), ("seeds", args.seeds)):
         if len({*values}) < len(values):
             raise ValueError(f"--{what} {' '.join(map(str, values))} has one twice; give each once")
     if not (args.sts_file or args.squad_file):
@@ -191,28 +173,19 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Keep what all students have in common beside the results.
-
-    Raises:
-        ValueError: what is there already has other settings.
-    """
+    """Keep what all students have in common beside the results. Raises ValueError where those have other settings."""
     file = folder / "settings.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    elif differing := [name for name, value in settings.items() if read_json(str(file)).get(name) != value]:
-        raise ValueError(
-            f"{folder} has results with other settings of {' and '.join(differing)}; choose another --output_dir"
-        )
+    elif differing := " and ".join(name for name, value in settings.items() if read_results(file).get(name) != value):
+        raise ValueError(f"{folder} has results with other settings of {differing}; choose another --output_dir")
 
 
 def load_texts(args: FrontierArguments) -> "Texts":
-    """Read the texts of the tests.
+    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file is no such."""
+    from sublayers.training.metrics.sentence_encoders import Texts
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file cannot be read, or lacks a column.
-    """
     pairs: Any = None
     questions: Any = None
     if args.sts_file:
@@ -222,29 +195,18 @@ def load_texts(args: FrontierArguments) -> "Texts":
             raise ValueError(f"{args.sts_file} has no column {missing[0]!r}, only {', '.join(pairs.column_names)}")
     if args.squad_file:
         questions = load_questions("validation", SquadDataArguments(validation_file=args.squad_file)).shuffle(seed=0)
-    from sublayers.training.metrics.sentence_encoders import Texts
-
     return Texts(pairs, questions)
-
-
-def as_flags(values: dict[str, Any]) -> list[str]:
-    """Write names and values as flags; a list has one word each."""
-    return [
-        word
-        for name, value in values.items()
-        for word in (f"--{name}", *map(str, value if isinstance(value, list) else [value]))
-    ]
 
 
 def keep(folder: Path, about: dict[str, Any], encoder: str, texts: "Texts", args: FrontierArguments) -> None:
     """Write the scores of an encoder, and what it is, into a folder, if they are not there."""
+    from sentence_transformers import SentenceTransformer
+
+    from sublayers.training.metrics.sentence_encoders import score
+
     file = folder / SCORES
     if not file.exists():
         folder.mkdir(exist_ok=True)
-        from sentence_transformers import SentenceTransformer
-
-        from sublayers.training.metrics.sentence_encoders import score
-
         scores = score(SentenceTransformer(encoder, device="cpu"), texts, args.max_questions)
         file.write_text(json.dumps(about | scores, indent=2) + "\n", encoding="utf-8")
 
@@ -256,22 +218,23 @@ def fine_tune(source: str, students: list[Candidate], folder: Path, args: Fronti
     chosen = [name_of(text) for text in args.glue_students] or [*known]
     for task in args.glue_tasks:
         for name in chosen:
-            out = known[name]
-            model = source if name == TEACHER else str(out)
-            command = ["glue", f"--model_name_or_path={model}", f"--task_name={task}", f"--data_dir={args.glue_dir}"]
-            seeds = ["--seeds", *map(str, args.glue_seeds)]
-            run_once(
-                out / GLUE / task / "results.json", f"{name}, {task}", [*command, *seeds, *shlex.split(args.glue_flags)]
-            )
+            model = source if name == TEACHER else known[name]
+            flags = {
+                "model_name_or_path": model,
+                "task_name": task,
+                "data_dir": args.glue_dir,
+                "seeds": args.glue_seeds,
+            }
+            command = ["glue", *as_flags(flags), *shlex.split(args.glue_flags)]
+            run_once(known[name] / GLUE / task / "results.json", f"{name}, {task}", command)
 
 
 def read_glue(folder: Path) -> pd.DataFrame:
     """Read the scores of all fine-tunings, from 0 to 100: a row for each student, task and seed."""
     rows = []
     for file in sorted(folder.glob(f"*/{GLUE}/*/results.json")):
-        task = file.parent.name
-        name = read_json(str(file.parents[2] / SCORES))["name"]
-        found = read_json(str(file))[task]
+        task, name = file.parent.name, read_results(file.parents[2] / SCORES)["name"]
+        found = read_results(file)[task]
         split, metric = found["split"], found["metric"]
         about = {"name": name, "task": f"{task} ({metric})"}
         rows += [about | {"seed": run["seed"], "score": 100 * run[split][metric]} for run in found["best"]["runs"]]

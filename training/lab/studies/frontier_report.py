@@ -26,7 +26,7 @@ GLUE_CAPTION = (
 
 
 def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, about: Row) -> None:
-    """Write `results.csv`, `frontier.svg` and the card, and print the tables.
+    """Write `results.csv`, `frontier.svg` and the card into a folder, and print the tables.
 
     Args:
         results: a row for the teacher and for each student and seed.
@@ -50,9 +50,8 @@ def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, about: Row) 
         by_name = {row["model"]: row for row in tuned}
         rows = [row | by_name.get(row["model"], {}) for row in rows]
     write(rows, folder / "results.csv", about)
-    title = "# Quality against time of students in several orders"
-    picture = "![quality against time](frontier.svg)"
-    card = "\n\n".join([title, picture, *parts, source(read(folder / "results.csv"))])
+    head = "# Quality against time of students in several orders\n\n![quality against time](frontier.svg)"
+    card = "\n\n".join([head, *parts, source(read(folder / "results.csv"))])
     (folder / "README.md").write_text(card + "\n", encoding="utf-8")
     Console().print("\n\n".join(parts), soft_wrap=True, markup=False, highlight=False)
     Console().print(f"the card, a picture and the figures are in {folder}", soft_wrap=True)
@@ -106,12 +105,10 @@ def compare(glue: pd.DataFrame, results: pd.DataFrame, time: str) -> list[Row]:
         rival = min(others, key=lambda other: abs(math.log(times[other] / times[name])), default=None)
         row = {"model": f"{name}", "compared with": rival or ""}
         for task in tasks:
-            scores = {
-                each: glue[(glue["name"] == each) & (glue["task"] == task)].set_index("seed")["score"]
-                for each in (name, rival)
-            }
-            row |= score(task, [*scores[name]])
-            row[f"difference in {task}"] = difference(scores[name], scores[rival]) if rival else ""
+            of_task = glue[glue["task"] == task].set_index("seed")
+            own, other = (of_task["score"][of_task["name"] == each] for each in (name, rival))
+            row |= score(task, [*own])
+            row[f"difference in {task}"] = difference(own, other) if rival else ""
         rows.append(row)
     return rows
 

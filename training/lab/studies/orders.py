@@ -1,5 +1,6 @@
 """`sublayers study orders`: how the order of sublayers changes what a trained encoder-decoder writes."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -8,14 +9,18 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from matplotlib.figure import Figure
+from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
 from sublayers.training.flags import expand_settings_file, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
-from sublayers.training.lab.studies.orders_report import leave, read_losses
+from sublayers.training.lab.runs import data_names
+from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
+from sublayers.training.metrics.pictures import save
 from sublayers.training.metrics.seq2seq import task_metrics
-from sublayers.training.results import provenance
+from sublayers.training.results import Row, provenance, report
 
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.writer import Writer
@@ -61,14 +66,12 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Let every model write a split in each order that it has, and compare; also ensembles and checkpoints.
 
     The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 10, 18 and 21, and setting 1 of section 5.4.
-
-    Args:
-        argv: flags, after an optional settings file; see `sublayers study orders --help`.
+    The output folder has `results.csv`, `results.json`, and `subsets.svg` and `learning_curves.svg` if there are such.
 
     Returns:
-        What `results.json` in the output folder holds: of each model in `models` what `study_model` finds, and in
-        `curves` its losses in training and, with --checkpoints, their scores, as pairs of a step and a value; and in
-        `ensembles` the metrics of the first model, the first two, ...
+        What `results.json` holds: of each model in `models` what `study_model` finds, and in `curves` its losses in
+        training and, with --checkpoints, their scores, as pairs of a step and a value; and in `ensembles` the metrics
+        of the first model, the first two, ...
 
     Raises:
         FileExistsError: the output folder is not empty.
@@ -79,21 +82,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     # models take seconds to import, for which --help does not wait
     from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
     from sublayers.training.lab.studies.writer import load_writer
-    from sublayers.training.trainers.publish import describe_data
     from sublayers.training.trainers.resume import complete_checkpoints
 
     folder, names, metric = Path(args.output_dir), args.model_name_or_path, TASK_METRICS[args.task]
     refuse_to_overwrite(folder)
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
         raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
-    options = {name: getattr(args, name) for name in ("num_beams", "length_penalty", "max_length")}
-    load = partial(
-        load_writer,
-        max_source_length=data.max_source_length,
-        batch_size=args.batch_size,
-        options={name: value for name, value in options.items() if value is not None},
-        orders=args.orders,
-    )
+    load = partial(load_writer, args=args, max_source_length=data.max_source_length)
     writers = {name: load(name) for name in names}
     if args.ensemble:
         check_vocabularies(writers)
@@ -117,14 +112,19 @@ def main(argv: list[str]) -> dict[str, Any]:
                 texts = load(str(path)).write(pairs["source"], str(path))
                 points.append([int(path.name.split("-")[-1]), score(texts, pairs["target"])[metric]])
     if args.ensemble:
-        first, *_ = writers.values()
+        all_writers = [*writers.values()]
         for number in range(1, len(writers) + 1):
-            members = [writer.model for writer in [*writers.values()][:number]]
-            texts = replace(first, model=Seq2SeqEnsemble(members)).write(pairs["source"], f"ensemble of {number}")
+            ensemble = Seq2SeqEnsemble([writer.model for writer in all_writers[:number]])
+            texts = replace(all_writers[0], model=ensemble).write(pairs["source"], f"ensemble of {number}")
             found["ensembles"].append(score(texts, pairs["target"]))
     folder.mkdir(parents=True, exist_ok=True)
-    described = describe_data(data, {"name": "functions of Python's standard library"}, data.dataset_config_name)
-    leave(found, folder, provenance(["study", "orders", *argv], [part["name"] for part in described]))
+    described = data_names(data, "functions of Python's standard library")
+    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    report(rows_of(found), folder, provenance(["study", "orders", *argv], described))
+    draw_subsets(found, folder)
+    labels = LABELS | {metric: f"{metric} of {args.split}"}
+    draw_curves(found["curves"], labels, folder / "learning_curves.svg")
+    Console().print(f"all numbers and pictures are in {folder}")
     return found
 
 
@@ -134,11 +134,11 @@ def check_vocabularies(writers: dict[str, "Writer"]) -> None:
     Raises:
         ValueError: two have other tokens.
     """
-    (first, expected), *others = writers.items()
-    for name, writer in others:
-        for own, same in zip(writer.tokenizers, expected.tokenizers, strict=True):
-            if own.get_vocab() != same.get_vocab():
-                raise ValueError(f"{name} has another vocabulary than {first}; an ensemble needs models with the same")
+    vocabularies = {name: [each.get_vocab() for each in writer.tokenizers] for name, writer in writers.items()}
+    first, *others = vocabularies
+    for name in others:
+        if vocabularies[name] != vocabularies[first]:
+            raise ValueError(f"{name} has another vocabulary than {first}; an ensemble needs models with the same")
 
 
 def study_model(
@@ -209,8 +209,8 @@ def study_subset(
         pairs: sources and targets of the split.
         texts: what was written for each pair, by order.
         tokenizers: of sources and of targets.
-        score: metrics of predictions and references.
-        metric: the one to keep.
+        score: of predictions and references.
+        metric: the one of the score that is kept.
 
     Returns:
         The number of `sentences`, `scores` under each order and their mean `mean_score`; and for `source` and `target`
@@ -230,3 +230,69 @@ def study_subset(
             "top_frequency": sum(count for _, count in counts.most_common(FREQUENT)) / counts.total(),
         }
     return found
+
+
+def rows_of(found: dict[str, Any]) -> list[Row]:
+    """Make a row of figures for each order of each model, with the pairs that it is predicted for, and for all else."""
+    metric, rows = found["metric"], []
+
+    def row_of(name: str, written_in: str, score: float) -> Row:
+        return {"model": name, "written in": written_in, metric: f"{score:.2f}"}
+
+    for name, model in found["models"].items():
+        subsets = {subset["order"]: subset for subset in model.get("subsets", [])}
+        for number, order in enumerate(model["orders"], 1):
+            row = {"model": name, "written in": f"{number}" if order["trained"] else f"{number}, untrained"}
+            row |= {f"{side} order": order[side] for side in ("encoder", "decoder")}
+            row[metric] = f"{order['metrics'][metric]:.2f}"
+            if "share" in order:
+                row["predicted for (%)"] = f"{100 * order['share']:.1f}"
+            rows.append(row | (describe(subsets[number], metric) if number in subsets else {}))
+        if "predicted" in model:
+            rows.append(row_of(name, "predicted", model["predicted"][metric]))
+        if best := model.get("best"):
+            row = row_of(name, f"{best['order']}, best of validation", best["metrics"][metric])
+            rows.append(row | {f"validation {metric}": f"{best['validation']:.2f}"})
+    names = [*found["models"]]
+    for number, scores in enumerate(found["ensembles"], 1):
+        rows.append(row_of(", ".join(names[:number]), "ensemble", scores[metric]))
+    for name, curves in found["curves"].items():
+        rows += [row_of(name, f"step {step}", score) for step, score in curves.get(metric, [])]
+    return rows
+
+
+def describe(subset: dict[str, Any], metric: str) -> Row:
+    """Name the figures of the pairs that are predicted to suit an order, in tokens without special ones."""
+    row = {"sentences": f"{subset['sentences']}"}
+    row |= {f"their {metric} under {number}": f"{score:.2f}" for number, score in enumerate(subset["scores"], 1)}
+    row[f"their mean {metric}"] = f"{subset['mean_score']:.2f}"
+    for side in SIDES:
+        row[f"{side} tokens"] = f"{subset[side]['tokens']}"
+        row[f"distinct {side} tokens"] = f"{subset[side]['distinct_tokens']}"
+        row[f"frequency of the top 20 {side} tokens"] = f"{subset[side]['top_frequency']:.4f}"
+    return row
+
+
+def draw_subsets(found: dict[str, Any], folder: Path) -> None:
+    """Draw how each order does on the pairs that are predicted to suit each (Figure 2), one model below the other."""
+    models = {name: model for name, model in found["models"].items() if "subsets" in model}
+    if not models:
+        return
+    figure = Figure(figsize=(8, 3.5 * len(models)), layout="constrained")
+    for axes, (name, model) in zip(figure.subplots(len(models), squeeze=False)[:, 0], models.items(), strict=True):
+        orders, subsets = model["orders"], model["subsets"]
+        width = 0.8 / len(orders)
+        for number, order in enumerate(orders):
+            places = [place + (number - (len(orders) - 1) / 2) * width for place in range(len(subsets))]
+            bars = axes.bar(
+                places,
+                [subset["scores"][number] for subset in subsets],
+                width,
+                label=f"{number + 1}: {order['encoder']} {order['decoder']}",
+            )
+            axes.bar_label(bars, fmt="%.1f", fontsize=7)
+        labels = [f"{subset['order']} ({orders[subset['order'] - 1]['share']:.1%})" for subset in subsets]
+        axes.set_xticks(range(len(subsets)), labels)
+        axes.set(title=name, xlabel="predicted order (share of the pairs)", ylabel=found["metric"])
+        axes.legend(title="written in order", loc="center left", bbox_to_anchor=(1, 0.5))
+    save(figure, folder / "subsets.svg")

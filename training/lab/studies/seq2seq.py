@@ -1,24 +1,21 @@
 """`sublayers study seq2seq`: train several encoder-decoders alike, and compare what they write."""
 
 import argparse
-import json
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.hub.model_card import RUN
-from sublayers.training import cli
 from sublayers.training.flags import expand_settings_file, positive
-from sublayers.training.metrics.pictures import save
+from sublayers.training.lab.runs import as_flags, read_results, run_once
+from sublayers.training.lab.studies.curves import LABELS, LOSS_CURVE, draw_curves, read_losses
 from sublayers.training.results import Row, provenance, report, score
 
 # figures of a run that are compared
 SHOWN_SCORES = {
-    "eval_loss": "validation loss (nats per token)",
+    "eval_loss": LABELS["eval_loss"],
     "eval_bleu": "validation BLEU",
     "test_bleu": "test BLEU",
 }
@@ -85,9 +82,8 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         ValueError: bad flags, an unknown model, or what `sublayers seq2seq` raises.
     """
     parser = argparse.ArgumentParser(prog="sublayers study seq2seq", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--models", nargs="+", default=DEFAULT, help=f"of {', '.join(studied(2))}; default: the first 4"
-    )
+    models_help = f"of {', '.join(studied(2))}; default: the first 4"
+    parser.add_argument("--models", nargs="+", default=DEFAULT, help=models_help)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
     parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
     parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
@@ -101,39 +97,28 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(models)}")
     for seed in args.seeds:
         for name in args.models:
-            run, model = folder / f"{name}-{seed}", models[name]
-            # this file is written last
-            if (run / "loss_curve.json").exists():
-                continue
-            Console().rule(f"{name}, seed {seed}")
-            # a run that was killed may have left files
-            shutil.rmtree(run, ignore_errors=True)
+            model = models[name]
             own = {
                 "model_type": model.model_type,
                 **model.flags,
                 "intermediate_size": round(args.intermediate_size * model.width),
                 "seed": seed,
-                "output_dir": run,
             }
-            cli.run(["seq2seq", *flags, *(word for flag, value in own.items() for word in _words(flag, value))])
-    found = {name: finished for name in models if (finished := _read(name, folder))}
+            last = folder / f"{name}-{seed}" / LOSS_CURVE
+            run_once(last, f"{name}, seed {seed}", ["seq2seq", *flags, *as_flags(own)])
+    found = {name: _read(runs) for name in models if (runs := sorted(folder.glob(f"{name}-*/{LOSS_CURVE}")))}
     report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data_of(folder)))
-    draw(found, folder / "learning_curves.svg")
+    firsts = {name: next(iter(model["runs"].values()))["curves"] for name, model in found.items()}
+    draw_curves(firsts, {"eval_loss": LABELS["eval_loss"]}, folder / "learning_curves.svg")
     Console().print(f"the figures and the learning curves are in {folder}")
     return found
 
 
-def _words(flag: str, value: Any) -> list[str]:
-    return [f"--{flag}", *value] if isinstance(value, (list, tuple)) else [f"--{flag}={value}"]
-
-
-def _read(name: str, folder: Path) -> dict[str, Any]:
-    runs = sorted(path.parent for path in folder.glob(f"{name}-*/loss_curve.json"))
-    if not runs:
-        return {}
+def _read(curves: list[Path]) -> dict[str, Any]:
     # this import takes seconds, for which --help does not wait
     from transformers import AutoModelForSeq2SeqLM
 
+    runs = [file.parent for file in curves]
     model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
     encoder, decoder = map(" ".join, model.config.stack_orders)
     return {
@@ -141,10 +126,7 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
         "decoder": decoder,
         "parameters": model.num_parameters(),
         "runs": {
-            run.name.rpartition("-")[2]: {
-                **json.loads((run / "all_results.json").read_text(encoding="utf-8")),
-                "curves": json.loads((run / "loss_curve.json").read_text(encoding="utf-8")),
-            }
+            run.name.rpartition("-")[2]: read_results(run / "all_results.json") | {"curves": read_losses(run)}
             for run in runs
         },
     }
@@ -152,8 +134,7 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
 
 def data_of(folder: Path) -> list[str]:
     """Name the data that all runs in a folder had."""
-    file = next(folder.glob(f"*/{RUN}"))
-    return [part["name"] for part in json.loads(file.read_text(encoding="utf-8"))["data"]]
+    return [part["name"] for part in read_results(next(folder.glob(f"*/{RUN}")))["data"]]
 
 
 def rows_of(found: dict[str, dict[str, Any]]) -> list[Row]:
@@ -169,15 +150,3 @@ def rows_of(found: dict[str, dict[str, Any]]) -> list[Row]:
         row |= score("training (minutes)", [run["train_runtime"] / 60 for run in runs])
         rows.append(row | {"seeds": ", ".join(model["runs"])})
     return rows
-
-
-def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
-    """Draw the validation losses of each model's first seed."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, model in found.items():
-        first, *_ = model["runs"].values()
-        axes.plot(*zip(*first["curves"]["eval_loss"], strict=True), marker=".", label=name)
-    axes.set(xlabel="step", ylabel="validation loss (nats per token)")
-    axes.legend()
-    save(figure, file)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,12 @@ from sublayers.auto_models import families
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER, ReorderedSeq2SeqConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.loading import load
+
+if TYPE_CHECKING:
+    from sublayers.training.lab.studies.orders import StudyOrdersArguments
+
+# flags that are settings of `generate`
+OPTIONS = ("num_beams", "length_penalty", "max_length")
 
 
 def paths_of(config: PreTrainedConfig) -> list[tuple[int, int]]:
@@ -33,21 +39,19 @@ class Writer:
         model: the encoder-decoder, on its device.
         tokenizers: of sources and of targets.
         max_source_length: most tokens of a source, special ones included; longer ones are cut.
-        batch_size: sources that are decoded at once.
-        options: for `generate`, in place of the model's own.
+        args: the flags of the study: how many sources are decoded at once, and what replaces the model's own settings.
         trained: how many of its paths, the first ones, it learnt to write in.
     """
 
     model: Any
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
     max_source_length: int
-    batch_size: int
-    options: dict[str, Any]
+    args: "StudyOrdersArguments"
     trained: int
 
     @property
     def paths(self) -> list[tuple[int, int]]:
-        """See `paths_of`."""
+        """The pairs of an encoder and a decoder order, by their numbers, that it can write in."""
         return paths_of(self.model.config)
 
     @property
@@ -63,12 +67,12 @@ class Writer:
 
     def write(self, sources: list[str], desc: str, path: tuple[int, int] | None = None) -> list[str]:
         """Write a text for each source, all on one path or, without, each on the model's own."""
-        forced = {}
+        options = {name: getattr(self.args, name) for name in OPTIONS if getattr(self.args, name) is not None}
         if path is not None and len(self.paths) > 1:
-            forced = {"forced_encoder_order": path[0], "forced_decoder_order": path[1]}
+            options |= {"forced_encoder_order": path[0], "forced_decoder_order": path[1]}
         texts = [""] * len(sources)
         for rows, batch in self._batches(sources, desc):
-            ids = self.model.generate(**batch, **self.options, **forced)
+            ids = self.model.generate(**batch, **options)
             written = self.tokenizers[1].batch_decode(ids, skip_special_tokens=True)
             for row, text in zip(rows, written, strict=True):
                 texts[row] = text
@@ -91,23 +95,14 @@ class Writer:
         ids = tokenizer(sources, truncation=True, max_length=limit).input_ids
         # sources go from long to short, so that batches have little padding
         order = np.argsort([-len(row) for row in ids], kind="stable").tolist()
-        for start in tqdm(range(0, len(ids), self.batch_size), desc):
-            rows = order[start : start + self.batch_size]
+        for start in tqdm(range(0, len(ids), self.args.batch_size), desc):
+            rows = order[start : start + self.args.batch_size]
             batch = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
             yield rows, batch.to(self.model.device)
 
 
-def load_writer(
-    folder: str, max_source_length: int, batch_size: int, options: dict[str, Any], orders: list[str] | None
-) -> Writer:
-    """Load a model that `sublayers seq2seq` left in a folder.
-
-    Args:
-        folder: the model and its tokenizers.
-        max_source_length: see `Writer`.
-        batch_size: see `Writer`.
-        options: see `Writer`.
-        orders: what the decoder can be forced into besides, if the model learnt but one path.
+def load_writer(folder: str, args: "StudyOrdersArguments", max_source_length: int) -> Writer:
+    """Load a model that `sublayers seq2seq` left in a folder; if it learnt one path only, also for `args.orders`.
 
     Raises:
         ValueError: it is not one of this library's encoder-decoders, or has other sublayers than the orders.
@@ -122,17 +117,15 @@ def load_writer(
         target = load(AutoTokenizer, folder, subfolder=TARGET_TOKENIZER)
     model.to(PartialState().device).eval()
     trained = len(paths_of(model.config))
-    if orders and trained == 1:
-        model = allow_decoder_orders(model, orders)
-    return Writer(model, (source, target), max_source_length, batch_size, options, trained)
+    if args.orders and trained == 1:
+        model = allow_decoder_orders(model, args.orders)
+    return Writer(model, (source, target), max_source_length, args, trained)
 
 
 def allow_decoder_orders(model: Any, orders: list[str]) -> IOTSeq2SeqForConditionalGeneration:
     """Build a model that was trained in one order anew, so that its decoder can be forced into others.
 
-    Args:
-        model: an encoder-decoder with one order in each stack.
-        orders: of a block or of the whole decoder; the one that was trained comes first in any case.
+    These are orders of a block or of the whole decoder. The one that was trained comes first in any case.
 
     Raises:
         ValueError: an order that does not run the sublayers of the trained one.
@@ -145,14 +138,8 @@ def allow_decoder_orders(model: Any, orders: list[str]) -> IOTSeq2SeqForConditio
             raise ValueError(f"--orders {order} does not repeat to the sublayers of {decoder[0]}; give another order")
         others += [whole] if whole not in [*decoder, *others] else []
     shared = {f.name: getattr(model.config, f.name) for f in fields(ReorderedSeq2SeqConfig)}  # type: ignore[arg-type]
-    config = IOTSeq2SeqConfig(
-        **shared,
-        encoder_orders=encoder,
-        decoder_orders=[*decoder, *others],
-        num_encoder_blocks=1,
-        num_decoder_blocks=1,
-        predict_order=False,
-    )
+    shared |= {"encoder_orders": encoder, "decoder_orders": [*decoder, *others], "predict_order": False}
+    config = IOTSeq2SeqConfig(**shared, num_encoder_blocks=1, num_decoder_blocks=1)
     reordered = IOTSeq2SeqForConditionalGeneration(config)
     reordered.load_state_dict(model.state_dict())
     reordered.generation_config = model.generation_config

@@ -13,19 +13,19 @@ from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
 
-TINY = {
-    "hidden_size": 16,
-    "intermediate_size": 64,
-    "num_attention_heads": 2,
-    "block_size": 24,
-    "max_steps": 4,
-    "per_device_train_batch_size": 4,
-    "save_strategy": "no",
-    "eval_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
+RUN = {"max_steps": 4, "save_strategy": "no", "eval_strategy": "no", "report_to": "none", "use_cpu": True}
+TINY = RUN | {"disable_tqdm": True, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2}
+LM = TINY | {"train_file": "corpus.txt", "sublayer_order": "(sf)3", "block_size": 24, "per_device_train_batch_size": 4}
+PAIRS = TINY | {
+    "task": "translation",
+    "source": "de",
+    "target": "en",
+    "predict_with_generate": False,
+    "vocab_size": 270,
 }
+PAIRS |= {"train_file": "pairs.jsonl", "validation_file": "pairs.jsonl", "model_type": "sandwich_seq2seq"}
+PAIRS |= {"encoder_sublayer_order": "sf", "decoder_sublayer_order": "scf"}
+SETTINGS = {"pairs": PAIRS, "lm": LM | {"tokenizer_model": "byte"}, "bert": LM | {"objective": "mlm", "vocab_size": 80}}
 
 
 @pytest.fixture(autouse=True)
@@ -34,25 +34,10 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "corpus.txt").write_text("".join(f"line {n} of a tiny corpus\n" for n in range(60)))
-    settings = TINY | {"train_file": "corpus.txt", "sublayer_order": "(sf)3"}
-    (tmp_path / "lm.json").write_text(json.dumps(settings | {"tokenizer_model": "byte"}))
-    (tmp_path / "bert.json").write_text(json.dumps(settings | {"objective": "mlm", "vocab_size": 80}))
     pairs = [{"translation": {"de": f"Ein Hund und {n}", "en": f"A dog and {n}"}} for n in range(20)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
-    names = (
-        "hidden_size",
-        "num_attention_heads",
-        "max_steps",
-        "save_strategy",
-        "eval_strategy",
-        "report_to",
-        "use_cpu",
-    )
-    settings = {name: TINY[name] for name in names} | {"intermediate_size": 64, "disable_tqdm": True, "vocab_size": 270}
-    settings |= {"task": "translation", "source": "de", "target": "en", "predict_with_generate": False}
-    settings |= {"train_file": "pairs.jsonl", "validation_file": "pairs.jsonl", "model_type": "sandwich_seq2seq"}
-    settings |= {"encoder_sublayer_order": "sf", "decoder_sublayer_order": "scf"}
-    (tmp_path / "pairs.json").write_text(json.dumps(settings))
+    for name, settings in SETTINGS.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(settings))
 
 
 def search(*words):
@@ -102,21 +87,15 @@ def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monk
         search("random", "pretrain", "lm.json", "--output_dir", "found", "--weight_decay", "0.5")
 
 
-def test_ranks_orders_of_a_file_by_masked_words(tmp_path):
-    (tmp_path / "orders.txt").write_text("s3f3\npar(6, 3)\n")
-    rows = search("random", "pretrain", "bert.json", "--orders", "orders.txt", "--length", "24")
-    assert rows["order"].tolist() == ["s3f3", "(sf)2f2"]
-    assert rows["names"].tolist() == ["s3f3", "par(6, 3)"]
-    assert (rows["flops_one"] < rows["flops_all"]).all()
-
-
-@pytest.mark.full
-def test_orders_without_local_attention_are_compared_with_those_that_have_it(tmp_path):
+def test_ranks_orders_of_a_file_with_local_attention_and_without(tmp_path):
     (tmp_path / "orders.txt").write_text("s3f3\nwfwfsf\n")
     flags = ["--sublayer_order", "(sfw)2", "--attention_window", "6", "--local_rope_theta=100.0"]
     flags += ["--position_embedding_type", "rotary", "--length", "24", "--output_dir", "found"]
     rows = search("random", "pretrain", "bert.json", *flags, "--orders", "orders.txt")
     assert rows["order"].tolist() == ["s3f3", "(wf)2sf"]
+    assert rows["names"].tolist() == ["s3f3", "wfwfsf"]
+    # they are ranked by masked words
+    assert (rows["flops_one"] < rows["flops_all"]).all()
     trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
     assert [(config.attention_window, config.local_rope_theta) for config in trained] == [(None, None), (6, 100.0)]
 
@@ -173,10 +152,7 @@ def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
     ("words", "message"),
     [
         ("random pretrain lm.json --number 21 --sublayer_order (sf)3", "there seem to be only 20 orders"),
-        (
-            "random pretrain lm.json --orders c.txt",
-            "sandwich_lm has no sublayers c .cross-attention. in its",
-        ),
+        ("random pretrain lm.json --orders c.txt", "sandwich_lm has no sublayers c .cross-attention. in its"),
         ("random pretrain lm.json --learning_rat 3", "unknown option 'learning_rat', did you mean 'learning_rate'?"),
         ("random pretrain lm.json --model_name_or_path x", "orders are trained from scratch; leave"),
         ("random pretrain lm.json --do_train", "give both --do_train and --do_eval or neither"),

@@ -14,24 +14,24 @@ def test_balanced_orders_are_permutations_whose_seeds_are_told():
     found = draw("(sf)8", 5, seed=3)
     assert [candidate.draw_seed for candidate in found] == [3, 4, 5, 6, 7]
     assert all(candidate.order == random_balanced(8, candidate.draw_seed) for candidate in found)
-    decoder = draw("(scf)3", 4, seed=0)
-    assert all(sorted(expand(candidate.order)) == sorted("scf" * 3) for candidate in decoder)
+    assert all(sorted(expand(candidate.order)) == sorted("scf" * 3) for candidate in draw("(scf)3", 4, seed=0))
 
 
-def test_unbalanced_orders_have_the_same_number_of_parameters():
-    found = draw("(sf)8", 6, seed=0, unbalanced=True)
-    assert {units(candidate.order) for candidate in found} == {24}
-    assert len({len(expand(candidate.order)) for candidate in found}) > 1
-    assert found[0].order == random_unbalanced(24, 0)
-    decoder = draw("(scf)3", 6, seed=0, unbalanced=True)
-    assert {units(candidate.order) for candidate in decoder} == {12}
-    assert {letter for candidate in decoder for letter in expand(candidate.order)} == {*"scf"}
+@pytest.mark.parametrize(("order", "number"), [("(sf)8", 24), ("(scf)3", 12), ("f(ls)2c", 7)])
+def test_unbalanced_orders_have_the_same_number_of_parameters(order, number):
+    found = draw(order, 6, seed=0, unbalanced=True)
+    # a feed-forward sublayer has two units
+    expanded = [expand(candidate.order) for candidate in found]
+    assert {len(letters) + letters.count("f") for letters in expanded} == {units(order)} == {number}
+    assert len({*map(len, expanded)}) > 1
+    assert {*"".join(expanded)} == {*expand(order)}
+    assert letters_of("f(ls)2c") == "scfl"
+    assert draw("(sf)8", 1, seed=0, unbalanced=True)[0].order == random_unbalanced(24, 0)
 
 
 def test_no_order_is_drawn_twice_and_none_is_invented():
-    assert sorted(candidate.order for candidate in draw("(sf)2", 6, seed=0)) == sorted(
-        {shuffled("(sf)2", seed) for seed in range(100)}
-    )
+    drawn = [candidate.order for candidate in draw("(sf)2", 6, seed=0)]
+    assert sorted(drawn) == sorted({shuffled("(sf)2", seed) for seed in range(100)})
     with pytest.raises(ValueError, match=r"there seem to be only 6 orders like '\(sf\)2', not 7"):
         draw("(sf)2", 7, seed=0)
 
@@ -59,11 +59,6 @@ def test_the_papers_patterns_are_chosen_by_cost():
     assert decoder == {"interleaved", "sandwich"}
 
 
-def test_letters_and_units():
-    assert letters_of("f(ls)2c") == "scfl"
-    assert units("s2f3c") == 9
-
-
 @pytest.mark.parametrize(
     ("order", "bottom", "top"),
     [
@@ -83,13 +78,8 @@ def test_halves_have_half_of_the_parameters(order, bottom, top):
 def test_orders_are_read_from_a_file(tmp_path):
     file = tmp_path / "orders.txt"
     file.write_text("s6(sf)10f6\n\nsandwich(16, 6)\n  ssff\n")
-    assert [(candidate.order, candidate.name) for candidate in read_orders(file)] == [
-        ("s6(sf)10f6", "sandwich(16, 6)"),
-        ("s2f2", "ssff"),
-    ]
-    file.write_text("\n")
-    with pytest.raises(ValueError, match="has no orders; write one in each line"):
-        read_orders(file)
-    file.write_text("sfq")
-    with pytest.raises(ValueError, match="'q' is not a sublayer"):
-        read_orders(file)
+    assert [candidate[:2] for candidate in read_orders(file)] == [("s6(sf)10f6", "sandwich(16, 6)"), ("s2f2", "ssff")]
+    for text, message in (("\n", "has no orders; write one in each line"), ("sfq", "'q' is not a sublayer")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_orders(file)

@@ -4,7 +4,8 @@ import pytest
 
 from sublayers import PARTransformerXLConfig, SandwichLMConfig
 from sublayers.configuration.sublayer_cost import flops
-from sublayers.training.lab.search.report import log_costs, report
+from sublayers.training.lab.search.price import log_costs
+from sublayers.training.lab.search.report import report
 from sublayers.training.log import open_log
 from sublayers.training.metrics.pictures import pareto_front
 from sublayers.training.results import read
@@ -25,7 +26,13 @@ def log(tmp_path):
     return log
 
 
-def test_a_row_says_all_that_is_known_of_a_run(log):
+def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(log):
+    for day, machine in enumerate(("a slow one", "mine"), 1):
+        log.append(
+            "begun", date=f"2026-01-0{day}", machine=machine, data="words", commit="abc", command="sublayers search"
+        )
+    curve = [{"step": step, "probabilities": [[0.2, 0.5, 0.3]] * 6} for step in (1, 2, 3)]
+    log.append("supernet", seed=3, order="f6", curve=curve, metrics={})
     log_costs(log, CONFIG, 40)
     rows = report(log)
     row = rows[(rows["order"] == "s3f3") & (rows["seed"] == 1)].iloc[0]
@@ -39,26 +46,19 @@ def test_a_row_says_all_that_is_known_of_a_run(log):
         assert row[f"flops_{kind}"] == flops("s3f3", 16, 64, 40, positions, num_attention_heads=2)
         assert row[f"milliseconds_{kind}"] > 0
     assert row["cache_all"] == 2 * 16 * 2 * 3 * 40
-
-
-def test_figures_have_a_row_for_each_order_and_how_they_were_made(log):
-    log.append("begun", date="2026-01-01", machine="a slow one", data="words", commit="abc", command="sublayers search")
-    log.append(
-        "begun", date="2026-01-02", machine="mine", data="words", commit="abc", command="sublayers search random"
-    )
-    log_costs(log, CONFIG, 40)
-    report(log)
-    rows = read(log.file.parent / "results.csv")
+    figures = read(log.file.parent / "results.csv")
     # from the best to the worst
-    assert [row["order"] for row in rows] == [*LOSSES]
-    last = rows[-1]
+    assert [row["order"] for row in figures] == [*LOSSES]
+    last = figures[-1]
     assert (last["model"], last["parameters"], last["seeds"]) == ("random 3", "1000", "0, 1")
     assert (last["loss (nats)"], last["loss (nats) ±"]) == ("4.2500", "0.3536")
     assert last["GFLOP of reading one"] == f"{flops('f3s3', 16, 64, 40, 1, num_attention_heads=2) / 1e9:.4g}"
     assert float(last["reading one (ms)"]) > 0
     # ff|fsss
     assert (last["bottom half s"], last["top half s"]) == ("0", "3")
-    assert (last["date"], last["machine"], last["command"]) == ("2026-01-02", "mine", "sublayers search random")
+    assert (last["date"], last["machine"], last["command"]) == ("2026-01-02", "mine", "sublayers search")
+    for name in ("supernet-3", "mixtures", "orders", "bottom_half", "cost"):
+        assert "<svg" in (log.file.parent / f"{name}.svg").read_text()
 
 
 def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(log, capsys):
@@ -70,7 +70,7 @@ def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(log, cap
     assert "mean of the worse 2 orders: bottom s 1.0, bottom f 1.5, top s 2.0, top f 1.5" in shown
     assert "rank correlation of the loss with the self-attentions in the bottom half: -" in shown
     assert "rank correlation of 4 orders between two seeds, mean of all pairs: 1.00" in shown
-    assert "1.0500 ± 0.0707 (2)" in shown
+    assert "| `s3f3` | random 0, sandwich | 1,000 | 1.0500 ± 0.0707 | 0, 1 |" in shown
 
 
 def test_costs_are_counted_again_for_new_orders_only(log):
@@ -89,14 +89,6 @@ def test_models_with_memory_have_no_milliseconds(log):
     rows = report(log)
     assert "flops_all" in rows
     assert "milliseconds_all" not in rows
-
-
-def test_super_networks_are_drawn(log):
-    curve = [{"step": step, "probabilities": [[0.2, 0.5, 0.3]] * 6} for step in (1, 2, 3)]
-    log.append("supernet", seed=3, order="f6", curve=curve, metrics={})
-    report(log)
-    for name in ("supernet-3", "mixtures", "orders", "bottom_half", "cost"):
-        assert "<svg" in (log.file.parent / f"{name}.svg").read_text()
 
 
 def test_the_front_has_what_nothing_beats():

@@ -4,15 +4,14 @@ import os
 import random
 import signal
 import time
-from functools import partial
 from multiprocessing import get_context
 
 import pytest
-from search_worker import ORDERS, Fake, fail, fake, note
+from search_worker import ORDERS, Fake, fail, note
 
 from sublayers.training.lab.search import runs
 from sublayers.training.lab.search.draw import Candidate
-from sublayers.training.lab.search.runs import run_all, train_orders
+from sublayers.training.lab.search.runs import Work, run_all, train_orders
 from sublayers.training.log import Log, open_log
 
 pytestmark = pytest.mark.slow
@@ -57,31 +56,20 @@ def test_a_search_that_is_killed_ten_times_loses_only_the_runs_in_progress(tmp_p
 
 
 @pytest.mark.full
-def test_what_fails_is_told_and_what_succeeds_is_kept(tmp_path, capfd):
-    told = {}
-
-    def finish(folder, result):
-        told[folder.name] = result
-        return "well"
-
-    work = {tmp_path / "good": partial(fake, "s2f"), tmp_path / "bad": fail}
-    run_all("runs", work, finish, jobs=1)
-    assert told == {"good": {"order": "s2f"}}
-    shown = capfd.readouterr().err
-    assert "bad failed (the loss is nan); " in shown
-    assert f"{tmp_path / 'bad'}.log has all that it printed" in shown
+def test_what_fails_is_told_and_what_succeeds_is_kept_once(tmp_path, capfd):
+    log = Log(tmp_path)
+    work = {tmp_path / name: Work({"name": name}, call) for name, call in (("good", note), ("bad", fail))}
+    # a killed run left this
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "half").write_text("written")
+    for _ in range(2):
+        run_all("runs", log, "run", work, lambda found: f"{len(found)} in all", jobs=1)
+        assert log.events("run") == [{"kind": "run", "name": "good", "files": []}]
+        shown = capfd.readouterr().err
+        assert "bad failed (the loss is nan); " in shown
+        assert f"{tmp_path / 'bad'}.log has all that it printed" in shown
     assert "ValueError: the loss is nan" in (tmp_path / "bad.log").read_text()
-    assert (tmp_path / "good.log").read_text() == "training s2f\n"
+    assert (tmp_path / "good.log").read_text() == "training in good\n"
+    del work[tmp_path / "good"]
     with pytest.raises(ValueError, match="no run of runs came to its end: bad failed"):
-        run_all("runs", {tmp_path / "bad": fail}, finish, jobs=1)
-
-
-@pytest.mark.full
-def test_what_a_killed_run_left_is_removed(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "half").write_text("written")
-    seen = []
-    run_all(
-        "runs", {tmp_path / "run": partial(note, tmp_path / "run")}, lambda _, result: seen.append(result) or "", jobs=1
-    )
-    assert seen == [{"files": []}]
+        run_all("runs", log, "run", work, str, jobs=1)

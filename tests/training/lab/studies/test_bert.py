@@ -24,8 +24,11 @@ def commands(monkeypatch):
     """The three commands, replaced by what they leave behind; the scores tell the models apart."""
     calls = []
 
-    def named(argv):
-        return dict(flag.removeprefix("--").split("=", 1) for flag in argv if "=" in flag)
+    def read(command, argv):
+        words = [word for flag in argv for word in flag.removeprefix("--").split("=", 1)]
+        flags = dict(zip(words[::2], words[1::2], strict=True))
+        calls.append((command, flags))
+        return flags
 
     def leave(flags, name, results):
         folder = Path(flags["output_dir"])
@@ -34,8 +37,7 @@ def commands(monkeypatch):
         (folder / name).write_text(json.dumps(results))
 
     def pretrain(argv):
-        flags = named(argv)
-        calls.append(("pretrain", flags))
+        flags = read("pretrain", argv)
         config_class, model_class = CONFIGS[flags["model_type"]]
         sizes = {name: int(flags[name]) for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
         config = config_class(sublayer_order=flags["sublayer_order"], vocab_size=20, max_position_embeddings=8, **sizes)
@@ -43,16 +45,13 @@ def commands(monkeypatch):
         leave(flags, "all_results.json", {"eval_loss": 5.0})
 
     def glue(argv):
-        flags = named(argv)
-        calls.append(("glue", flags))
+        flags = read("glue", argv)
         score = 0.25 * int(flags["seed"]) + (0.5 if "par_bert" in flags["output_dir"] else 0.125)
-        leave(
-            flags, "results.json", {flags["task_name"]: {"metric": "accuracy", "best": {"median": score, "runs": []}}}
-        )
+        found = {"metric": "accuracy", "best": {"median": score, "runs": []}}
+        leave(flags, "results.json", {flags["task_name"]: found})
 
     def squad(argv):
-        calls.append(("squad", named(argv)))
-        leave(named(argv), "all_results.json", {"eval_f1": 25.0, "eval_exact_match": 12.5})
+        leave(read("squad", argv), "all_results.json", {"eval_f1": 25.0, "eval_exact_match": 12.5})
 
     for name, command in {"pretrain": pretrain, "glue": glue, "squad": squad}.items():
         monkeypatch.setattr(COMMANDS[name], "main", command)
@@ -84,10 +83,10 @@ def test_trains_each_model_once_with_the_same_flags_and_reports(commands, flags,
     # accuracy 50 and 75, F1 25: the means of both runs are 37.5 and 50
     figures = ("sst2 (accuracy)", "sst2 (accuracy) ±", "squad (f1)", "squad (f1) ±", "mean", "mean ±")
     assert [row[name] for name in figures] == ["62.5", "17.7", "25.0", "0.0", "43.8", "8.8"]
-    assert (row["pre-training loss (nats)"], row["cost of classifying"]) == (
-        "5.00",
-        f"{found['par_bert']['0']['cost']:.2f}",
-    )
+    # the cost is relative to BERT of the same width
+    assert found["bert"]["0"]["cost"] == 1
+    assert 0 < (cost := found["par_bert"]["0"]["cost"]) < 0.6
+    assert (row["pre-training loss (nats)"], row["cost of classifying"]) == ("5.00", f"{cost:.2f}")
     assert row["data"] == "corpus.txt, GLUE sst2, SQuAD"
     assert row["command"].startswith("sublayers study bert --output_dir")
     assert "62.5 ± 17.7 | 25.0 ± 0.0 | 43.8 ± 8.8 |" in capsys.readouterr().out
@@ -121,39 +120,22 @@ def test_models_have_the_same_number_of_parameters():
         if studied.width is not None:
             continue
         config_class, model_class = CONFIGS[studied.model_type]
-        width, inner = studied.sizes(128, 4)
-        config = config_class(
-            sublayer_order=studied.order,
-            vocab_size=8192,
-            hidden_size=width,
-            intermediate_size=inner,
-            num_attention_heads=4,
-            position_embedding_type="sinusoidal",
-        )
+        sizes = dict(zip(("hidden_size", "intermediate_size"), studied.sizes(128, 4), strict=True))
+        sizes |= {"vocab_size": 8192, "num_attention_heads": 4, "position_embedding_type": "sinusoidal"}
         with torch.device("meta"):
-            totals[name] = model_class(config).num_parameters()
+            totals[name] = model_class(config_class(sublayer_order=studied.order, **sizes)).num_parameters()
     assert max(totals.values()) < 1.02 * min(totals.values()), totals
 
 
 @pytest.mark.parametrize("hidden_size", [128, 256, 768])
 def test_controls_cost_what_attention_first_costs(hidden_size):
-    def cost(name):
-        studied = study.MODELS[name]
-        sizes = studied.sizes(hidden_size, 4)
-        assert sizes[0] % 4 == 0
-        return flops(studied.order, *sizes, study.LENGTH, 1, num_attention_heads=4)
-
-    assert cost("5_layers") == pytest.approx(cost("s12f12"), rel=0.2)
-    assert cost("narrow_s12f12") == pytest.approx(cost("s12f12"), rel=0.2)
+    sizes = {name: studied.sizes(hidden_size, 4) for name, studied in study.MODELS.items()}
+    assert all(width % 4 == 0 for width, _ in sizes.values())
+    costs = {name: flops(study.MODELS[name].order, *sizes[name], 128, 1, num_attention_heads=4) for name in sizes}
+    for control, order in (("5_layers", "s12f12"), ("narrow_s12f12", "s12f12"), ("narrow_s5f19", "s5f19")):
+        assert costs[control] == pytest.approx(costs[order], rel=0.2)
     # no number of layers costs as little
-    assert cost("2_layers") < cost("s5f19") < cost("3_layers")
-    assert cost("narrow_s5f19") == pytest.approx(cost("s5f19"), rel=0.2)
-
-
-def test_cost_is_relative_to_bert_of_the_same_width(commands, flags):
-    found = study.main(flags)
-    assert found["bert"]["0"]["cost"] == 1
-    assert 0 < found["par_bert"]["0"]["cost"] < 0.6
+    assert costs["2_layers"] < costs["s5f19"] < costs["3_layers"]
 
 
 def test_an_unknown_model_is_one_sentence(flags):

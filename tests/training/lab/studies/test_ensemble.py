@@ -60,14 +60,7 @@ def log_of_mean(models, source, targets):
     return (sum(probabilities) / len(models)).log()
 
 
-def naive_greedy(models, source):
-    row = torch.tensor([[EOS]])
-    for _ in range(STEPS):
-        row = torch.cat([row, log_of_mean(models, source, row).argmax(-1, keepdim=True)], dim=1)
-    return row[0]
-
-
-def naive_beams(models, source):
+def naive_beams(models, source, number):
     """The best target and its score for each token, where none ends early."""
     beams = [(0.0, [EOS])]
     for _ in range(STEPS):
@@ -77,7 +70,7 @@ def naive_beams(models, source):
             for (total, row), own in zip(beams, scores.tolist(), strict=True)
             for token, score in enumerate(own)
         ]
-        beams = sorted(longer, reverse=True)[:BEAMS]
+        beams = sorted(longer, reverse=True)[:number]
     score, row = beams[0]
     return torch.tensor(row), score / STEPS
 
@@ -104,8 +97,8 @@ def test_two_models_take_the_mean_of_their_probabilities(batch):
         written = ensemble.generate(**batch, **ENDLESS)
         best = ensemble.generate(**batch, **ENDLESS, **SCORES, num_beams=BEAMS)
         for i, source in enumerate(sources(batch)):
-            assert torch.equal(written[i], naive_greedy(models, source))
-            expected, score = naive_beams(models, source)
+            assert torch.equal(written[i], naive_beams(models, source, 1)[0])
+            expected, score = naive_beams(models, source, BEAMS)
             assert torch.equal(best.sequences[i], expected)
             torch.testing.assert_close(best.sequences_scores[i].item(), score, rtol=1e-4, atol=1e-5)
         without_cache = ensemble.generate(**batch, **ENDLESS, num_beams=BEAMS, use_cache=False)
@@ -113,9 +106,9 @@ def test_two_models_take_the_mean_of_their_probabilities(batch):
 
 
 def test_generates_as_its_first_member_is_set(batch):
-    models = [macaron(0), macaron(1)]
-    models[0].generation_config.update(num_beams=BEAMS, max_new_tokens=4, min_new_tokens=4)
+    models, options = [macaron(0), macaron(1)], {"num_beams": BEAMS, "max_new_tokens": 4, "min_new_tokens": 4}
+    expected = Seq2SeqEnsemble(models).generate(**batch, **options)
+    models[0].generation_config.update(**options)
     written = Seq2SeqEnsemble(models).generate(**batch)
-    expected = Seq2SeqEnsemble(models).generate(**batch, num_beams=BEAMS, max_new_tokens=4, min_new_tokens=4)
     assert written.shape == (5, 5)
     assert torch.equal(written, expected)

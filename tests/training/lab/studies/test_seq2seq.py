@@ -18,23 +18,19 @@ WORDS = [("Hund", "dog"), ("Katze", "cat"), ("Haus", "house"), ("Baum", "tree")]
 
 
 @pytest.fixture
-def pairs(tmp_path):
+def flags(tmp_path):
+    rows = [
+        {"translation": {"de": f"Ein {a} und ein {b}", "en": f"A {c} and a {d}"}} for a, c in WORDS for b, d in WORDS
+    ]
     files = []
     for split in ("train", "validation", "test"):
-        path = tmp_path / f"{split}.jsonl"
-        rows = [
-            {"translation": {"de": f"Ein {a} und ein {b}", "en": f"A {c} and a {d}"}}
-            for a, c in WORDS
-            for b, d in WORDS
-        ]
-        path.write_text("\n".join(map(json.dumps, rows)))
-        files.append(f"--{split}_file={path}")
-    return files
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        files.append(f"--{split}_file={tmp_path / split}.jsonl")
+    return [*FLAGS.split(), *files, "--intermediate_size=32", f"--output_dir={tmp_path / 'study'}"]
 
 
-def test_trains_all_models_alike_and_reports_on_them(pairs, tmp_path, capsys):
-    folder = tmp_path / "study"
-    flags = [*FLAGS.split(), *pairs, "--layers=2", "--intermediate_size=32", f"--output_dir={folder}"]
+def test_trains_all_models_alike_and_once_and_reports_on_them(flags, tmp_path, capsys, monkeypatch):
+    folder, flags = tmp_path / "study", [*flags, "--layers=2"]
     study_seq2seq.main([*flags, "--models", "transformer", "--seeds", "0", "1"])
     found = study_seq2seq.main([*flags, "--models", "macaron", "sandwich_decoder"])
     assert list(found) == ["transformer", "macaron", "sandwich_decoder"]
@@ -56,20 +52,15 @@ def test_trains_all_models_alike_and_reports_on_them(pairs, tmp_path, capsys):
     assert second["test BLEU"] == f"{found['macaron']['runs']['0']['test_bleu']:.2f}"
     assert "| macaron | `(fsf)2` | `(fscf)2` |" in capsys.readouterr().out
     assert "<svg" in (folder / "learning_curves.svg").read_text()
-
-
-def test_runs_nothing_again_that_is_finished(pairs, tmp_path, monkeypatch):
-    folder = tmp_path / "study"
-    flags = [*FLAGS.split(), *pairs, "--layers=2", "--intermediate_size=32", f"--output_dir={folder}"]
-    study_seq2seq.main([*flags, "--models", "transformer"])
-    (folder / "macaron-0").mkdir()
-    (folder / "macaron-0" / "left-by-a-killed-run").touch()
+    # what is finished is not run again
+    (folder / "sandwich_encoder-0").mkdir()
+    (folder / "sandwich_encoder-0" / "left-by-a-killed-run").touch()
     ran = []
     monkeypatch.setattr("sublayers.training.commands.seq2seq.main", ran.append)
-    study_seq2seq.main([*flags, "--models", "transformer", "macaron"])
-    assert len(ran) == 1
-    assert "--encoder_sublayer_order=(fsf)2" in ran[0]
-    assert not (folder / "macaron-0").exists()
+    assert study_seq2seq.main([*flags, "--models", "transformer", "macaron", "sandwich_encoder"]) == found
+    [words] = ran
+    assert words[words.index("--encoder_sublayer_order") + 1] == "s2f2"
+    assert not (folder / "sandwich_encoder-0").exists()
 
 
 def test_names_an_unknown_model(tmp_path):
@@ -77,11 +68,9 @@ def test_names_an_unknown_model(tmp_path):
         study_seq2seq.main(["--models", "lstm", f"--output_dir={tmp_path}"])
 
 
-def test_trains_models_that_choose_orders_and_convolutions(pairs, tmp_path):
-    folder = tmp_path / "study"
-    flags = [*FLAGS.split(), *pairs, "--layers=1", "--intermediate_size=32", f"--output_dir={folder}"]
+def test_trains_models_that_choose_orders_and_convolutions(flags, tmp_path):
     # a recipe's orders are not theirs
-    flags += ["--encoder_sublayer_order=(sf)3", "--decoder_sublayer_order=(scf)3"]
+    flags += ["--layers=1", "--encoder_sublayer_order=(sf)3", "--decoder_sublayer_order=(scf)3"]
     names = ["iot_2", "equal_orders_4", "layerdrop", "dynamic_conv", "iot_4_dynamic_conv"]
     found = study_seq2seq.main([*flags, "--models", *names])
     assert {name: model["decoder"] for name, model in found.items()} == {
@@ -93,4 +82,4 @@ def test_trains_models_that_choose_orders_and_convolutions(pairs, tmp_path):
     }
     # what chooses between two orders has two rows
     assert found["iot_2"]["parameters"] - found["equal_orders_4"]["parameters"] == 2 * 16
-    assert not AutoModelForSeq2SeqLM.from_pretrained(folder / "equal_orders_4-0").config.predict_order
+    assert not AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "study" / "equal_orders_4-0").config.predict_order
