@@ -19,6 +19,18 @@ HELP = {"-h", "--help", "--help_all"}
 RECIPES = Path(__file__).with_name("recipes")
 
 
+def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
+    """Declare a field of a dataclass of flags.
+
+    Args:
+        help_text: for `--help`.
+        value: its default, which may be a list, or MISSING where the flag is required.
+        metadata: what else argparse should know, such as `choices`, or `aliases`.
+    """
+    given = {"default_factory": value.copy} if isinstance(value, list) else {"default": value}
+    return field(**given, metadata={"help": help_text, **metadata})
+
+
 def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> tuple[Any, ...]:
     """Read flags into one instance per dataclass.
 

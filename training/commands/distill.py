@@ -9,8 +9,8 @@ from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
-from sublayers.training.flags import HELP, expand_settings_file, parse_flags
-from sublayers.training.trainers.arguments import FromScratchArguments, default, flag
+from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
+from sublayers.training.trainers.arguments import FromScratchArguments, default
 
 if TYPE_CHECKING:
     from sublayers.training.distill.answers import AnsweredTexts

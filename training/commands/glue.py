@@ -18,10 +18,10 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from sublayers.hub.upload import hub_errors
 from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits, load_task
-from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.folders import claim
 from sublayers.training.log import Log, open_log
-from sublayers.training.trainers.arguments import FineTuningArguments, default, flag
+from sublayers.training.trainers.arguments import FineTuningArguments, default
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -40,9 +40,9 @@ class GlueArguments:
     task_name: str = flag("all: as far as there are data", MISSING, choices=[*GLUE_TASKS, "all"])
     model_name_or_path: str = flag("model to fine-tune", MISSING)
     max_length: int = flag("tokens of a text or pair; the longer text is cut first", 128)
-    seeds: list[int] = flag("one run each; default: --seed", list)
-    learning_rates: list[float] = flag("grid; default: --learning_rate", list)
-    batch_sizes: list[int] = flag("grid; default: --per_device_train_batch_size", list)
+    seeds: list[int] = flag("one run each; default: --seed", [])
+    learning_rates: list[float] = flag("grid; default: --learning_rate", [])
+    batch_sizes: list[int] = flag("grid; default: --per_device_train_batch_size", [])
 
 
 @dataclass

@@ -14,8 +14,8 @@ from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.families import FAMILIES
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import TokenizerModel, read_words, sample, train_tokenizer
-from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
-from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default, flag
+from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, flag, given_flags, parse_flags
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer

@@ -16,8 +16,8 @@ from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.families import FAMILIES
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
-from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, given_flags, parse_flags
-from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default, flag
+from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, flag, given_flags, parse_flags
+from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.pair_trainer import PairTrainer

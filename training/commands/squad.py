@@ -16,9 +16,9 @@ from tqdm.auto import tqdm
 from sublayers.tasks.windows import best_answers
 from sublayers.training.data import squad as squad_data
 from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
-from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.metrics.squad import squad_metrics
-from sublayers.training.trainers.arguments import FineTuningArguments, default, flag
+from sublayers.training.trainers.arguments import FineTuningArguments, default
 
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer

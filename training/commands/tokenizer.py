@@ -1,10 +1,10 @@
 """`sublayers tokenizer`: train a tokenizer of one of five kinds on any corpus."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import TokenizerModel, sample, train_tokenizer
-from sublayers.training.flags import parse_flags
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
 
 
@@ -12,11 +12,9 @@ from sublayers.training.folders import refuse_to_overwrite
 class TokenizerArguments:
     """Flags of `sublayers tokenizer`."""
 
-    output_dir: str = field(metadata={"help": "new folder for the tokenizer"})
-    model: TokenizerModel = field(
-        default="bpe", metadata={"help": "byte-level BPE, BERT's WordPiece, single bytes, single characters, or words"}
-    )
-    vocab_size: int = field(default=8192, metadata={"help": "largest size, special tokens included; not for byte"})
+    output_dir: str = flag("new folder for the tokenizer", MISSING)
+    model: TokenizerModel = flag("byte-level BPE, BERT's WordPiece, single bytes, single characters, or words", "bpe")
+    vocab_size: int = flag("largest size, special tokens included; not for byte", 8192)
 
 
 def main(argv: list[str]) -> None:

@@ -5,7 +5,7 @@ import math
 import platform
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from datasets import Dataset, IterableDataset, Value, load_dataset_builder
 from datasets.fingerprint import Hasher
 
 from sublayers.training.data.files import BUILDERS, Rows, check_file, load_splits, named_files, read_rows, reading
+from sublayers.training.flags import flag
 
 TEXT = Value("string")
 # what a card calls the corpus that is read without flags
@@ -28,20 +29,16 @@ class CorpusArguments:
 
     _argument_group_name: ClassVar[str] = "corpus (default: the standard library of the running Python)"
 
-    dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, or a local folder"})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "configuration of the data set"})
-    train_file: str | None = field(
-        default=None, metadata={"help": ".txt (one document), .json, .jsonl, .parquet or .csv, also compressed (.gz)"}
-    )
-    validation_file: str | None = field(default=None, metadata={"help": "as --train_file"})
-    text_column: str = field(default="text", metadata={"help": "column that holds the text"})
-    streaming: bool = field(default=False, metadata={"help": "read while training, not before; needs --max_steps"})
-    validation_split_percentage: int = field(
-        default=5,
-        metadata={
-            "help": "share of the training documents (lines of a .txt) split off from the start where there is no "
-            "validation data; of a stream, this many hundred documents"
-        },
+    dataset_name: str | None = flag("data set on the Hub, or a local folder")
+    dataset_config_name: str | None = flag("configuration of the data set")
+    train_file: str | None = flag(".txt (one document), .json, .jsonl, .parquet or .csv, also compressed (.gz)")
+    validation_file: str | None = flag("as --train_file")
+    text_column: str = flag("column that holds the text", "text")
+    streaming: bool = flag("read while training, not before; needs --max_steps", False)
+    validation_split_percentage: int = flag(
+        "share of the training documents (lines of a .txt) split off from the start where there is no "
+        "validation data; of a stream, this many hundred documents",
+        5,
     )
 
 

@@ -1,12 +1,13 @@
 """The data of the tasks of GLUE (Wang et al., 2019)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from datasets import Dataset, Value, load_dataset
 
 from sublayers.training.data.files import BUILDERS, check_file, ending, named_files, read_rows, reading
+from sublayers.training.flags import flag
 
 Splits: TypeAlias = dict[str, Dataset]
 
@@ -78,21 +79,16 @@ class GlueDataArguments:
 
     _argument_group_name: ClassVar[str] = f"data (default: {HUB_NAME} on the Hub)"
 
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "data set on the Hub that has the tasks as configurations"}
+    dataset_name: str | None = flag("data set on the Hub that has the tasks as configurations")
+    data_dir: str | None = flag(
+        "folder that has one for each task (cola or glue_cola), with files that start with the name of "
+        f"their split and end in {', '.join(READ)}, also compressed (.gz)"
     )
-    data_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "folder that has one for each task (cola or glue_cola), with files that start with the name of "
-            f"their split and end in {', '.join(READ)}, also compressed (.gz)"
-        },
-    )
-    train_file: str | None = field(default=None, metadata={"help": "file of one task, with the columns of the Hub"})
-    validation_file: str | None = field(default=None, metadata={"help": "as --train_file"})
-    test_file: str | None = field(default=None, metadata={"help": "as --train_file; labels are not read"})
-    max_train_samples: int | None = field(default=None, metadata={"help": "use the first rows only"})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples; not for test data"})
+    train_file: str | None = flag("file of one task, with the columns of the Hub")
+    validation_file: str | None = flag("as --train_file")
+    test_file: str | None = flag("as --train_file; labels are not read")
+    max_train_samples: int | None = flag("use the first rows only")
+    max_eval_samples: int | None = flag("as --max_train_samples; not for test data")
 
     def __post_init__(self):
         if self.data_dir and (self.dataset_name or self.files):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import fsspec
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from sublayers.training.data.files import BUILDERS, ending, first_rows, load_splits, named_files, read_rows, reading
 from sublayers.training.data.functions import docstring_to_code
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.flags import nearest
+from sublayers.training.flags import flag, nearest
 
 SIDES = ("source", "target")
 # in the order of their ids, which is fairseq's
@@ -27,29 +27,22 @@ class Seq2SeqDataArguments:
 
     _argument_group_name: ClassVar[str] = "data (default: docstrings and code of the running Python's standard library)"
 
-    dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, or a local folder"})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "configuration of the data set"})
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": ".json, .jsonl, .parquet or .csv, or two plain text files with a text per line, source and target; "
-            "all also compressed (.gz)",
-        },
+    dataset_name: str | None = flag("data set on the Hub, or a local folder")
+    dataset_config_name: str | None = flag("configuration of the data set")
+    train_file: list[str] | None = flag(
+        ".json, .jsonl, .parquet or .csv, or two plain text files with a text per line, source and target; "
+        "all also compressed (.gz)"
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "as --train_file"})
-    test_file: list[str] | None = field(default=None, metadata={"help": "as --train_file"})
-    source: str | None = field(
-        default=None, metadata={"help": "column with the input, or its language code in a column 'translation'"}
-    )
-    target: str | None = field(default=None, metadata={"help": "as --source, for the output"})
-    max_source_length: int = field(
-        default=128, metadata={"help": "tokens, end included; longer pairs are not trained on, and cut in evaluation"}
-    )
-    max_target_length: int = field(default=128, metadata={"help": "as --max_source_length"})
-    max_train_samples: int | None = field(default=None, metadata={"help": "use the first pairs only"})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples, of validation"})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples, of test"})
-    lowercase: bool = field(default=False, metadata={"help": "turn sources and targets to lower case"})
+    validation_file: list[str] | None = flag("as --train_file")
+    test_file: list[str] | None = flag("as --train_file")
+    source: str | None = flag("column with the input, or its language code in a column 'translation'")
+    target: str | None = flag("as --source, for the output")
+    max_source_length: int = flag("tokens, end included; longer pairs are not trained on, and cut in evaluation", 128)
+    max_target_length: int = flag("as --max_source_length", 128)
+    max_train_samples: int | None = flag("use the first pairs only")
+    max_eval_samples: int | None = flag("as --max_train_samples, of validation")
+    max_predict_samples: int | None = flag("as --max_train_samples, of test")
+    lowercase: bool = flag("turn sources and targets to lower case", False)
 
 
 def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
@@ -191,12 +184,12 @@ def _choose(rows: Dataset, name: str, args: Seq2SeqDataArguments) -> Dataset:
     # a column `translation` of dicts becomes columns `translation.de` and so on
     rows = rows.flatten()
     columns = {column.removeprefix("translation."): column for column in rows.column_names}
-    for flag, value in (("source", args.source), ("target", args.target)):
+    for side, value in (("source", args.source), ("target", args.target)):
         if value is None:
             raise ValueError(f"{name} has {', '.join(columns)}; choose what to read as --source and what as --target")
         if value not in columns:
             meant = nearest(value, columns)
-            raise ValueError(f"{name} has no {value!r}{meant}; choose --{flag} from {', '.join(columns)}")
+            raise ValueError(f"{name} has no {value!r}{meant}; choose --{side} from {', '.join(columns)}")
     if args.source == args.target:
         raise ValueError(f"--source and --target are both {args.source!r}; choose two of {', '.join(columns)}")
     chosen = {columns[args.source]: "source", columns[args.target]: "target"}

@@ -3,7 +3,7 @@
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import fsspec
@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sublayers.tasks.windows import context_windows
 from sublayers.training.data.files import check_file, first_rows, named_files, read_rows, reading
+from sublayers.training.flags import flag
 
 TEXT = Value("string")
 ANSWERS = {"text": List(TEXT), "answer_start": List(Value("int32"))}
@@ -26,20 +27,18 @@ class SquadDataArguments:
 
     _argument_group_name: ClassVar[str] = "data and windows"
 
-    dataset_name: str | None = field(
-        default=None,
-        metadata={"help": "data set on the Hub; default: rajpurkar/squad, or rajpurkar/squad_v2 with --version_2"},
+    dataset_name: str | None = flag(
+        "data set on the Hub; default: rajpurkar/squad, or rajpurkar/squad_v2 with --version_2"
     )
-    train_file: str | None = field(
-        default=None,
-        metadata={"help": ".json in SQuAD's nested form, or .jsonl or .parquet in the Hub's; also compressed (.gz)"},
+    train_file: str | None = flag(
+        ".json in SQuAD's nested form, or .jsonl or .parquet in the Hub's; also compressed (.gz)"
     )
-    validation_file: str | None = field(default=None, metadata={"help": "as --train_file"})
-    version_2: bool = field(default=False, metadata={"help": "questions may have no answer"})
-    max_seq_length: int = field(default=384, metadata={"help": "tokens in a window, with its question"})
-    doc_stride: int = field(default=128, metadata={"help": "tokens that neighbouring windows share"})
-    max_train_samples: int | None = field(default=None, metadata={"help": "use the first questions only"})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "as --max_train_samples"})
+    validation_file: str | None = flag("as --train_file")
+    version_2: bool = flag("questions may have no answer", False)
+    max_seq_length: int = flag("tokens in a window, with its question", 384)
+    doc_stride: int = flag("tokens that neighbouring windows share", 128)
+    max_train_samples: int | None = flag("use the first questions only")
+    max_eval_samples: int | None = flag("as --max_train_samples")
 
 
 def hub_name(args: SquadDataArguments) -> str:

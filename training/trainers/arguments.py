@@ -11,24 +11,14 @@ import torch
 from accelerate import PartialState
 from transformers import TrainingArguments
 
+from sublayers.training.flags import flag
+
 # ranges of numbers that the Trainer does not check
 RANGES = dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), (1, inf))
 RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (1, inf))
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
 RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
-
-
-def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
-    """Declare a field of a dataclass of flags.
-
-    Args:
-        help_text: for `--help`.
-        value: its default, `list` for an empty list, or MISSING where the flag is required.
-        metadata: what else argparse should know, such as `choices`, or `aliases`.
-    """
-    given = {"default_factory": value} if value is list else {"default": value}
-    return field(**given, metadata={"help": help_text, **metadata})
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, positive
 
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
@@ -29,21 +29,14 @@ class Settings:
 
     field: str
     letters: str
-    warmup_share: float = dataclasses.field(
-        default=0.25, metadata={"help": "of the steps, in which the architecture is frozen"}
+    warmup_share: float = flag("of the steps, in which the architecture is frozen", 0.25)
+    held_out_share: float = flag("of the training data, which trains the architecture alone", 0.2)
+    learning_rate: float = flag("of the architecture", 1e-2)
+    weight_decay: float = flag("of the architecture", 5e-4)
+    temperatures: tuple[float, float] = flag(
+        "of the Gumbel softmax, when the search begins and when it ends", (5.0, 0.1)
     )
-    held_out_share: float = dataclasses.field(
-        default=0.2, metadata={"help": "of the training data, which trains the architecture alone"}
-    )
-    learning_rate: float = dataclasses.field(default=1e-2, metadata={"help": "of the architecture"})
-    weight_decay: float = dataclasses.field(default=5e-4, metadata={"help": "of the architecture"})
-    temperatures: tuple[float, float] = dataclasses.field(
-        default=(5.0, 0.1), metadata={"help": "of the Gumbel softmax, when the search begins and when it ends"}
-    )
-    patience: float = dataclasses.field(
-        default=0.75,
-        metadata={"help": "share of the steps after the warm-up in which an unchanged order ends the search"},
-    )
+    patience: float = flag("share of the steps after the warm-up in which an unchanged order ends the search", 0.75)
     price: "Price | None" = None
     budget: float | None = None
     price_rate: float = 0.02

@@ -1,7 +1,7 @@
 """`sublayers study bert`: pre-train and fine-tune several orders alike, and draw quality against cost."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +12,7 @@ from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.configuration.sublayer_order import counts, interleaved
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
-from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
 from sublayers.training.metrics.score_pictures import Panel, draw_scores
 from sublayers.training.results import Row, provenance, report, score
@@ -75,21 +75,19 @@ class StudyArguments:
 
     _argument_group_name: ClassVar[str] = "models, training and tasks"
 
-    glue_dir: str = field(metadata={"help": "folder with one for each GLUE task, as --data_dir of sublayers glue"})
-    squad_train_file: str | None = field(default=None, metadata={"help": "as --train_file of sublayers squad"})
-    squad_validation_file: str | None = field(default=None, metadata={"help": "as --squad_train_file"})
-    output_dir: str = field(default="runs/study", metadata={"help": "what is finished in it is not run again"})
-    models: list[str] = field(default_factory=lambda: [*MODELS], metadata={"help": f"of {', '.join(MODELS)}"})
-    tasks: list[str] = field(
-        default_factory=lambda: ["sst2", "mrpc", "cola", "stsb"], metadata={"help": "GLUE tasks to fine-tune on"}
-    )
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "one pre-training and fine-tuning each"})
-    hidden_size: int = field(default=128, metadata={"help": "width of the models"})
-    num_attention_heads: int = field(default=4, metadata={"help": "attention heads"})
-    vocab_size: int = field(default=8192, metadata={"help": "largest size of the tokenizer, which is trained first"})
-    pretraining_flags: str = field(default="", metadata={"help": "flags of sublayers pretrain, in one text"})
-    glue_flags: str = field(default="", metadata={"help": "flags of sublayers glue"})
-    squad_flags: str = field(default="", metadata={"help": "flags of sublayers squad"})
+    glue_dir: str = flag("folder with one for each GLUE task, as --data_dir of sublayers glue", MISSING)
+    squad_train_file: str | None = flag("as --train_file of sublayers squad")
+    squad_validation_file: str | None = flag("as --squad_train_file")
+    output_dir: str = flag("what is finished in it is not run again", "runs/study")
+    models: list[str] = flag(f"of {', '.join(MODELS)}", [*MODELS])
+    tasks: list[str] = flag("GLUE tasks to fine-tune on", ["sst2", "mrpc", "cola", "stsb"])
+    seeds: list[int] = flag("one pre-training and fine-tuning each", [0])
+    hidden_size: int = flag("width of the models", 128)
+    num_attention_heads: int = flag("attention heads", 4)
+    vocab_size: int = flag("largest size of the tokenizer, which is trained first", 8192)
+    pretraining_flags: str = flag("flags of sublayers pretrain, in one text", "")
+    glue_flags: str = flag("flags of sublayers glue", "")
+    squad_flags: str = flag("flags of sublayers squad", "")
 
 
 def main(argv: list[str]) -> dict[str, Any]:

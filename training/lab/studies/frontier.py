@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,7 @@ from sublayers.configuration.sublayer_order import compact, counts, expand
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions
-from sublayers.training.flags import HELP, expand_settings_file, parse_flags
+from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
 from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
 from sublayers.training.lab.studies.frontier_report import TEACHER, report
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
@@ -54,34 +54,23 @@ class FrontierArguments:
 
     _argument_group_name: ClassVar[str] = "students and tests"
 
-    students: list[str] = field(
-        metadata={
-            "help": "an order each, and flags of its own, such as '(sf)2 --layers 0 1' or '(sf)6 --hidden_size 192'"
-        }
+    students: list[str] = flag(
+        "an order each, and flags of its own, such as '(sf)2 --layers 0 1' or '(sf)6 --hidden_size 192'", MISSING
     )
-    output_dir: str = field(default="runs/frontier", metadata={"help": "what is finished in it is not run again"})
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "one distillation each"})
-    distill_flags: str = field(default="", metadata={"help": "recipe and flags of sublayers distill, in one text"})
-    sts_file: str | None = field(
-        default=None, metadata={"help": "rows with sentence1, sentence2 and label, such as the test data of STS-B"}
-    )
-    squad_file: str | None = field(
-        default=None, metadata={"help": "for each of its questions, the paragraph is searched among all"}
-    )
-    max_questions: int = field(default=1000, metadata={"help": "questions of --squad_file that are asked"})
-    glue_dir: str | None = field(default=None, metadata={"help": "folder with one for each task, as sublayers glue's"})
-    glue_tasks: list[str] = field(default_factory=list, metadata={"help": "tasks to fine-tune students on"})
-    glue_students: list[str] = field(
-        default_factory=list, metadata={"help": "students to fine-tune; default: all, and the teacher"}
-    )
-    glue_seeds: list[int] = field(
-        default_factory=lambda: [0, 1, 2, 3, 4],
-        metadata={"help": "one fine-tuning each, of the student of the first seed"},
-    )
-    glue_flags: str = field(default="", metadata={"help": "flags of sublayers glue"})
-    batch_sizes: list[int] = field(default_factory=lambda: [1, 32], metadata={"help": "texts that are encoded at once"})
-    timed_texts: int = field(default=64, metadata={"help": "texts that are timed in one round"})
-    rounds: int = field(default=9, metadata={"help": "rounds of timing all encoders in turn"})
+    output_dir: str = flag("what is finished in it is not run again", "runs/frontier")
+    seeds: list[int] = flag("one distillation each", [0])
+    distill_flags: str = flag("recipe and flags of sublayers distill, in one text", "")
+    sts_file: str | None = flag("rows with sentence1, sentence2 and label, such as the test data of STS-B")
+    squad_file: str | None = flag("for each of its questions, the paragraph is searched among all")
+    max_questions: int = flag("questions of --squad_file that are asked", 1000)
+    glue_dir: str | None = flag("folder with one for each task, as sublayers glue's")
+    glue_tasks: list[str] = flag("tasks to fine-tune students on", [])
+    glue_students: list[str] = flag("students to fine-tune; default: all, and the teacher", [])
+    glue_seeds: list[int] = flag("one fine-tuning each, of the student of the first seed", [0, 1, 2, 3, 4])
+    glue_flags: str = flag("flags of sublayers glue", "")
+    batch_sizes: list[int] = flag("texts that are encoded at once", [1, 32])
+    timed_texts: int = flag("texts that are timed in one round", 64)
+    rounds: int = flag("rounds of timing all encoders in turn", 9)
 
 
 FLAGS = (FrontierArguments, CorpusArguments)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -14,7 +14,7 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
-from sublayers.training.flags import expand_settings_file, parse_flags
+from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.lab.runs import data_names
 from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
@@ -43,20 +43,18 @@ class StudyOrdersArguments:
 
     _argument_group_name: ClassVar[str] = "models, task and generation"
 
-    model_name_or_path: list[str] = field(metadata={"help": "folders that sublayers seq2seq left"})
-    task: Literal["translation", "summarization", "code"] = field(metadata={"help": "decides on the metrics"})
-    language: Literal["python", "java"] = field(default="python", metadata={"help": "of the targets of --task code"})
-    split: Literal["validation", "test"] = field(default="validation", metadata={"help": "which pairs are written"})
-    output_dir: str = field(default="runs/study-orders", metadata={"help": "new or empty folder"})
-    orders: list[str] | None = field(
-        default=None, metadata={"help": "decoder orders to force on a model that has only one, such as fsc csf"}
-    )
-    ensemble: bool = field(default=False, metadata={"help": "let the first model, the first two, ... write together"})
-    checkpoints: bool = field(default=False, metadata={"help": "score every checkpoint in the models' folders, too"})
-    batch_size: int = field(default=32, metadata={"help": "sources that are decoded at once"})
-    num_beams: int | None = field(default=None, metadata={"help": "default: the model's"})
-    length_penalty: float | None = field(default=None, metadata={"help": "default: the model's"})
-    max_length: int | None = field(default=None, metadata={"help": "most tokens of a text; default: the model's"})
+    model_name_or_path: list[str] = flag("folders that sublayers seq2seq left", MISSING)
+    task: Literal["translation", "summarization", "code"] = flag("decides on the metrics", MISSING)
+    language: Literal["python", "java"] = flag("of the targets of --task code", "python")
+    split: Literal["validation", "test"] = flag("which pairs are written", "validation")
+    output_dir: str = flag("new or empty folder", "runs/study-orders")
+    orders: list[str] | None = flag("decoder orders to force on a model that has only one, such as fsc csf")
+    ensemble: bool = flag("let the first model, the first two, ... write together", False)
+    checkpoints: bool = flag("score every checkpoint in the models' folders, too", False)
+    batch_size: int = flag("sources that are decoded at once", 32)
+    num_beams: int | None = flag("default: the model's")
+    length_penalty: float | None = flag("default: the model's")
+    max_length: int | None = flag("most tokens of a text; default: the model's")
 
 
 FLAGS = (StudyOrdersArguments, Seq2SeqDataArguments)
