@@ -1,7 +1,8 @@
 """The order language: a Transformer is a string in which each letter is a residual sublayer.
 
 `s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
-and lightweight convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
+and lightweight convolutions. `m` is self-attention to the states in front of the first `m`, which stand still from there
+on. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
 `s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
 stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
 decoder=True)`. `compact` gives the canonical form.
@@ -83,7 +84,33 @@ def expand(order: str) -> str:
         raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
     if not expanded:
         raise _error(f"the order is empty; give at least one of the letters {', '.join(ALPHABET)}", order, 0)
+    _check_tail(expanded)
     return expanded
+
+
+def _mixes(letter: str) -> bool:
+    row = ALPHABET[letter]
+    return row.cache == "self" and not row.reads_fixed_states
+
+
+def _check_tail(letters: str) -> None:
+    first = next((i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states), None)
+    if first is None:
+        return
+    if not any(map(_mixes, letters[:first])):
+        raise _error(
+            f"{letters[first]!r} attends to the states that the sublayers in front of it leave, but none of these lets "
+            "tokens see each other; put s or w in front of it",
+            letters,
+            first,
+        )
+    if changing := [i for i in range(first, len(letters)) if _mixes(letters[i])]:
+        raise _error(
+            f"behind {letters[first]!r} the states that it attends to stand still, so {letters[changing[0]]!r} cannot "
+            f"follow; put it in front of the first {letters[first]}, or write {letters[first]} in its place",
+            letters,
+            changing[0],
+        )
 
 
 def _number(digits: str) -> int:
@@ -151,12 +178,21 @@ def counts(order: str) -> dict[str, int]:
 
 
 def tail_start(order: str) -> int:
-    """Index of the first sublayer after the last attention or convolution; from there on all is position-wise.
+    """Index of the first sublayer of the tail, where no position changes what another one sees.
 
-    0 for an order of feed-forward sublayers alone, the length of the order where one of the others comes last. Raises
-    what `expand` raises.
+    These are the first `m` and what follows it or, in an order without `m`, all that is position-wise behind the last
+    attention or convolution: 0 for feed-forward sublayers alone, the length of the order where one of the others comes
+    last. Raises what `expand` raises.
     """
-    return len(expand(order).rstrip("".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)))
+    letters = expand(order)
+    fixed = (i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states)
+    position_wise = "".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)
+    return next(fixed, len(letters.rstrip(position_wise)))
+
+
+def has_fixed_states(order: str) -> bool:
+    """Say whether the states where the tail starts are attended to in the tail. Raises what `expand` raises."""
+    return any(ALPHABET[letter].reads_fixed_states for letter in expand(order))
 
 
 def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
@@ -171,6 +207,9 @@ def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
     before = behind = 0
     found: dict[int, tuple[int, int]] = {}
     letters = expand(order)
+    if has_fixed_states(letters):
+        # the tail sees the whole text
+        return {tail_start(letters) - 1: (0, 0)}
     for place in range(len(letters) - 1, -1, -1):
         row = ALPHABET[letters[place]]
         if row.is_position_wise or row.cache == "cross":

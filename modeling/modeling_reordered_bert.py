@@ -131,11 +131,14 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
     ) -> BaseModelOutputWithPooling:
         """Run for each row's first token that is not padding, all that pooling by it reads: (batch, 1, hidden).
 
-        Hidden states and attention weights, where they are asked for, are those of every token. Raises what `forward`
-        raises.
+        With `tail_query="mean"`, the mean of all tokens' states is in its place from where the tail of the order begins.
+        Hidden states and attention weights, where they are asked for, are those of every token, except for this mean's.
+        Raises what `forward` raises.
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
-        plan = Plan(tokens, attention_mask, first_tokens(tokens, attention_mask), self.is_recorded(**kwargs))
+        takes_mean = self.config.tail_query == "mean"
+        first = first_tokens(tokens, attention_mask)
+        plan = Plan(tokens, attention_mask, first, self.is_recorded(**kwargs), takes_mean)
         outputs = self(
             input_ids=input_ids,
             attention_mask=attention_mask,
