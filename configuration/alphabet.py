@@ -70,6 +70,7 @@ class Letter(NamedTuple):
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
         reads_fixed_states: its keys and values come from the states in front of the first such sublayer of the order.
+        weights_of: the letter whose weights it has, and that it can run as.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Letter(NamedTuple):
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
     reads_fixed_states: bool = False
+    weights_of: str | None = None
 
 
 def reach(window: int, is_causal: bool) -> tuple[int, int]:
@@ -247,5 +249,6 @@ ALPHABET = {
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
         reads_fixed_states=True,
+        weights_of="s",
     ),
 }

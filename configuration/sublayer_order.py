@@ -195,6 +195,11 @@ def has_fixed_states(order: str) -> bool:
     return any(ALPHABET[letter].reads_fixed_states for letter in expand(order))
 
 
+def by_weights(order: str) -> str:
+    """Spell an order out with the letters whose weights its sublayers have: `s` for `m`. Raises what `expand` raises."""
+    return "".join(ALPHABET[letter].weights_of or letter for letter in expand(order))
+
+
 def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
     """Say how far from a token that is read others matter to it, behind each sublayer where that becomes less.
 

@@ -49,8 +49,8 @@ class SingleInputAttention(SelfAttention):
     def forward(  # type: ignore[override]
         self,
         hidden_states: torch.Tensor,
-        fixed_states: torch.Tensor,
-        asking: Asking,
+        *fixed_states: torch.Tensor,
+        asking: Asking | None = None,
         past_key_values: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
@@ -58,10 +58,13 @@ class SingleInputAttention(SelfAttention):
         position_embeddings: tuple[torch.Tensor, ...] | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from all states that are given to all fixed ones; see `SelfAttention`.
+        """Attend from all states that are given to all fixed ones; without these, run as `SelfAttention` does.
 
         Fixed states are packed as `fixed_packing` says, and their keys turned by `position_embeddings`.
         """
-        inputs = (asking, fixed_states, fixed_packing, position_embeddings, past_key_values)
+        if asking is None:
+            kwargs |= {"past_key_values": past_key_values, "position_embeddings": position_embeddings}
+            return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
+        inputs = (asking, *fixed_states, fixed_packing, position_embeddings, past_key_values)
         return self.ask(hidden_states, *inputs, **kwargs)
 

@@ -9,7 +9,7 @@ from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.sublayer_order import expand, has_fixed_states, reaches, tail_start
+from sublayers.configuration.sublayer_order import by_weights, expand, has_fixed_states, reaches, tail_start
 from sublayers.modeling.attention import CrossAttention, SelfAttention, takes_single_queries
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.dropout import dropout
@@ -138,7 +138,9 @@ class SublayerStack(nn.ModuleList):
             if not (i or config.first_norm):
                 layer.norm = nn.Identity()
             self.append(layer)
-        self.config, self.order, self.is_causal = config, order, is_causal
+        self.config, self.is_causal = config, is_causal
+        # the letters of the sublayers, as they were made and as they run
+        self.built = self.order = order
         self.set_orders(orders)
         # an update of a cache takes all rows of the batch
         self.joints = {i for i, letter in enumerate(order) if ALPHABET[letter].cache == "self"}
@@ -150,13 +152,19 @@ class SublayerStack(nn.ModuleList):
     def run_in(self, order: str) -> None:
         """Run the sublayers in another order of the same letters from now on; which is which does not change.
 
-        This is for training: what is saved runs in the order of the configuration.
+        Some or all `m` may run as `s`. This is for training: what is saved runs in the order of the configuration.
 
         Raises:
             ValueError: an order of other letters.
         """
-        if sorted(expand(order)) != sorted(self.order):
-            raise ValueError(f"{order!r} has other sublayers than {self.order!r}; give an order of the same letters")
+        letters, wanted, own = expand(order), by_weights(order), by_weights(self.built)
+        fits, running = sorted(wanted) == sorted(own), ""
+        if fits:
+            running = "".join(letter for _, letter in sorted(zip(self.locate(wanted, own), letters, strict=True)))
+            fits = all(x in (y, ALPHABET[y].weights_of) for x, y in zip(running, self.built, strict=True))
+        if not fits:
+            raise ValueError(f"{order!r} has other sublayers than {self.built!r}; give an order of the same letters")
+        self.order = running
         self.set_orders([order, *self.orders[1:]])
 
     def set_orders(self, orders: Sequence[str]) -> None:

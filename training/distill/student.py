@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.configuration.sublayer_order import by_weights, compact, expand
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.distill.teacher import Teacher
 
@@ -32,8 +32,7 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
         ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
             room for.
     """
-    # an attention of the teacher may become either kind
-    order, teacher_order = (expand(each).replace("m", "s") for each in (order, teacher_order))
+    order, teacher_order = by_weights(order), by_weights(teacher_order)
     own = {kind: [i for i, letter in enumerate(teacher_order) if letter == kind] for kind in "sf"}
     wanted = {kind: order.count(kind) for kind in own}
     if wanted["s"] > len(own["s"]):
