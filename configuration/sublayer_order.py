@@ -1,9 +1,9 @@
 """The order language: a Transformer is a string in which each letter is a residual sublayer.
 
 `s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
-and lightweight convolutions. `m` is self-attention to the states in front of the first `m`, which stand still from there
-on. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
-`s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
+and lightweight convolutions, and `m` is self-attention to the states in front of the first `m`. `sssfsfff` may be
+written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`, `s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces
+anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
 stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
 decoder=True)`. `compact` gives the canonical form.
 """
@@ -196,7 +196,10 @@ def has_fixed_states(order: str) -> bool:
 
 
 def by_weights(order: str) -> str:
-    """Spell an order out with the letters whose weights its sublayers have: `s` for `m`. Raises what `expand` raises."""
+    """Spell an order out, with the letters whose weights its sublayers have: `s` for `m`.
+
+    Raises what `expand` raises.
+    """
     return "".join(ALPHABET[letter].weights_of or letter for letter in expand(order))
 
 

@@ -175,8 +175,8 @@ class Plan:
         if self.real is None:
             mean = rows.mean(1, keepdim=True)
         else:
-            real = self.real[..., None].to(rows.dtype)
-            mean = (rows * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+            real = self.real[..., None]
+            mean = rows.masked_fill(~real, 0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
         return mean if self.packing is None else mean.transpose(0, 1)
 
     def leave(self, states: torch.Tensor) -> torch.Tensor:

@@ -67,4 +67,3 @@ class SingleInputAttention(SelfAttention):
             return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
         inputs = (asking, *fixed_states, fixed_packing, position_embeddings, past_key_values)
         return self.ask(hidden_states, *inputs, **kwargs)
-

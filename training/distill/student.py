@@ -24,9 +24,9 @@ class Student(NamedTuple):
 def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | None = None) -> list[int | None]:
     """Say with which of the teacher's sublayers each one of an order starts; None stands for those that are new.
 
-    The n-th `s` or `m` comes from the n-th `s` or `m`, the n-th `f` from the n-th `f`. Of more than there is room for, the first, the
-    last and some at equal distances between them are taken, or those of the `layers`, which are numbered from 0. New
-    are only `f`, the last ones.
+    The n-th `s` or `m` comes from the n-th `s` or `m`, the n-th `f` from the n-th `f`. Of more than there is room for,
+    the first, the last and some at equal distances between them are taken, or those of the `layers`, which are numbered
+    from 0. New are only `f`, the last ones.
 
     Raises:
         ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
