@@ -11,7 +11,7 @@ decoder=True)`. `compact` gives the canonical form.
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from inspect import signature
 from itertools import groupby
@@ -84,7 +84,8 @@ def expand(order: str) -> str:
         raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
     if not expanded:
         raise _error(f"the order is empty; give at least one of the letters {', '.join(ALPHABET)}", order, 0)
-    _check_tail(expanded)
+    if fault := _fault(expanded):
+        raise _error(fault[0], expanded, fault[1])
     return expanded
 
 
@@ -93,24 +94,23 @@ def _mixes(letter: str) -> bool:
     return row.cache == "self" and not row.reads_fixed_states
 
 
-def _check_tail(letters: str) -> None:
+def _fault(letters: Sequence[str]) -> tuple[str, int] | None:
+    """Find what is wrong with the tail of an order, and where."""
     first = next((i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states), None)
     if first is None:
-        return
+        return None
+    letter, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
     if not any(map(_mixes, letters[:first])):
-        raise _error(
-            f"{letters[first]!r} attends to the states that the sublayers in front of it leave, but none of these lets "
-            "tokens see each other; put s or w in front of it",
-            letters,
-            first,
+        problem = (
+            f"{letter!r} attends to the states in front of it, where no token has seen another one; put an s there"
         )
-    if changing := [i for i in range(first, len(letters)) if _mixes(letters[i])]:
-        raise _error(
-            f"behind {letters[first]!r} the states that it attends to stand still, so {letters[changing[0]]!r} cannot "
-            f"follow; put it in front of the first {letters[first]}, or write {letters[first]} in its place",
-            letters,
-            changing[0],
-        )
+        return problem, first
+    if not changing:
+        return None
+    return (
+        f"the states that {letter!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow; put it "
+        f"in front of the first {letter}, or write {letter} in its place"
+    ), changing[0]
 
 
 def _number(digits: str) -> int:
@@ -292,9 +292,11 @@ def macaron(n: int, decoder: bool = False) -> str:
 
 
 def shuffled(order: str, seed: int) -> str:
-    """A uniform permutation of an order's sublayers. Raises what `expand` raises."""
-    letters = sorted(expand(order), key=[*ALPHABET].index)
-    random.Random(seed).shuffle(letters)
+    """A uniform permutation of an order's sublayers that is an order. Raises what `expand` raises."""
+    letters, draw = sorted(expand(order), key=[*ALPHABET].index), random.Random(seed)
+    draw.shuffle(letters)
+    while _fault(letters):
+        draw.shuffle(letters)
     return compact("".join(letters))
 
 
@@ -316,7 +318,8 @@ def random_unbalanced(budget: int, seed: int, letters: str = "sf") -> str:
     draw, order = random.Random(seed), ""
     while budget > 0:
         # the paper leaves open what follows when f is drawn for the last unit; only attention fills the budget exactly
-        order += draw.choice(letters if budget > 1 else letters.replace("f", ""))
+        fitting = letters if budget > 1 else letters.replace("f", "")
+        order += draw.choice([letter for letter in fitting if not _fault(order + letter)])
         budget -= 2 if order[-1] == "f" else 1
     return compact(order)
 

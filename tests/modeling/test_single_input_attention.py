@@ -282,8 +282,8 @@ def test_families_with_memory_or_several_orders_refuse_it_by_name(family, orders
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("fmf", "put s or w in front of it\n  fmf\n   ^"),
-        ("cm", "put s or w in front of it\n  cm\n   ^"),
+        ("fmf", "put an s there\n  fmf\n   ^"),
+        ("cm", "put an s there\n  cm\n   ^"),
         ("sf(mf)2sf", "'s' cannot follow.*\n  sfmfmfsf\n        ^"),
         ("smw", "'w' cannot follow"),
         ("dmd", "'d' cannot follow"),
