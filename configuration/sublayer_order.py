@@ -101,16 +101,11 @@ def _fault(letters: Sequence[str]) -> tuple[str, int] | None:
         return None
     letter, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
     if not any(map(_mixes, letters[:first])):
-        problem = (
-            f"{letter!r} attends to the states in front of it, where no token has seen another one; put an s there"
-        )
-        return problem, first
+        return f"{letter!r} attends to the states in front of it, where no token has seen another; put an s there", first
     if not changing:
         return None
-    return (
-        f"the states that {letter!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow; put it "
-        f"in front of the first {letter}, or write {letter} in its place"
-    ), changing[0]
+    problem = f"the states that {letter!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow; "
+    return f"{problem}put it in front of the first {letter}, or write {letter} in its place", changing[0]
 
 
 def _number(digits: str) -> int:
