@@ -99,13 +99,13 @@ def _fault(letters: Sequence[str]) -> tuple[str, int] | None:
     first = next((i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states), None)
     if first is None:
         return None
-    letter, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
+    m, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
     if not any(map(_mixes, letters[:first])):
-        return f"{letter!r} attends to the states in front of it, where no token has seen another; put an s there", first
+        return f"{m!r} attends to the states in front of it, where no token has seen another; put an s there", first
     if not changing:
         return None
-    problem = f"the states that {letter!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow; "
-    return f"{problem}put it in front of the first {letter}, or write {letter} in its place", changing[0]
+    problem = f"the states that {m!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow"
+    return f"{problem}; put it in front of the first {m}, or write {m} in its place", changing[0]
 
 
 def _number(digits: str) -> int:
