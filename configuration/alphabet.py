@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How much a sublayer has to do: tokens in all, those whose output is used, tokens of the source, keys to keep."""
+    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep."""
 
     length: int
     read: int
@@ -69,6 +69,8 @@ class Letter(NamedTuple):
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
+        reads_fixed_states: its keys and values come from the states in front of the first such sublayer of the order.
+        weights_of: the letter whose weights it has, and that it can run as.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Letter(NamedTuple):
     reach: Callable[[Sizes], tuple[int, int]] | None = None
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
+    reads_fixed_states: bool = False
+    weights_of: str | None = None
 
 
 def reach(window: int, is_causal: bool) -> tuple[int, int]:
@@ -232,5 +236,19 @@ ALPHABET = {
         parameters=lambda sizes: _convolution_parameters(sizes, 1),
         multiply_adds=lambda sizes, work: _convolution(sizes, work, 0),
         tensor_parallel_plan={},
+    ),
+    "m": Letter(
+        "single-input attention",
+        "#4fa6a0",
+        "🔵",
+        stacks=("single", "encoder", "decoder"),
+        cache="self",
+        is_position_wise=False,
+        parameters=_attention_parameters,
+        multiply_adds=_self_attention,
+        tensor_parallel_plan=_ATTENTION_PLAN,
+        cache_width=lambda sizes: sizes.key_width,
+        reads_fixed_states=True,
+        weights_of="s",
     ),
 }

@@ -7,7 +7,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import strict
 from sublayers.configuration.field_values import number
-from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.configuration.sublayer_order import compact, expand, has_fixed_states
 
 
 @strict
@@ -109,6 +109,11 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
             if len({"".join(sorted(order)) for order in orders}) > 1:
                 raise ValueError(
                     f"{name}={getattr(self, name)} must have the same letters in other orders; correct them"
+                )
+            if has_fixed_states(orders[0]):
+                raise ValueError(
+                    f"{self.model_type} has no sublayers m in its {name}, here {getattr(self, name)}: its orders would "
+                    "attend to states of different depths; use s"
                 )
             # a cache needs the same slots for all rows
             remembering = {"".join(letter for letter in order if ALPHABET[letter].cache == "self") for order in orders}

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.sublayer_order import has_fixed_states
 
 # what attention with memory leaves as it is
 ATTENTION = {
@@ -52,6 +53,11 @@ class RecurrentLMConfig(SublayersConfig):
     def validate_architecture(self):
         """Check also that no option is set that attention to distances does not have."""
         super().validate_architecture()
+        if has_fixed_states(self.sublayer_order):
+            raise ValueError(
+                f"{self.model_type} has no sublayers m in its sublayer_order, here {self.sublayer_order!r}: what it "
+                "remembers belongs to each attention; use s"
+            )
         for name, only in ATTENTION.items():
             if (value := getattr(self, name)) != only:
                 raise ValueError(f"{self.model_type} cannot have {name}={value}; leave it {only}")

@@ -33,6 +33,8 @@ class ReorderedBertConfig(SublayersConfig):
     activation_dropout: float | int = 0.0
     # the dropout in front of classifiers of texts, choices and tokens; None: dropout
     classifier_dropout: float | int | None = number(None, most=1)
+    # what heads that pool read: the first token, or the mean of all where the tail of the order begins
+    tail_query: Literal["first", "mean"] = "first"
     # the dropout in front of the pooler's linear map; None: dropout
     pooler_dropout: float | int | None = number(0.0, most=1)
     # the dropout in front of the map that scores where answers start and end

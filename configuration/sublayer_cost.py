@@ -3,7 +3,7 @@
 from typing import Any
 
 from sublayers.configuration.alphabet import ALPHABET, Sizes, Work
-from sublayers.configuration.sublayer_order import counts, expand, reaches, tail_start
+from sublayers.configuration.sublayer_order import counts, expand, has_fixed_states, reaches, tail_start
 
 
 def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
@@ -53,6 +53,7 @@ def flops(
     source_length: int | None = None,
     *more_sizes: Any,
     keeps_cache: bool = False,
+    takes_mean: bool = False,
     **named_sizes: Any,
 ) -> int:
     """FLOPs of a forward pass over `length` tokens of which `read` positions are used, 2 for each multiply-add.
@@ -64,7 +65,9 @@ def flops(
     prefilled (or a model trained). Attention scores are counted in full, also where a causal mask would hide half of
     them; norms, rotations, softmax, activations, gates' products and biases are not counted. `source_length` is the
     number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens
-    are a segment behind a full memory of hidden states.
+    are a segment behind a full memory of hidden states. Sublayers `m` see all tokens as they are in front of the first
+    of them, and compute the read ones alone. If the tail `takes_mean` (`tail_query="mean"`), the last sublayer in front
+    of it computes all tokens, too.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.
@@ -75,13 +78,18 @@ def flops(
     source_length = length if source_length is None else source_length
     letters = expand(order)
     # how many tokens leave at which place
-    leaving, near = {tail_start(order) - 1: read}, reaches(order, sizes)
+    tail, near = tail_start(order), reaches(order, sizes)
+    leaving = {tail - 1: read}
     if read == 1 and not keeps_cache and len(near) > 1:
         leaving = {place: min(length, 1 + max(counts)) for place, counts in near.items()}
+    # what the tail attends to, or takes the mean of, is computed for all tokens
+    whole_until_tail = takes_mean or has_fixed_states(order)
     total, tokens = 0, leaving.get(-1, length)
     for place, letter in enumerate(letters):
-        left = leaving.get(place, tokens)
-        total += ALPHABET[letter].multiply_adds(sizes, Work(tokens, left, source_length, keeps_cache))
+        row, left = ALPHABET[letter], leaving.get(place, tokens)
+        seen = length if row.reads_fixed_states else tokens
+        computed = tokens if whole_until_tail and place < tail else left
+        total += row.multiply_adds(sizes, Work(seen, computed, source_length, keeps_cache))
         tokens = left
     return 2 * total
 

@@ -1,8 +1,9 @@
 """The order language: a Transformer is a string in which each letter is a residual sublayer.
 
 `s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
-and lightweight convolutions. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
-`s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
+and lightweight convolutions, and `m` is self-attention to the states in front of the first `m`. `sssfsfff` may be
+written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`, `s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces
+anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
 stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
 decoder=True)`. `compact` gives the canonical form.
 """
@@ -10,7 +11,7 @@ decoder=True)`. `compact` gives the canonical form.
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from inspect import signature
 from itertools import groupby
@@ -83,7 +84,28 @@ def expand(order: str) -> str:
         raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
     if not expanded:
         raise _error(f"the order is empty; give at least one of the letters {', '.join(ALPHABET)}", order, 0)
+    if fault := _fault(expanded):
+        raise _error(fault[0], expanded, fault[1])
     return expanded
+
+
+def _mixes(letter: str) -> bool:
+    row = ALPHABET[letter]
+    return row.cache == "self" and not row.reads_fixed_states
+
+
+def _fault(letters: Sequence[str]) -> tuple[str, int] | None:
+    """Find what is wrong with the tail of an order, and where."""
+    first = next((i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states), None)
+    if first is None:
+        return None
+    m, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
+    if not any(map(_mixes, letters[:first])):
+        return f"{m!r} attends to the states in front of it, where no token has seen another; put an s there", first
+    if not changing:
+        return None
+    problem = f"the states that {m!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow"
+    return f"{problem}; put it in front of the first {m}, or write {m} in its place", changing[0]
 
 
 def _number(digits: str) -> int:
@@ -151,12 +173,29 @@ def counts(order: str) -> dict[str, int]:
 
 
 def tail_start(order: str) -> int:
-    """Index of the first sublayer after the last attention or convolution; from there on all is position-wise.
+    """Index of the first sublayer of the tail, where no position changes what another one sees.
 
-    0 for an order of feed-forward sublayers alone, the length of the order where one of the others comes last. Raises
-    what `expand` raises.
+    These are the first `m` and what follows it or, in an order without `m`, all that is position-wise behind the last
+    attention or convolution: 0 for feed-forward sublayers alone, the length of the order where one of the others comes
+    last. Raises what `expand` raises.
     """
-    return len(expand(order).rstrip("".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)))
+    letters = expand(order)
+    fixed = (i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states)
+    position_wise = "".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)
+    return next(fixed, len(letters.rstrip(position_wise)))
+
+
+def has_fixed_states(order: str) -> bool:
+    """Say whether the states where the tail starts are attended to in the tail. Raises what `expand` raises."""
+    return any(ALPHABET[letter].reads_fixed_states for letter in expand(order))
+
+
+def by_weights(order: str) -> str:
+    """Spell an order out, with the letters whose weights its sublayers have: `s` for `m`.
+
+    Raises what `expand` raises.
+    """
+    return "".join(ALPHABET[letter].weights_of or letter for letter in expand(order))
 
 
 def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
@@ -171,6 +210,9 @@ def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
     before = behind = 0
     found: dict[int, tuple[int, int]] = {}
     letters = expand(order)
+    if has_fixed_states(letters):
+        # the tail sees the whole text
+        return {tail_start(letters) - 1: (0, 0)}
     for place in range(len(letters) - 1, -1, -1):
         row = ALPHABET[letters[place]]
         if row.is_position_wise or row.cache == "cross":
@@ -245,9 +287,11 @@ def macaron(n: int, decoder: bool = False) -> str:
 
 
 def shuffled(order: str, seed: int) -> str:
-    """A uniform permutation of an order's sublayers. Raises what `expand` raises."""
-    letters = sorted(expand(order), key=[*ALPHABET].index)
-    random.Random(seed).shuffle(letters)
+    """A uniform permutation of an order's sublayers that is an order. Raises what `expand` raises."""
+    letters, draw = sorted(expand(order), key=[*ALPHABET].index), random.Random(seed)
+    draw.shuffle(letters)
+    while _fault(letters):
+        draw.shuffle(letters)
     return compact("".join(letters))
 
 
@@ -269,7 +313,8 @@ def random_unbalanced(budget: int, seed: int, letters: str = "sf") -> str:
     draw, order = random.Random(seed), ""
     while budget > 0:
         # the paper leaves open what follows when f is drawn for the last unit; only attention fills the budget exactly
-        order += draw.choice(letters if budget > 1 else letters.replace("f", ""))
+        fitting = letters if budget > 1 else letters.replace("f", "")
+        order += draw.choice([letter for letter in fitting if not _fault(order + letter)])
         budget -= 2 if order[-1] == "f" else 1
     return compact(order)
 

@@ -1,6 +1,6 @@
 """Multi-head attention, two mixers of the stack."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -27,6 +27,11 @@ def check_caps(config, backend: str | None) -> None:
             f"attn_implementation={backend!r} knows no attn_logit_softcapping={config.attn_logit_softcapping}; "
             "choose 'eager' or 'flex_attention'"
         )
+
+
+def takes_single_queries(config) -> bool:
+    """Say whether the backend computes some queries alone; flash and flex attention compute all of them."""
+    return config._attn_implementation in ("eager", "sdpa")
 
 
 def eager_attention_forward(
@@ -75,11 +80,6 @@ class Attention(Mixer):
         """The linear map whose result joins the residual stream."""
         return self.o_proj
 
-    @property
-    def takes_single_queries(self) -> bool:
-        """Whether the backend computes some queries alone; flash and flex attention compute all of them."""
-        return self.config._attn_implementation in ("eager", "sdpa")
-
     def split_heads(
         self,
         states: torch.Tensor,
@@ -117,6 +117,22 @@ class Attention(Mixer):
             # an exported kernel may return another memory layout than the one it stands for
             output = output.clone(memory_format=torch.contiguous_format)
         return output.flatten(2), weights
+
+
+class Asking(NamedTuple):
+    """What attention knows of the tokens that ask.
+
+    Attributes:
+        attention_mask: what they see, in the form that the backend wants.
+        packing: of them; None: they stand in rows.
+        rotations: of their queries, where positions are rotary.
+        are_some: whether they are some of the tokens that are seen, and not all.
+    """
+
+    attention_mask: Any
+    packing: Packing | None
+    rotations: tuple[torch.Tensor, ...] | None
+    are_some: bool = False
 
 
 class SelfAttention(Attention):
@@ -171,36 +187,62 @@ class SelfAttention(Attention):
         With a packing, hidden states, positions and rotations are those of the packed tokens, (1, tokens, hidden)
         and (1, kept), and rows exist between the projections only.
         """
-        if read_positions is not None and not self.takes_single_queries:
+        if read_positions is not None and not takes_single_queries(self.config):
             inputs = (attention_mask, past_key_values, None, packing, position_embeddings)
             output, weights = self.forward(hidden_states, *inputs, **kwargs)
             return select_positions(output, read_positions), weights
-        queries, query_packing, query_rotations = hidden_states, packing, position_embeddings
+        asking = Asking(attention_mask, packing, position_embeddings)
+        queries = hidden_states
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
-            if position_embeddings is not None:
-                query_rotations = tuple(select_positions(part, read_positions) for part in position_embeddings)
-            length = hidden_states.shape[1]
-            if packing is not None:
-                query_packing, read_positions = packing.only(read_positions)
-                length = packing.length
-            if attention_mask is not None:
-                attention_mask = self.rows_of(attention_mask, read_positions)
-            elif kwargs.get("is_causal", self.is_causal):
-                # the kernel would line the few queries up with the first keys
-                attention_mask = self.causal_rows(read_positions, length, past_key_values)
+            asking = self.only(asking, read_positions, hidden_states, past_key_values, kwargs.get("is_causal"))
+        return self.ask(queries, asking, hidden_states, packing, position_embeddings, past_key_values, **kwargs)
 
-        query = self.split_heads(self.q_proj(queries), query_packing, self.q_norm, query_rotations)
-        if read_positions is not None and query.shape[2] == 1 and past_key_values is None and self.folds(hidden_states):
-            rows = hidden_states if packing is None else packing.pad(hidden_states)
-            output, weights = self.attend_to_states(query, rows, attention_mask, **kwargs)
-            return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
-        key = self.split_heads(self.k_proj(hidden_states), packing, self.k_norm, position_embeddings)
-        value = self.split_heads(self.v_proj(hidden_states), packing)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
-        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
-        return self.o_proj(output if query_packing is None else query_packing.pack(output)), weights
+    def only(
+        self,
+        asking: Asking,
+        positions: torch.Tensor,
+        states: torch.Tensor,
+        past_key_values: Cache | None = None,
+        is_causal: bool | None = None,
+    ) -> Asking:
+        """Let only some positions (batch or 1, kept) of the states (batch, length, hidden) ask, packed or not."""
+        mask, packing, rotations, _ = asking
+        if rotations is not None:
+            rotations = tuple(select_positions(part, positions) for part in rotations)
+        length = states.shape[1]
+        if packing is not None:
+            length = packing.length
+            packing, positions = packing.only(positions)
+        if mask is not None:
+            mask = self.rows_of(mask, positions)
+        elif self.is_causal if is_causal is None else is_causal:
+            # the kernel would line the few queries up with the first keys
+            mask = self.causal_rows(positions, length, past_key_values)
+        return Asking(mask, packing, rotations, are_some=True)
+
+    def ask(
+        self,
+        queries: torch.Tensor,
+        asking: Asking,
+        states: torch.Tensor,
+        packing: Packing | None,
+        rotations: tuple[torch.Tensor, ...] | None,
+        past_key_values: Cache | None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from what asks (batch, kept, hidden) to states (batch, length, hidden), each packed or not."""
+        query = self.split_heads(self.q_proj(queries), asking.packing, self.q_norm, asking.rotations)
+        if asking.are_some and query.shape[2] == 1 and past_key_values is None and self.folds(states):
+            rows = states if packing is None else packing.pad(states)
+            output, weights = self.attend_to_states(query, rows, asking.attention_mask, **kwargs)
+        else:
+            key = self.split_heads(self.k_proj(states), packing, self.k_norm, rotations)
+            value = self.split_heads(self.v_proj(states), packing)
+            if past_key_values is not None:
+                key, value = past_key_values.update(key, value, self.layer_idx)
+            output, weights = self.attend(query, key, value, asking.attention_mask, **kwargs)
+        return self.o_proj(output if asking.packing is None else asking.packing.pack(output)), weights
 
     def folds(self, states: torch.Tensor) -> bool:
         """Say whether the weights of keys and values may be used without calling their linear maps."""
@@ -285,7 +327,7 @@ class CrossAttention(Attention):
         The mask says the same for each query, (sources, 1, 1, source length), unless the backend wants another. With a
         source packing, encoder states are those of packed tokens, (1, source tokens, hidden).
         """
-        if read_positions is not None and not self.takes_single_queries:
+        if read_positions is not None and not takes_single_queries(self.config):
             inputs = (encoder_hidden_states, attention_mask, past_key_values, None, packing, source_packing)
             output, weights = self.forward(hidden_states, *inputs)
             return select_positions(output, read_positions), weights

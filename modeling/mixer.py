@@ -87,14 +87,25 @@ class Mixer(nn.Module):
     """The inner module of a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden), and weights or None.
 
     `forward` takes the states, the sources of its inputs, `read_positions` and `packing` (see `Sublayer`), and its
-    named inputs. `output_map` is the linear map whose result joins the residual stream.
+    named inputs. `output_map` is the linear map whose result joins the residual stream. A mixer that
+    `normalises_sources` gets them as its states, behind the norm, where norms stand in front of sublayers.
     """
 
     output_map: Any
+    normalises_sources = False
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Make the inputs that all mixers of this kind share; `kwargs` are meant for attention kernels."""
         return Inputs()
+
+    def begin_tail(
+        self, inputs: Inputs, states: torch.Tensor, packing: Packing | None, kept: torch.Tensor | None
+    ) -> Inputs:
+        """Take over what the tail of the order attends to: states, packed or not, that stand still from there on.
+
+        Of them, the tail computes the positions `kept` (batch or 1, kept); None: all.
+        """
+        return inputs
 
     def narrow(self, inputs: Inputs, kept: torch.Tensor, packing: Packing, places: torch.Tensor) -> Inputs:
         """Keep the inputs of the tokens `kept` (1, kept in all) of a packed batch.

@@ -99,6 +99,8 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
     ) -> BaseModelOutputWithPooling:
         """Run the stack; a plan restricts the output to the positions that are read.
 
+        There is a pooled state without a plan, if it is that of a token.
+
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside their tables, or a sequence
                 longer than `max_position_embeddings`.
@@ -116,7 +118,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
 
         hidden_states = self.norm(self.layers(self.embed(batch, segments), batch, **kwargs))
         pooled = None
-        if self.pooler is not None and plan.read is None:
+        if self.pooler is not None and plan.read is None and config.tail_query == "first":
             pooled = self.pooler(select_positions(hidden_states, first_tokens(tokens, attention_mask))[:, 0])
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
@@ -131,11 +133,14 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
     ) -> BaseModelOutputWithPooling:
         """Run for each row's first token that is not padding, all that pooling by it reads: (batch, 1, hidden).
 
-        Hidden states and attention weights, where they are asked for, are those of every token. Raises what `forward`
-        raises.
+        With `tail_query="mean"`, the mean of all states takes its place where the tail of the order begins. Hidden
+        states and attention weights, where they are asked for, are those of every token or, in that tail, of the mean.
+        Raises what `forward` raises.
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
-        plan = Plan(tokens, attention_mask, first_tokens(tokens, attention_mask), self.is_recorded(**kwargs))
+        takes_mean = self.config.tail_query == "mean"
+        first = first_tokens(tokens, attention_mask)
+        plan = Plan(tokens, attention_mask, first, self.is_recorded(**kwargs), takes_mean)
         outputs = self(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -176,6 +181,11 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: ReorderedBertConfig):
+        if config.tail_query != "first":
+            raise ValueError(
+                f"tail_query={config.tail_query!r} runs the tail for no token, so words cannot be read beside it; "
+                "pre-train on masked words alone, or give tail_query='first'"
+            )
         super().__init__(config)
         self.model = ReorderedBertModel(config)
         self.lm_transform = Transform(config, config.hidden_act, has_norm=True)

@@ -74,12 +74,13 @@ class Plan:
     """Which positions of a batch are computed and in which layout, decided once for all sublayers.
 
     A batch with padding is packed, unless it has hardly any or a graph needs fixed shapes. Positions that no head reads
-    leave the stack at its last attention.
+    leave the stack where the tail of the order begins.
 
     Attributes:
         read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
         packing: of the tokens; None: the batch stays a rectangle.
-        leaving: what of the states, packed or not, the last attention leaves: (batch or 1, kept); None for all.
+        leaving: what of the states, packed or not, the tail of the order computes: (batch or 1, kept); None for all.
+        takes_mean: whether the tail computes the mean of the states where it begins, in the place of what is read.
         batch, length: of the tokens.
         is_whole: whether every position is computed where it stands, since shapes are fixed or states are recorded.
     """
@@ -90,10 +91,12 @@ class Plan:
         attention_mask: torch.Tensor | None = None,
         read: torch.Tensor | None = None,
         is_recorded: bool = False,
+        takes_mean: bool = False,
     ):
         """Plan a batch of tokens (batch, length, ...), of which a mask (batch, past and present length) hides padding.
 
-        What is read counts as a token. Recorded states are those of every position, as they are.
+        What is read counts as a token. Recorded states are those of every position, as they are. A plan that takes the
+        mean reads one position in each row.
         """
         self.batch, self.length = batch, length = tokens.shape[:2]
         in_graph = is_tracing(tokens)
@@ -101,11 +104,13 @@ class Plan:
         self.is_whole = in_graph or is_recorded
         self.read, self.ragged = read, ragged
         self.packing: Packing | None = None
-        self.leaving = None if is_recorded or (ragged and in_graph) else read
+        self.takes_mean = takes_mean
+        self.leaving = None if (is_recorded and not takes_mean) or (ragged and in_graph) else read
         self.padding: torch.Tensor | None = None
         real = None
-        if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2 and not is_recorded:
+        if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
             real = attention_mask[:, -length:].bool()
+        self.real, real = real, None if is_recorded else real
         padding = ~real if real is not None and read is None and length > 1 else None
         if in_graph:
             self.padding = padding
@@ -125,7 +130,7 @@ class Plan:
     @property
     def reads_one(self) -> bool:
         """Whether one position of each row is read, and the others need not be computed."""
-        if self.read is None or self.leaving is None or self.ragged or self.is_whole:
+        if self.read is None or self.leaving is None or self.ragged or self.is_whole or self.takes_mean:
             return False
         return self.read.shape[1] == 1
 
@@ -161,6 +166,18 @@ class Plan:
     def enter(self, states: torch.Tensor) -> torch.Tensor:
         """Give states the layout of the sublayers: (batch or 1, length, hidden) -> the same, or (1, tokens, hidden)."""
         return states if self.packing is None else self.packing.pack(states)
+
+    def summarise(self, states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """Choose what the tail computes: the states `kept` (batch or 1, kept), or the mean of each row's tokens."""
+        if not self.takes_mean:
+            return select_positions(states, kept)
+        rows = states if self.packing is None else self.packing.pad(states)
+        if self.real is None:
+            mean = rows.mean(1, keepdim=True)
+        else:
+            real = self.real[..., None]
+            mean = rows.masked_fill(~real, 0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+        return mean if self.packing is None else mean.transpose(0, 1)
 
     def leave(self, states: torch.Tensor) -> torch.Tensor:
         """Give states the layout of the output: (batch, length or kept, hidden), or (kept in all, hidden) of a mask.

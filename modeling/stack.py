@@ -2,25 +2,38 @@
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.sublayer_order import expand, reaches, tail_start
-from sublayers.modeling.attention import CrossAttention, SelfAttention
+from sublayers.configuration.sublayer_order import by_weights, expand, has_fixed_states, reaches, tail_start
+from sublayers.modeling.attention import CrossAttention, SelfAttention, takes_single_queries
 from sublayers.modeling.convolution import Convolution
 from sublayers.modeling.dropout import dropout
 from sublayers.modeling.feed_forward import FeedForward
 from sublayers.modeling.local_attention import LocalAttention
 from sublayers.modeling.memory import RecurrentSublayer
 from sublayers.modeling.mixer import Batch, Inputs, Mixer
-from sublayers.modeling.plan import Packing, Plan, select_positions
+from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.relative_attention import RelativeAttention
+from sublayers.modeling.single_input_attention import SingleInputAttention
 from sublayers.modeling.span_attention import SpanAttention
 from sublayers.modeling.sublayer import Sublayer
+
+
+class Layout(NamedTuple):
+    """Where positions leave a stack.
+
+    Attributes:
+        leaving: which positions alone stay behind which places of the order.
+        tail: the place of the order where the tail begins, if every state is needed there; None elsewhere.
+    """
+
+    leaving: dict[int, torch.Tensor]
+    tail: int | None = None
 
 
 def slot(order: str, index: int) -> int:
@@ -47,6 +60,11 @@ def build_local_attention(config, order: str, index: int, is_causal: bool) -> Su
     return Sublayer(config, LocalAttention(config, slot(order, index), is_causal))
 
 
+def build_single_input_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer `m`."""
+    return Sublayer(config, SingleInputAttention(config, slot(order, index), is_causal))
+
+
 def build_cross_attention(config, order: str, index: int, is_causal: bool) -> Sublayer:
     """Make the sublayer `c`."""
     return Sublayer(config, CrossAttention(config, slot(order, index)))
@@ -54,7 +72,7 @@ def build_cross_attention(config, order: str, index: int, is_causal: bool) -> Su
 
 def build_feed_forward(config, order: str, index: int, is_causal: bool) -> Sublayer:
     """Make the sublayer `f`."""
-    before_attention = order[index + 1 : index + 2] in ("s", "w")
+    before_attention = order[index + 1 : index + 2] in ("s", "w", "m")
     act = config.pre_attention_act if before_attention else None
     return Sublayer(config, FeedForward(config, act or config.hidden_act), config.feed_forward_scale)
 
@@ -70,6 +88,7 @@ def build_convolution(config, order: str, index: int, is_causal: bool) -> Sublay
 BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "s": build_self_attention,
     "w": build_local_attention,
+    "m": build_single_input_attention,
     "c": build_cross_attention,
     "f": build_feed_forward,
     "d": build_convolution,
@@ -103,8 +122,8 @@ class SublayerStack(nn.ModuleList):
     Further orders of the same letters run the same sublayers. Where rows have different orders, a sublayer runs at once
     for all rows that have come to it.
 
-    What follows the last attention or convolution is position-wise, so positions that nobody reads leave the stack
-    there.
+    In the tail of an order, no position changes what another one sees. So positions that nobody reads leave the stack
+    where the tail begins.
     """
 
     def __init__(self, config, orders: Sequence[str], is_causal: bool):
@@ -119,7 +138,9 @@ class SublayerStack(nn.ModuleList):
             if not (i or config.first_norm):
                 layer.norm = nn.Identity()
             self.append(layer)
-        self.config, self.order, self.is_causal = config, order, is_causal
+        self.config, self.is_causal = config, is_causal
+        # the letters of the sublayers, as they were made and as they run
+        self.built = self.order = order
         self.set_orders(orders)
         # an update of a cache takes all rows of the batch
         self.joints = {i for i, letter in enumerate(order) if ALPHABET[letter].cache == "self"}
@@ -131,13 +152,19 @@ class SublayerStack(nn.ModuleList):
     def run_in(self, order: str) -> None:
         """Run the sublayers in another order of the same letters from now on; which is which does not change.
 
-        This is for training: what is saved runs in the order of the configuration.
+        Some or all `m` may run as `s`. This is for training: what is saved runs in the order of the configuration.
 
         Raises:
             ValueError: an order of other letters.
         """
-        if sorted(expand(order)) != sorted(self.order):
-            raise ValueError(f"{order!r} has other sublayers than {self.order!r}; give an order of the same letters")
+        letters, wanted, own = expand(order), by_weights(order), by_weights(self.built)
+        fits, running = sorted(wanted) == sorted(own), ""
+        if fits:
+            running = "".join(letter for _, letter in sorted(zip(self.locate(wanted, own), letters, strict=True)))
+            fits = all(x in (y, ALPHABET[y].weights_of) for x, y in zip(running, self.built, strict=True))
+        if not fits:
+            raise ValueError(f"{order!r} has other sublayers than {self.built!r}; give an order of the same letters")
+        self.order = running
         self.set_orders([order, *self.orders[1:]])
 
     def set_orders(self, orders: Sequence[str]) -> None:
@@ -145,7 +172,8 @@ class SublayerStack(nn.ModuleList):
         sizes = self.config.sizes._replace(is_causal=self.is_causal)
         self.orders = [*orders]
         self.indices = [self.locate(expand(order), self.order) for order in orders]
-        self.last_attention = [tail_start(order) - 1 for order in orders]
+        self.tails = [tail_start(order) for order in orders]
+        self.fixes = [has_fixed_states(order) for order in orders]
         self.reaches = [reaches(order, sizes) for order in orders]
 
     @staticmethod
@@ -169,24 +197,28 @@ class SublayerStack(nn.ModuleList):
         for attention kernels.
         """
         numbers = self.numbers(order)
-        leaving = self.lay_out(batch, numbers)
+        layout = self.lay_out(batch, numbers)
         steps = self.steps(batch.plan, order, numbers, dropped)
-        return self.run(hidden_states, batch.plan, self.prepare(batch, **kwargs), leaving, steps)
+        return self.run(hidden_states, batch.plan, self.prepare(batch, **kwargs), layout, steps)
 
-    def lay_out(self, batch: Batch, numbers: Sequence[int]) -> dict[int, torch.Tensor]:
+    def lay_out(self, batch: Batch, numbers: Sequence[int]) -> Layout:
         """Say which positions alone stay behind which places of the order, and pack the batch where this needs it."""
         plan = batch.plan
         if len(numbers) > 1:
             if not plan.is_whole:
                 plan.pack()
-            return {}
-        near = self.reaches[numbers[0]]
+            return Layout({})
+        near, tail, fixes = (each[numbers[0]] for each in (self.reaches, self.tails, self.fixes))
         # only the masks of sdpa can be narrowed, and a cache wants the keys of all tokens
         narrows = self.config._attn_implementation == "sdpa" and batch.past_key_values is None
         if narrows and len(near) > 1 and plan.reads_one and batch.hides_only_padding:
             plan.pack()
-            return plan.near(near, batch.attention_mask)
-        return {} if plan.leaving is None else {self.last_attention[numbers[0]]: plan.leaving}
+            return Layout(plan.near(near, batch.attention_mask))
+        if fixes and not plan.takes_mean and not takes_single_queries(self.config):
+            # every position asks, and what is read is chosen in the end
+            plan.leaving = None
+        leaving = {} if plan.leaving is None else {tail - 1: plan.leaving}
+        return Layout(leaving, tail if fixes or plan.takes_mean else None)
 
     def prepare(self, batch: Batch, **kwargs) -> dict[str, Inputs]:
         """Let the first mixer of each kind prepare the inputs of all, by their letters."""
@@ -202,20 +234,30 @@ class SublayerStack(nn.ModuleList):
         hidden_states: torch.Tensor,
         plan: Plan,
         inputs: dict[str, Inputs],
-        leaving: dict[int, torch.Tensor],
+        layout: Layout,
         steps: Iterable[tuple[int | None, torch.Tensor | None]],
     ) -> torch.Tensor:
         """Run what was laid out and prepared, see `forward`: (batch, length, hidden) -> what the plan leaves."""
         hidden_states, packing = plan.enter(hidden_states), plan.packing
+        leaving, tail = layout
         for i, (place, tokens) in enumerate([(None, None), *steps], start=-1):
-            kept = leaving.get(i)
+            kept, begins_tail = leaving.get(i), i + 1 == tail
             if place is not None:
-                hidden_states = self.run_one(place, hidden_states, inputs, packing, kept, tokens)
-            elif kept is not None:
-                hidden_states = select_positions(hidden_states, kept)
-            # behind the last of these places nothing sees other positions
-            if kept is not None and packing is not None and i < max(leaving):
+                read = None if begins_tail else kept
+                hidden_states = self.run_one(place, hidden_states, inputs, packing, read, tokens)
+            if begins_tail:
+                inputs = {
+                    letter: self.first(letter).begin_tail(given, hidden_states, packing, kept)
+                    for letter, given in inputs.items()
+                }
+            if kept is None:
+                continue
+            if begins_tail or place is None:
+                hidden_states = plan.summarise(hidden_states, kept)
+            # behind the last of these places only a tail sees other positions
+            if packing is not None and (begins_tail or i < max(leaving)):
                 packing, places = packing.only(kept)
+            if packing is not None and i < max(leaving):
                 inputs = {
                     letter: self.first(letter).narrow(given, kept, packing, places) for letter, given in inputs.items()
                 }

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sublayers.modeling.mixer import Mixer
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import select_positions
 
@@ -14,7 +15,7 @@ class Sublayer(GradientCheckpointingLayer):
     Pre-norm: x + scale * mixer(norm(x)); post-norm: norm(x + scale * mixer(x)).
     """
 
-    def __init__(self, config, mixer: nn.Module, scale: float = 1.0):
+    def __init__(self, config, mixer: Mixer, scale: float = 1.0):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.norm = hidden_norm(config)
@@ -32,6 +33,8 @@ class Sublayer(GradientCheckpointingLayer):
         residual = hidden_states if read_positions is None else select_positions(hidden_states, read_positions)
         if self.pre_norm:
             hidden_states = self.norm(hidden_states)
+            if self.mixer.normalises_sources:
+                sources = tuple(self.norm(states) for states in sources)
         hidden_states, _ = self.mixer(hidden_states, *sources, read_positions=read_positions, **kwargs)
         hidden_states = torch.add(residual, self.dropout(hidden_states), alpha=self.scale)
         return hidden_states if self.pre_norm else self.norm(hidden_states)

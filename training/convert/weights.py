@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import by_weights
 from sublayers.hub.loading import never_running_code
 
 Weights = dict[str, torch.Tensor]
@@ -159,11 +159,13 @@ class State(dict[str, Piece]):
 def place(order: str, sublayers: dict[str, list[Pieces]], stack: str = "model.layers", partly: bool = False) -> Pieces:
     """Give the i-th sublayer of each kind in an order the i-th weights of that kind, under its name in the stack.
 
+    `s` and `m` are of one kind.
+
     Raises:
         ValueError: the order has more or fewer sublayers of a kind than there are weights, unless it takes them
             `partly`.
     """
-    letters = expand(order)
+    letters = by_weights(order)
     if not partly and any(letters.count(kind) != len(sublayers.get(kind, ())) for kind in {*letters, *sublayers}):
         found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items() if weights)
         raise ValueError(f"the order {order!r} does not fit a checkpoint with {found}")

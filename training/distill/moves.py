@@ -4,22 +4,24 @@ from collections.abc import Sequence
 
 from transformers import TrainerCallback
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import by_weights, expand
 from sublayers.modeling.stack import SublayerStack
 
 
 def moves(start: str, end: str) -> list[str]:
-    """List orders from one to another of the same letters; each differs from the one before by one swap of neighbours.
+    """List orders from one to another of the same letters; each differs from the one before by a swap of neighbours.
 
     The end is built from its front: the first sublayer that should stand there moves to it past the others. So no two
-    of a kind ever pass each other, and there is no shorter way.
+    of a kind ever pass each other, and there is no shorter way. Then one `s` after the other becomes `m`, the last one
+    first.
     """
-    orders = [expand(start)]
-    for place, letter in enumerate(expand(end)):
+    orders, end = [by_weights(start)], expand(end)
+    for place, letter in enumerate(by_weights(end)):
         for i in range(orders[-1].index(letter, place), place, -1):
             last = orders[-1]
             orders.append(last[: i - 1] + last[i] + last[i - 1] + last[i + 1 :])
-    return orders
+    changing = [i for i, letter in enumerate(end) if letter != orders[-1][i]]
+    return orders + [orders[-1][:i] + end[i:] for i in reversed(changing)]
 
 
 class MovesCallback(TrainerCallback):

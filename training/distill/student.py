@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.configuration.sublayer_order import by_weights, compact, expand
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.training.distill.teacher import Teacher
 
@@ -24,15 +24,15 @@ class Student(NamedTuple):
 def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | None = None) -> list[int | None]:
     """Say with which of the teacher's sublayers each one of an order starts; None stands for those that are new.
 
-    The n-th `s` comes from the n-th `s`, the n-th `f` from the n-th `f`. Of more than there is room for, the first, the
-    last and some at equal distances between them are taken, or those of the `layers`, which are numbered from 0. New
-    are only `f`, the last ones.
+    The n-th `s` or `m` comes from the n-th `s` or `m`, the n-th `f` from the n-th `f`. Of more than there is room for,
+    the first, the last and some at equal distances between them are taken, or those of the `layers`, which are numbered
+    from 0. New are only `f`, the last ones.
 
     Raises:
         ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
             room for.
     """
-    order, teacher_order = expand(order), expand(teacher_order)
+    order, teacher_order = by_weights(order), by_weights(teacher_order)
     own = {kind: [i for i, letter in enumerate(teacher_order) if letter == kind] for kind in "sf"}
     wanted = {kind: order.count(kind) for kind in own}
     if wanted["s"] > len(own["s"]):

@@ -87,8 +87,8 @@ def milliseconds(
                 continue
             # the time of what all sublayers share, such as masks, is not counted
             whole = batch(text, plan)
-            leaving, inputs = stack.lay_out(whole, [number]), stack.prepare(whole)
-            calls[order] = partial(stack.run, text, plan, inputs, leaving, stack.steps(plan, number, [number]))
+            layout, inputs = stack.lay_out(whole, [number]), stack.prepare(whole)
+            calls[order] = partial(stack.run, text, plan, inputs, layout, stack.steps(plan, number, [number]))
         times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
             found[order][read] = median(times[order])

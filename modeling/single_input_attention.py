@@ -1,0 +1,69 @@
+"""Single-input attention, a mixer of the stack: the keys and values of all such sublayers come from the same states.
+
+Qiao et al. (2024), "SwiftKV: Fast Prefill-Optimized Inference with Knowledge-Preserving Model Transformation", section
+3.1; Sun et al. (2024), "You Only Cache Once: Decoder-Decoder Architectures for Language Models", section 2; for a
+single query, Touvron et al. (2021), "Going Deeper with Image Transformers", section 3.
+"""
+
+import torch
+from transformers.cache_utils import Cache
+
+from sublayers.modeling.attention import Asking, SelfAttention, takes_single_queries
+from sublayers.modeling.mixer import Inputs
+from sublayers.modeling.plan import Packing
+
+
+class SingleInputAttention(SelfAttention):
+    """Multi-head attention to fixed states: (batch, kept, hidden), (batch, length, hidden) -> (batch, kept, hidden).
+
+    These are the states where the tail of the order begins. Nothing changes them from there on, so that only the
+    positions that are read are computed in the tail.
+    """
+
+    normalises_sources = True
+
+    def begin_tail(
+        self, inputs: Inputs, states: torch.Tensor, packing: Packing | None, kept: torch.Tensor | None
+    ) -> Inputs:
+        """Take over the fixed states, and find out what the positions that are kept see of them.
+
+        Raises:
+            ValueError: the mean of all states asks, and the backend computes all queries.
+        """
+        named = dict(inputs.named)
+        rotations, cache = named["position_embeddings"], named["past_key_values"]
+        asking = Asking(named.pop("attention_mask"), packing, rotations)
+        if kept is not None:
+            if not takes_single_queries(self.config):
+                raise ValueError(
+                    f"attn_implementation={self.config._attn_implementation!r} cannot let the mean of all states ask "
+                    "alone; choose 'eager' or 'sdpa', or tail_query='first'"
+                )
+            asking = self.only(asking, kept, states, cache, named.get("is_causal"))
+            if packing is not None and cache is None and self.folds(states):
+                # rows are made once for all sublayers
+                one = asking.packing is not None and asking.packing.length == 1
+                states, packing = (packing.pad(states), None) if one else (states, packing)
+        return Inputs({**named, "asking": asking, "fixed_packing": packing}, sources=(states,))
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: torch.Tensor,
+        *fixed_states: torch.Tensor,
+        asking: Asking | None = None,
+        past_key_values: Cache | None = None,
+        read_positions: torch.Tensor | None = None,
+        packing: Packing | None = None,
+        fixed_packing: Packing | None = None,
+        position_embeddings: tuple[torch.Tensor, ...] | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from all states that are given to all fixed ones; without these, run as `SelfAttention` does.
+
+        Fixed states are packed as `fixed_packing` says, and their keys turned by `position_embeddings`.
+        """
+        if asking is None:
+            kwargs |= {"past_key_values": past_key_values, "position_embeddings": position_embeddings}
+            return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
+        inputs = (asking, *fixed_states, fixed_packing, position_embeddings, past_key_values)
+        return self.ask(hidden_states, *inputs, **kwargs)
