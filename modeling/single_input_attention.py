@@ -65,5 +65,5 @@ class SingleInputAttention(SelfAttention):
         if asking is None:
             kwargs |= {"past_key_values": past_key_values, "position_embeddings": position_embeddings}
             return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
-        inputs = (asking, *fixed_states, fixed_packing, position_embeddings, past_key_values)
-        return self.ask(hidden_states, *inputs, **kwargs)
+        (states,) = fixed_states
+        return self.ask(hidden_states, asking, states, fixed_packing, position_embeddings, past_key_values, **kwargs)

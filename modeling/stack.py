@@ -208,7 +208,7 @@ class SublayerStack(nn.ModuleList):
             if not plan.is_whole:
                 plan.pack()
             return Layout({})
-        near, tail, fixes = (each[numbers[0]] for each in (self.reaches, self.tails, self.fixes))
+        near, tail, fixes = self.reaches[numbers[0]], self.tails[numbers[0]], self.fixes[numbers[0]]
         # only the masks of sdpa can be narrowed, and a cache wants the keys of all tokens
         narrows = self.config._attn_implementation == "sdpa" and batch.past_key_values is None
         if narrows and len(near) > 1 and plan.reads_one and batch.hides_only_padding:

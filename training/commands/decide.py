@@ -72,11 +72,11 @@ def measure(orders: list[str], args: argparse.Namespace) -> Times:
     Of the plain ones, those with 1, 2, 4, 8 and so on layers and with as many are timed, the others interpolated.
 
     Raises:
-        ValueError: an order of other letters than s, w and f.
+        ValueError: an order of other letters than s, w, m and f.
     """
     for order in orders:
-        if foreign := sorted({*expand(order)} - {*"swf"}):
-            raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w and f")
+        if foreign := sorted({*expand(order)} - {*"swfm"}):
+            raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w, m and f")
     layers = max(1, *(-(-len(expand(order)) // 2) for order in orders))
     # each layer adds its time, and 78 layers of the plain ones up to twelve would take minutes
     few = sorted({*(2**i for i in range(layers.bit_length())), layers})
@@ -95,8 +95,10 @@ def measure(orders: list[str], args: argparse.Namespace) -> Times:
         **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
         **({"position_embedding_type": "rotary"} if args.rotary else {}),
     }
-    order = "".join(map(expand, orders))
-    encoder, decoder = (family(sublayer_order=order, **sizes) for family in (PARBertConfig, SandwichLMConfig))
+    # only their sizes are used
+    order = "sw" if sizes["attention_window"] else "s"
+    encoder = PARBertConfig(sublayer_order=order, tail_query=args.tail_query, **sizes)
+    decoder = SandwichLMConfig(sublayer_order=order, **sizes)
     seconds = args.seconds / (len(args.lengths) * len(READS))
     print(
         f"timing {len(both)} orders for about {args.seconds} s; slow ones, of which {FEWEST} rounds take longer, "

@@ -39,6 +39,10 @@ class DistillArguments:
         "pooling of the student; with cls, what follows the last attention runs for the first token only; "
         "default: the teacher's",
     )
+    tail_query: Literal["first", "mean"] | None = flag(
+        "what the student reads in the tail of its order: the first token, or the mean of all where the tail begins; "
+        "mean comes with --pooling cls; default: as the teacher",
+    )
     layers: list[int] | None = flag(
         "the teacher's layers that the student keeps, from 0; default: first, last and some between"
     )
@@ -129,6 +133,13 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError(f"--moves_every {run.moves_every} is no number of steps; give 0 or more")
     if run.pooling and run.objective != "embeddings":
         raise ValueError(f"a student that learns {run.objective} does not pool; leave --pooling {run.pooling} out")
+    if run.tail_query and run.objective not in ("embeddings", "logits"):
+        raise ValueError(f"{run.objective} are learned of every token; leave --tail_query {run.tail_query} out")
+    if run.tail_query == "mean" and run.objective == "embeddings":
+        if run.pooling == "mean":
+            raise ValueError("--tail_query mean and --pooling mean take the mean twice; leave one of them out")
+        # one state leaves the tail
+        run.pooling = "cls"
     if run.temperature <= 0:
         raise ValueError(f"--temperature {run.temperature} is not positive; give a larger one")
     if args.world_size > 1 or args.n_gpu > 1:
@@ -166,6 +177,8 @@ def make_trainer(
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
     student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
+    if run.tail_query:
+        student.model.config.tail_query = run.tail_query
     objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
     orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
     texts = read_texts(objective, run, corpus_args, args)

@@ -17,8 +17,8 @@ from sublayers.training.folders import refuse_to_replace
 
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
-    "in classification. A prompt that is prefilled costs little more than one. With a memory, the length is that of a "
-    "segment behind it."
+    "in classification. A prompt reads one and fills the cache for all. With a memory, the length is that of a segment "
+    "behind it."
 )
 
 
@@ -44,6 +44,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--attention_window", type=positive, default=128, help="tokens that local attention sees")
     parser.add_argument("--causal", action="store_true", help="local attention looks back only, as in a decoder")
     parser.add_argument("--qk_norm", action="store_true", help="queries and keys are normalised")
+    parser.add_argument(
+        "--tail_query", choices=["first", "mean"], default="first", help="the one position read is a token, or the mean"
+    )
     parser.add_argument("--rotary", action="store_true", help="positions are rotary")
     parser.add_argument("--gated", action="store_true", help="feed-forward sublayers have a gate")
     parser.add_argument("--rms", action="store_true", help="norms are RMS norms")
@@ -122,14 +125,18 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
             length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number, **more)
             for length in args.lengths
         },
-        "flops": {
-            length: {
-                positions: flops(order, hidden, intermediate, length, read, args.source_length, **more)
-                for positions, read in read_positions(length).items()
-            }
-            for length in args.lengths
-        },
+        "flops": {length: _flops(order, hidden, intermediate, length, args, more) for length in args.lengths},
     }
+
+
+def _flops(
+    order: str, hidden: int, intermediate: int, length: int, args: argparse.Namespace, more: dict[str, Any]
+) -> dict[str, int]:
+    asked = {name: {"read": read} for name, read in read_positions(length).items()}
+    asked["one"] |= {"takes_mean": args.tail_query == "mean"}
+    asked["prompt"] = {"read": 1, "keeps_cache": True}
+    sizes: Any = (order, hidden, intermediate, length)
+    return {name: flops(*sizes, source_length=args.source_length, **more, **each) for name, each in asked.items()}
 
 
 def _draw(order: str, console: Console) -> None:

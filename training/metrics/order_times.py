@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import READS, read_positions
@@ -60,6 +61,7 @@ def milliseconds(
     run_in_onednn(stack)
     text = torch.randn(rows, length, config.hidden_size)
     positions = shared_positions(config)
+    takes_mean = isinstance(config, ReorderedBertConfig) and config.tail_query == "mean"
 
     def batch(states: torch.Tensor, plan: Plan, cache: Cache | None = None) -> Batch:
         start = 0 if cache is None else cache.get_seq_length()
@@ -79,7 +81,7 @@ def milliseconds(
         places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
         calls: dict[Any, Call] = {}
         for number, order in enumerate(orders):
-            plan = Plan(text, read=None if read == "all" else places)
+            plan = Plan(text, read=None if read == "all" else places, takes_mean=takes_mean and read == "one")
             if read == "next":
                 cache = DynamicCache(config=config)
                 stack(text, batch(text, plan, cache), order=number)

@@ -80,10 +80,10 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
 
 def test_decisions_are_measured(capsys, costs, tmp_path):
     sizes = ["--hidden_size", "8", "--heads", "2", "--lengths", "6", "--attention_window", "3", "--rows", "2"]
-    measured = costs("(sf)2", "sfwf", *sizes, "--decide")["6"]
+    measured = costs("(sf)2", "sfwf", "sfmf", *sizes, "--tail_query", "mean", "--decide")["6"]
     assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
     for times in measured.values():
-        assert {*times} == {"(sf)2", "sfwf", "sf"}
+        assert {*times} == {"(sf)2", "sfwf", "sfmf", "sf"}
         assert all(time > 0 for time in times.values())
     table, picture = tmp_path / "decided.csv", tmp_path / "decided.svg"
     main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--csv", str(table), "--picture", str(picture)])
@@ -95,7 +95,7 @@ def test_decisions_are_measured(capsys, costs, tmp_path):
     assert "every position of 6" in picture.read_text()
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
         main(["(sf)2", "--decide", "--csv", str(table)])
-    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w and f"):
+    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w, m and f"):
         main(["(sf)2", "scf", "--decide"])
 
 
@@ -134,6 +134,7 @@ def test_table_compares_with_the_first_order(capsys):
     assert row(text, "GFLOP at 128, every") == ["22.35", "26.22 (1.17)", "26.22 (1.17)"]
     assert row(text, "GFLOP at 128, 15 %") == ["21.03", "14.71 (0.70)", "6.56 (0.31)"]
     assert row(text, "GFLOP at 384, one") == ["64.81", "38.18 (0.59)", "9.26 (0.14)"]
+    assert row(text, "GFLOP at 384, prompt") == ["65.70", "39.06 (0.59)", "10.15 (0.15)"]
     assert "Positions read" in text
 
 
@@ -161,12 +162,14 @@ def test_json_has_the_same_numbers(costs):
     assert found["sandwich(2, 1)"]["order"] == "s2f2"
     cost = found["(scf)x2"]
     reads = {"every": 20, "15 %": 3, "one": 1}
-    assert cost["flops"].pop("20") == {name: flops("(scf)2", 8, 24, 20, read, 5) for name, read in reads.items()}
+    expected = {name: flops("(scf)2", 8, 24, 20, read, 5) for name, read in reads.items()}
+    expected["prompt"] = flops("(scf)2", 8, 24, 20, 1, 5, keeps_cache=True)
+    assert cost["flops"].pop("20") == expected
     assert set(cost.pop("flops")) == {"10"}
     assert cost == {
         "order": "(scf)2",
         "sublayers": 6,
-        **{"s": 2, "w": 0, "c": 2, "f": 2, "d": 0, "l": 0},
+        **{"s": 2, "w": 0, "c": 2, "f": 2, "d": 0, "l": 0, "m": 0},
         "parameters": parameters("scfscf", 8, 24),
         "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
     }
