@@ -57,6 +57,7 @@ class NaiveNetwork:
         """The states behind the stack; its weights are numbered by the first of several orders."""
         config, order = self.config, expand(order)
         pre, first_order = config.norm_position == "pre", expand(first_order or order)
+        fixed: list = []
         for depth, letter in enumerate(order):
             # its n-th `s` is the n-th `s` of the first order
             place = [i for i, other in enumerate(first_order) if other == letter][order[:depth].count(letter)]
@@ -64,13 +65,16 @@ class NaiveNetwork:
             name = f"{stack}.layers.{place}"
             inputs = [self.norm(x, f"{name}.norm") for x in states] if pre else states
             if letter == "f":
-                kind = config.pre_attention_act if order[depth + 1 : depth + 2] == "s" else None
+                kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
                 act, fc1, fc2 = ACTIVATIONS[kind or config.hidden_act], f"{name}.mixer.fc1", f"{name}.mixer.fc2"
                 outputs = [config.feed_forward_scale * self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
             else:
-                own = [self.seen(inputs, i) if is_causal else inputs for i in range(len(inputs))]
+                if letter == "m":
+                    fixed = fixed or states
+                others = inputs if letter != "m" else [self.norm(x, f"{name}.norm") for x in fixed] if pre else fixed
+                own = [self.seen(others, i) if is_causal else others for i in range(len(inputs))]
                 seen = [source] * len(inputs) if letter == "c" else own
-                outputs = self.attend(inputs, seen, name, f"{stack}.{letter}")
+                outputs = self.attend(inputs, seen, name, f"{stack}.{'s' if letter == 'm' else letter}")
             states = [x + y for x, y in zip(states, outputs, strict=True)]
             if not pre:
                 states = [self.norm(x, f"{name}.norm") for x in states]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import ALL_FEED_FORWARD, ORDERS, VOCAB, assert_same, every_backend, gradients, tokens
+from common import ALL_FEED_FORWARD, VOCAB, WITH_MEMORY, assert_same, every_backend, gradients, tokens
 from common_causal_lm import CausalLMContract
 from transformers import AutoModelForCausalLM, pipeline
 
@@ -10,11 +10,14 @@ from sublayers import expand
 from sublayers.training.data.tokenizers import train_tokenizer
 
 # orders with attention; without, there is nothing to remember
-RECURRENT = [*ORDERS[:5]]
+RECURRENT = WITH_MEMORY[:5]
 
 
 class RecurrentLMContract(CausalLMContract):
     """What holds for a language model with memory on top of every causal language model."""
+
+    attentive = WITH_MEMORY
+    saved_orders = [("sfsfsff",), (ALL_FEED_FORWARD,)]
 
     # positions are distances: there are no tables to run out of, and no looking ahead
     test_reads_positions_of_a_model_that_looks_both_ways = None

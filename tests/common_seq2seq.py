@@ -34,6 +34,7 @@ PAIRS = [
     ("ff", "ccsf"),
     ("sf", "sscf"),
     ("s", "csf"),
+    ("sfmf", "scfmcf"),
     *((random_unbalanced(5, seed), random_decoder(seed)) for seed in range(2)),
 ]
 # decoders without self-attention have nothing to cache by which generation could count tokens
@@ -57,7 +58,7 @@ class Seq2SeqContract(FamilyContract):
     """What holds for an encoder-decoder on top of every model."""
 
     orders = ("sff", "fscscf")
-    saved_orders = [("sff", "fscscf"), ("ff", "f"), ("sf", "cf"), ("sf", "sf")]
+    saved_orders = [("sff", "fscscf"), ("sfmf", "smcf"), ("ff", "f"), ("sf", "cf"), ("sf", "sf")]
     exported = ("s", "scf")
     # of the two stacks; those of a class with many orders are fewer
     pairs, without_self_attention = PAIRS, WITHOUT_SELF_ATTENTION

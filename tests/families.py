@@ -58,10 +58,12 @@ HEADS = [(config_class, auto_class) for config_class, heads in AUTO_CLASSES.item
 ENCODER_DECODERS = [family for family, (_, head, _) in FAMILIES.items() if head is AutoModelForSeq2SeqLM]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 LOCAL = TODAY | {"sublayer_order": "(sfwf)2", "attention_window": 4}
+TAIL = {"sublayer_order": "sf(mf)2"}
+SINGLE = ("sandwich_lm", "par_bert")
 every_family_and_todays_parts = pytest.mark.parametrize(
     ("family", "options"),
-    [*((family, {}) for family in FAMILIES), ("sandwich_lm", LOCAL), ("par_bert", LOCAL)],
-    ids=[*FAMILIES, "sandwich_lm today", "par_bert today"],
+    [*((family, {}) for family in FAMILIES), *((family, parts) for parts in (LOCAL, TAIL) for family in SINGLE)],
+    ids=[*FAMILIES, *(f"{family} {name}" for name in ("today", "tail") for family in SINGLE)],
 )
 every_model = pytest.mark.parametrize(("config_class", "auto_class"), HEADS, ids=lambda part: part.__name__)
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from common import ORDERS, VOCAB, assert_same, tokens
+from common import VOCAB, WITH_MEMORY, assert_same, tokens
 from common_naive import NaiveNetwork
 from common_recurrent_lm import RecurrentLMContract
 from safetensors.torch import load_file
@@ -28,7 +28,7 @@ class TestPARTransformerXL(RecurrentLMContract):
         [{}, {"clamp_length": 3}, {"same_length": True, "memory_length": 5}, {"share_position_biases": False}],
     )
     def test_equals_a_naive_network_in_every_order(self, norm_position, options):
-        for order in ORDERS:
+        for order in WITH_MEMORY:
             model = self.language_model(order, norm_position=norm_position, adaptive_cutoffs=None, **options)
             actual = model(tokens(1, 9)).logits[0]
             torch.testing.assert_close(actual, naive_log_probs(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5)
@@ -68,7 +68,7 @@ class TestPARTransformerXL(RecurrentLMContract):
     @torch.no_grad()
     def test_computes_what_its_order_costs(self, read):
         length, remembered = 5, 9
-        for order in ORDERS:
+        for order in WITH_MEMORY:
             model = self.language_model(order, memory_length=remembered, adaptive_cutoffs=None)
             # products in oneDNN, and those in attention's kernel, are not counted
             model.set_attn_implementation("eager")

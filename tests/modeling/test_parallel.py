@@ -41,6 +41,8 @@ def test_two_processes_that_split_or_shard_the_model_equal_one(tmp_path):
             SandwichLMConfig(sublayer_order="swf", attention_window=3, final_norm=True, **SIZES | TODAY)
         ),
         "sss": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="sss", **SIZES)),
+        "smfm": SandwichLMForCausalLM(SandwichLMConfig(sublayer_order="smfm", **SIZES)),
+        "sfmf": PARBertForMaskedLM(PARBertConfig(sublayer_order="sfmf", **SIZES)),
         "ssff": PARBertForMaskedLM(PARBertConfig(sublayer_order="ssff", **SIZES)),
         "fsffsf": MacaronBertForMaskedLM(MacaronBertConfig(sublayer_order="fsffsf", **SIZES)),
         "fsf-fscf": MacaronSeq2SeqForConditionalGeneration(

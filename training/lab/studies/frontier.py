@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import pandas as pd
 import torch
 
-from sublayers.configuration.sublayer_order import compact, counts, expand
+from sublayers.configuration.sublayer_order import compact, counts, expand, has_fixed_states
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions
@@ -128,9 +128,13 @@ def main(argv: list[str]) -> pd.DataFrame:
 
 
 def read_student(text: str) -> Candidate:
-    """Read an order with flags, and say what it is beside its teacher: narrower, with fewer layers, or re-ordered."""
+    """Read an order with flags, and say what it is beside its teacher.
+
+    That is narrower, with fewer layers, with a tail that attends to fixed states, or re-ordered.
+    """
     order, *flags = shlex.split(text)
     kind = "layers dropped" if expand(order) == "sf" * counts(order)["s"] else "re-ordered"
+    kind = "attending tail" if has_fixed_states(order) else kind
     if any(flag.startswith("--hidden_size") for flag in flags):
         kind = "narrower"
     return Candidate(" ".join([compact(order), *flags]), kind, compact(order), flags)
