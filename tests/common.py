@@ -242,7 +242,8 @@ class ModelContract(FamilyContract):
 
         def run(model):
             whole = model(tokens(3, 9), attention_mask=mask).last_hidden_state[mask.bool()]
-            return whole, model(tokens(3, 9), attention_mask=mask, plan=Plan(tokens(3, 9), mask, places))[0]
+            plan = Plan(tokens(3, 9), mask, places)
+            return whole, plan.select(model(tokens(3, 9), attention_mask=mask, plan=plan)[0])
 
         for order in self.attentive:
             model = self.model(sublayer_order=order)

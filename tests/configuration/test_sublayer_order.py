@@ -219,7 +219,7 @@ def test_all_spellings_agree(spelling_and_letters):
 
 @given(expanded_orders)
 def test_counts_and_tail(order):
-    assert counts(order) == {letter: order.count(letter) for letter in "swcfdl"}
+    assert counts(order) == {letter: order.count(letter) for letter in "swcfdlm"}
     start = tail_start(order)
     assert set(order[start:]) <= {"f"}
     assert start == 0 or order[start - 1] != "f"
@@ -311,7 +311,7 @@ def test_the_largest_patterns_fit():
 @given(st.integers(1, 40), st.integers())
 def test_random_balanced(n, seed):
     order = random_balanced(n, seed)
-    assert counts(order) == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0}
+    assert counts(order) == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0, "m": 0}
     assert order == compact(order) == random_balanced(n, seed)
 
 

@@ -68,6 +68,27 @@ def test_what_a_student_has_learned_is_what_its_folder_embeds(teachers, mode, tm
     assert "the squared difference of the cosines within a batch" in (out / "README.md").read_text()
 
 
+def test_a_student_embeds_by_the_mean_with_which_its_tail_begins(tmp_path):
+    save_teacher(tmp_path / "teacher")
+    make_sentence_encoder(tmp_path / "teacher", "mean")
+    out = tmp_path / "out"
+    metrics = train(tmp_path, "--sublayer_order=sf(mf)2", "--tail_query=mean", "--max_steps=20")
+    encoder = sentence_transformers.SentenceTransformer(str(out), device="cpu")
+    counts = []
+    for layer in encoder[0].model.layers:
+        layer.register_forward_hook(lambda _, args, out: counts.append(out[..., 0].numel()))
+    found = encoder.encode(TEXTS, batch_size=len(TEXTS), convert_to_tensor=True)
+    model, tokenizer = AutoModel.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    rows = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    assert counts == [int(rows["attention_mask"].sum())] * 2 + [len(TEXTS)] * 4
+    with torch.no_grad():
+        states = model.forward_first_token(**rows).last_hidden_state[:, 0]
+    torch.testing.assert_close(found, torch.nn.functional.normalize(states, dim=-1), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(found, embed(tmp_path / "teacher"), atol=1e-2)
+    cosines = (found * embed(tmp_path / "teacher")).sum(-1)[:10]
+    assert metrics["eval_cosine"] == pytest.approx(cosines.mean().item(), abs=1e-5)
+
+
 def test_a_cross_encoder_opens_a_student_of_a_reranker(tmp_path):
     save_teacher(tmp_path / "teacher", labels=1)
     pairs = [*zip(TEXTS, TEXTS[::-1], strict=True)]

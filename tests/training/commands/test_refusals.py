@@ -95,6 +95,8 @@ REFUSED = {
     "squad --predictions_file list.json": "list.json should map ids of questions to answers",
     "distill --max_length=33": "max_length=33 is not between 3 and the model's 32; give another",
     "distill --pooling=cls": "learns logits does not pool; leave --pooling cls out",
+    "distill --objective=states --tail_query=mean": "states are learned of every token; leave --tail_query mean out",
+    "distill --objective=embeddings --tail_query=mean --pooling=mean": "take the mean twice; leave one of them out",
     "distill --streaming": "leave --streaming out",
     "distill --moves_every=-1": "--moves_every -1 is no number of steps",
     "distill --temperature=0": "--temperature 0.0 is not positive",
