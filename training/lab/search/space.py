@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import expand, has_fixed_states
 from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.flags import expand_settings_file
 from sublayers.training.lab.runs import data_names
@@ -110,6 +110,11 @@ def check_mixture(space: Space) -> None:
         raise ValueError(
             f"pre_attention_act={space.config.pre_attention_act!r} is of those right before self-attention, which a "
             f"mixture does not know; give --pre_attention_act {space.config.hidden_act}, as hidden_act is"
+        )
+    if has_fixed_states(space.order):
+        raise ValueError(
+            f"{space.order!r} has m, which attends to what stands in front of all m, and in a mixture all kinds stand "
+            "everywhere; search random orders of it"
         )
     if len(expand(space.order)) < 2:
         raise ValueError(f"there is nothing to search in the order {space.order!r}; give a longer one")

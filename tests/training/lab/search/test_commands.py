@@ -159,6 +159,7 @@ def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
         ("random seq2seq pairs.json --model_type iot_seq2seq", "has no|unknown option"),
         ("supernet pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
         ("supernet pretrain lm.json --sublayer_order s", "there is nothing to search in the order 's'"),
+        ("supernet pretrain lm.json --sublayer_order sfmf", "has m, which attends to what stands in front of all m"),
         ("supernet pretrain lm.json --model_type par_transformer_xl", "par_transformer_xl has memory"),
         ("supernet pretrain bert.json --model_type macaron_bert", "give --pre_attention_act gelu, as hidden_act is"),
         ("supernet pretrain lm.json --warmup_share 1.5", "warmup_share=1.5 is no share"),

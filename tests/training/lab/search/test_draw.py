@@ -36,6 +36,18 @@ def test_no_order_is_drawn_twice_and_none_is_invented():
         draw("(sf)2", 7, seed=0)
 
 
+def test_every_m_is_drawn_behind_all_that_mixes_tokens():
+    # four letters have 12 permutations, in half of which s comes first
+    assert sorted(candidate.order for candidate in draw("sfmf", 6, seed=0)) == sorted(
+        ["smf2", "sfmf", "sf2m", "fsmf", "fsfm", "f2sm"]
+    )
+    with pytest.raises(ValueError, match="only 6 orders"):
+        draw("sfmf", 7, seed=0)
+    for unbalanced in (False, True):
+        found = [expand(candidate.order) for candidate in draw("(sf)12(mf)12", 5, 0, unbalanced)]
+        assert all("m" in letters and "s" not in letters[letters.index("m") :] for letters in found)
+
+
 def test_orders_of_equal_cost_cost_as_much():
     cost = PRICE.cost("(sff)5f9")
     found = draw_at_cost("(sf)12", PRICE, cost, 8, seed=0)
