@@ -226,6 +226,22 @@ def test_of_a_long_tail_one_position_is_computed(classifier, form, count, length
     assert counted == flops("sf5", hidden, intermediate, length, read=1, num_attention_heads=4) + head
 
 
+@pytest.mark.parametrize("tail_query", ["first", "mean"])
+@pytest.mark.representatives(1)
+def test_a_tail_that_attends_runs_for_one_position_in_a_graph(tail_query, tmp_path):
+    order = "sf(mf)2"
+    model = build("par_bert", AutoModelForSequenceClassification, sublayer_order=order, tail_query=tail_query)
+    traced, head = program.trace(model), 2 * 32 * 32 + 2 * 32 * 2
+    for runtime, count in ((onnx_runtime, graph_flops), (openvino_runtime, openvino_flops)):
+        runtime.write(traced, tmp_path / runtime.FILE)
+        assert program.check(runtime.load(tmp_path / runtime.FILE), model) < 1e-4
+        for length in (7, 40):
+            batch = {name: np.ones((1, length), dtype=np.int64) for name in traced.graph_signature.user_inputs}
+            counted = count(tmp_path / runtime.FILE, batch)
+            takes_mean = tail_query == "mean"
+            assert counted == head + flops(order, 32, 48, length, 1, num_attention_heads=4, takes_mean=takes_mean)
+
+
 def linear_maps(folder):
     """Count the linear maps of a graph that are computed from weights of 8 bits."""
     if (folder / "model.onnx").exists():
