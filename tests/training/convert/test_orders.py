@@ -43,6 +43,26 @@ ORDERED = {
         ["sf3"],
         {"layers.{}.self_attn.q_proj": ((0,), "mixer.q_proj"), "layers.{}.mlp.gate_proj": ((1, 2), "mixer.gate")},
     ),
+    # the n-th attention keeps its maps where it becomes an m
+    "BertModel with m": (
+        ["sfmf"],
+        {
+            "encoder.layer.{}.attention.self.query": ((0, 2), "mixer.q_proj"),
+            "encoder.layer.{}.output.dense": ((1, 3), "mixer.fc2"),
+        },
+    ),
+    "ModernBertModel with m": (["s(fw)2fmf"], {"layers.{}.attn.Wo": ((0, 2, 4, 6), "mixer.o_proj")}),
+    "Qwen3Model with m": (
+        ["sfmf"],
+        {"layers.{}.self_attn.q_norm": ((0, 2), "mixer.q_norm"), "layers.{}.input_layernorm": ((0, 2), "norm")},
+    ),
+    "BartModel with m": (
+        ["sfmf", "scf(mcf)2"],
+        {
+            "encoder.layers.{}.self_attn.k_proj": ((0, 2), "mixer.k_proj"),
+            "decoder.layers.{}.self_attn.v_proj": ((0, 3, 6), "mixer.v_proj"),
+        },
+    ),
     **dict.fromkeys(
         ["BartModel", "PegasusModel"],
         (
