@@ -110,7 +110,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
                 raise ValueError(
                     f"{name}={getattr(self, name)} must have the same letters in other orders; correct them"
                 )
-            if has_fixed_states(orders[0]):
+            if any(map(has_fixed_states, orders)):
                 raise ValueError(
                     f"{self.model_type} has no sublayers m in its {name}, here {getattr(self, name)}: its orders would "
                     "attend to states of different depths; use s"

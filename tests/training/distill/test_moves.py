@@ -24,6 +24,11 @@ def test_attention_moves_to_the_front_past_one_sublayer_at_a_time():
     assert len(moves("(sf)6", "s6f6")) == 1 + 15
 
 
+def test_one_s_after_the_other_becomes_m_the_last_one_first():
+    assert moves("(sf)3", "sf(mf)2") == ["sfsfsf", "sfsfmf", "sfmfmf"]
+    assert moves("(sf)2", "smf2") == ["sfsf", "ssff", "smff"]
+
+
 @given(st.text("sf", min_size=1, max_size=9), st.integers(0, 99))
 def test_every_move_is_a_swap_of_neighbours_and_there_are_no_more_than_needed(start, seed):
     end = expand(shuffled(start, seed))
@@ -43,11 +48,11 @@ def test_the_step_alone_decides_on_the_order():
     for step, expected in {3: [0, 1, 2, 3], 2: [0, 2, 1, 3], 0: [0, 2, 1, 3], 9: [0, 1, 2, 3]}.items():
         callback.on_step_begin(None, SimpleNamespace(global_step=step), None)
         assert stack.indices == [expected]
-    assert stack.last_attention == [1]
+    assert stack.tails == [2]
     callback.on_step_begin(None, SimpleNamespace(global_step=0), None)
-    assert stack.last_attention == [2]
+    assert stack.tails == [3]
     callback.on_train_end(None, None, None)
-    assert (stack.indices, stack.last_attention) == ([[0, 1, 2, 3]], [1])
+    assert (stack.indices, stack.tails) == ([[0, 1, 2, 3]], [2])
 
 
 def test_too_few_steps_and_other_sublayers_are_refused():
