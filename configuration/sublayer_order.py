@@ -140,10 +140,12 @@ def _explain(character: str) -> str:
 def compact(order: str) -> str:
     """Write an order in its canonical form: `ssfsff` and all other spellings of it become `s(sf)2f`.
 
-    The longest repeated group is taken first, then those on its left and right; what remains is counted by letter.
-    Raises what `expand` raises.
+    The longest repeated group is taken first, then those on its left and right; what remains is counted by letter. No
+    group begins in front of the first `m` and ends behind it. Raises what `expand` raises.
     """
-    return _compact(expand(order))
+    letters = expand(order)
+    first = tail_start(letters) if has_fixed_states(letters) else len(letters)
+    return _compact(letters[:first]) + _compact(letters[first:])
 
 
 @lru_cache(maxsize=4096)

@@ -181,6 +181,9 @@ def test_a_long_order_is_shown_around_the_character():
         ("sfs" + "fc" * 2, "(sf)2cfc"),
         ("sfs" + "fc" * 2 + "f", "(sf)2(cf)2"),
         ("ssffssffcc", "(ssff)2c2"),
+        # and the tail of m is told apart
+        ("sfsf" + "mf" * 4, "(sf)2(mf)4"),
+        ("scfscf" + "mcf" * 2, "(scf)2(mcf)2"),
     ],
 )
 def test_compact(order, canonical):
