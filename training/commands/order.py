@@ -112,6 +112,11 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
         "norm_vectors": 1 if args.rms else 2,
         **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
     }
+
+    def count(length: int, read: int, keeps_cache: bool = False) -> int:
+        how = {"keeps_cache": keeps_cache, "takes_mean": args.tail_query == "mean" and read == 1 and not keeps_cache}
+        return flops(order, hidden, intermediate, length, read, args.source_length, **how, **more)
+
     memory = {}
     if args.memory_length:
         memory["memory_bytes"] = memory_bytes(order, hidden, args.memory_length, args.bytes_per_number)
@@ -125,18 +130,12 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
             length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number, **more)
             for length in args.lengths
         },
-        "flops": {length: _flops(order, hidden, intermediate, length, args, more) for length in args.lengths},
+        "flops": {
+            length: {name: count(length, read) for name, read in read_positions(length).items()}
+            | {"prompt": count(length, 1, keeps_cache=True)}
+            for length in args.lengths
+        },
     }
-
-
-def _flops(
-    order: str, hidden: int, intermediate: int, length: int, args: argparse.Namespace, more: dict[str, Any]
-) -> dict[str, int]:
-    asked = {name: {"read": read} for name, read in read_positions(length).items()}
-    asked["one"] |= {"takes_mean": args.tail_query == "mean"}
-    asked["prompt"] = {"read": 1, "keeps_cache": True}
-    sizes: Any = (order, hidden, intermediate, length)
-    return {name: flops(*sizes, source_length=args.source_length, **more, **each) for name, each in asked.items()}
 
 
 def _draw(order: str, console: Console) -> None:
