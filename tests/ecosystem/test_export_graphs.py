@@ -25,7 +25,6 @@ from transformers import (
 )
 
 from sublayers import PARBertForSequenceClassification
-from sublayers.configuration.sublayer_cost import flops
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -180,66 +179,6 @@ def test_the_folder_holds_what_serving_needs_and_nothing_of_this_machine(classif
     # exporters note for each node where its code stands
     for name in written[form]:
         assert str(Path(cli.__file__).parents[1]).encode() not in (classifier / form / name).read_bytes()
-
-
-def graph_flops(file, batch):
-    """Count the multiplications of matrices in a graph: two FLOPs for each multiply-add."""
-    graph = onnx.load(file)
-    assert not {"Attention", "Conv", "Einsum"} & {node.op_type for node in graph.graph.node}
-    products = [node for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")]
-    matrices = {}
-    # the shapes of what a run computes
-    del graph.graph.output[:]
-    for node in products:
-        for name in (node.input[0], node.output[0]):
-            matrices[name] = onnx.ValueInfoProto(name=name)
-    graph.graph.output.extend(matrices.values())
-    session = onnxruntime.InferenceSession(graph.SerializeToString())
-    found = dict(zip(matrices, session.run(None, batch), strict=True))
-    return sum(2 * found[node.output[0]].size * found[node.input[0]].shape[-1] for node in products)
-
-
-def openvino_flops(file, batch):
-    """Count the multiplications of matrices in a graph, as above, from the shapes that it infers for a batch."""
-    graph = openvino.Core().read_model(file)
-    graph.reshape({name: openvino.PartialShape([*array.shape]) for name, array in batch.items()})
-    nodes = graph.get_ordered_ops()
-    assert not {"Convolution", "Einsum"} & {node.get_type_name() for node in nodes}
-    total = 0
-    for node in nodes:
-        if node.get_type_name() == "MatMul":
-            shared = [*node.input(0).get_partial_shape().to_shape()][-2 if node.get_attributes()["transpose_a"] else -1]
-            total += 2 * int(np.prod([*node.output(0).get_partial_shape().to_shape()])) * shared
-        elif node.get_type_name() == "ScaledDotProductAttention":
-            query, key = ([*node.input(place).get_partial_shape().to_shape()] for place in (0, 1))
-            total += 2 * 2 * int(np.prod(query)) * key[-2]
-    return total
-
-
-@pytest.mark.parametrize("length", [7, 40])
-@pytest.mark.parametrize(("form", "count"), [("onnx", graph_flops), ("openvino", openvino_flops)])
-def test_of_a_long_tail_one_position_is_computed(classifier, form, count, length):
-    hidden, intermediate, labels = 32, 48, 3
-    batch = {name: np.ones((1, length), dtype=np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    head = 2 * hidden * hidden + 2 * hidden * labels
-    counted = count(classifier / form / RUNTIMES[form].FILE, batch)
-    assert counted == flops("sf5", hidden, intermediate, length, read=1, num_attention_heads=4) + head
-
-
-@pytest.mark.parametrize("tail_query", ["first", "mean"])
-@pytest.mark.representatives(1)
-def test_a_tail_that_attends_runs_for_one_position_in_a_graph(tail_query, tmp_path):
-    order = "sf(mf)2"
-    model = build("par_bert", AutoModelForSequenceClassification, sublayer_order=order, tail_query=tail_query)
-    traced, head = program.trace(model), 2 * 32 * 32 + 2 * 32 * 2
-    for runtime, count in ((onnx_runtime, graph_flops), (openvino_runtime, openvino_flops)):
-        runtime.write(traced, tmp_path / runtime.FILE)
-        assert program.check(runtime.load(tmp_path / runtime.FILE), model) < 1e-4
-        for length in (7, 40):
-            batch = {name: np.ones((1, length), dtype=np.int64) for name in traced.graph_signature.user_inputs}
-            counted = count(tmp_path / runtime.FILE, batch)
-            takes_mean = tail_query == "mean"
-            assert counted == head + flops(order, 32, 48, length, 1, num_attention_heads=4, takes_mean=takes_mean)
 
 
 def linear_maps(folder):
