@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
 
 from sublayers.configuration.sublayer_cost import flops
-from sublayers.configuration.sublayer_order import interleaved, sandwich
+from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.convert.language_models import from_gpt2
 from sublayers.training.convert.llama import from_llama
@@ -77,7 +77,8 @@ def language_models(args: argparse.Namespace) -> dict[str, Any]:
     if args.peer == "gpt2" and find_spec("x_transformers"):
         from x_transformers import AutoregressiveWrapper
 
-        for order in args.orders:
+        # it has no other letters
+        for order in filter(lambda order: not {*expand(order)} - {*"sf"}, args.orders):
             body = contenders.x_transformer(order, args, {"attn_flash": True}, max_seq_len=num_positions)
             models[f"{X_TRANSFORMERS} {order}"] = AutoregressiveWrapper(body)
     return contenders.place(models, args)
