@@ -189,28 +189,6 @@ def test_both_stacks_of_an_encoder_decoder_equal_naive_networks(norm_position):
 
 
 @torch.no_grad()
-def test_only_what_is_read_is_computed_in_the_tail():
-    for parts in PARTS.values():
-        model = build("par_bert", AutoModelForSequenceClassification, **{"sublayer_order": "sf(mf)2"} | parts)
-        counted = []
-        for path, module in model.model.layers.named_modules():
-            name = path.split(".")[-1]
-            if name in ("q_proj", "k_proj", "o_proj", "fc1"):
-                module.register_forward_hook(
-                    lambda _, args, out, name=name, counted=counted: counted.append((name, out[..., 0].numel()))
-                )
-        batch = inputs(model)
-        model(**batch)
-        real, order, expected = int(batch["attention_mask"].sum()), expand(model.config.sublayer_order), []
-        for i, letter in enumerate(order):
-            asked = 3 if i >= order.index("m") else real
-            # a map with a hook is called, so that keys are made
-            attention = [("q_proj", asked), ("k_proj", real), ("o_proj", asked)]
-            expected += [("fc1", asked)] if letter == "f" else attention
-        assert counted == expected
-
-
-@torch.no_grad()
 def test_a_single_query_needs_no_keys():
     model = build("par_bert", AutoModelForSequenceClassification, sublayer_order="sf(mf)2")
     batch = inputs(model)
@@ -241,22 +219,6 @@ def test_an_m_runs_as_s_until_it_is_told():
             model.layers.run_in(order)
     with pytest.raises(ValueError, match="has other sublayers than 'sfsfsf'"):
         plain.layers.run_in("(sf)2mf")
-
-
-def test_gradients_reach_the_states_through_every_m_when_one_token_is_read():
-    for checkpointing in (False, True):
-        model = build("par_bert", AutoModel, sublayer_order="sf(mf)2").train()
-        batch = inputs(model)
-        first = batch["attention_mask"].argmax(1, keepdim=True)
-        states = model(**batch).last_hidden_state
-        torch.take_along_dim(states, first[..., None], 1).square().sum().backward()
-        expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        model.zero_grad()
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model.forward_first_token(**batch).last_hidden_state.square().sum().backward()
-        for name, gradient in expected.items():
-            torch.testing.assert_close(model.get_parameter(name).grad, gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_the_mean_asks_alone_only_where_the_backend_can():

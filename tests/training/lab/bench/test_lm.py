@@ -32,7 +32,7 @@ def test_peer_has_the_same_sizes_but_for_biases(models):
 
 
 @needs_peer
-def test_the_peer_has_no_local_attention_and_no_fixed_states(tiny):
+def test_the_peer_runs_orders_of_its_own_letters_only(tiny):
     found = lm.language_models(tiny(orders=["sfmf", "s2f2"], peer="gpt2", prompt_length=4))
     assert [*found] == ["GPT-2", "sublayers sfmf", "sublayers s2f2", "x-transformers s2f2"]
 
