@@ -18,6 +18,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
 from sublayers.configuration.sublayer_order import expand
@@ -315,18 +316,21 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
     """Each order in which a stack can run, drawn, with its costs at two lengths."""
     # this family has no memory
     sizes = config.sizes._replace(memory_length=None)._asdict()
+    takes_mean = isinstance(config, ReorderedBertConfig) and config.tail_query == "mean"
     # relative positions have no limit
     lengths = sorted({min(length, config.max_position_embeddings or length) for length in (128, 512)})
     drawn = []
-    for name, order in named_orders(config):
+    for stack, order in named_orders(config):
         costs = []
         for length in lengths:
-            reads = read_positions(length).values()
-            gigaflops = [flops(order, length=length, read=read, **sizes) / 1e9 for read in reads]
+            gigaflops = [
+                flops(order, length=length, read=read, takes_mean=takes_mean and name == "one", **sizes) / 1e9
+                for name, read in read_positions(length).items()
+            ]
             costs.append((length, cache_bytes(order, length=length, **sizes) / 2**20, *gigaflops))
         drawing = "".join(ALPHABET[letter].square for letter in expand(order))
         drawn.append(
-            {"name": name, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
+            {"name": stack, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
         )
     return drawn
 

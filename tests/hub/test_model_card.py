@@ -20,7 +20,8 @@ from sublayers import (
     PARBertConfig,
     PARBertForSequenceClassification,
 )
-from sublayers.hub.model_card import GENERATED, write_card
+from sublayers.configuration.sublayer_cost import flops
+from sublayers.hub.model_card import GENERATED, stacks, write_card
 from sublayers.training.data.tokenizers import train_tokenizer
 
 SCORE = {"dataset": "GLUE sst2", "id": "nyu-mll/glue", "config": "sst2", "split": "validation", "metric": "accuracy"}
@@ -252,3 +253,12 @@ def test_a_card_in_another_encoding_is_one_sentence(classifier):
     (classifier / "README.md").write_bytes("Größe".encode("latin-1"))
     with pytest.raises(ValueError, match=r"README\.md is not in UTF-8; save it in that encoding, or take it away"):
         write_card(classifier)
+
+
+def test_the_costs_of_one_position_are_those_of_the_mean_where_the_tail_reads_it():
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    for tail_query in ("first", "mean"):
+        [stack] = stacks(PARBertConfig(sublayer_order="(sf)2", tail_query=tail_query, **sizes))
+        takes_mean = tail_query == "mean"
+        one = [flops("sfsf", 16, 24, length, 1, num_attention_heads=2, takes_mean=takes_mean) for length in (128, 512)]
+        assert [1e9 * costs[-1] for costs in stack["costs"]] == pytest.approx(one)
