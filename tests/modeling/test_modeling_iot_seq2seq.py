@@ -36,6 +36,7 @@ class TestOneOrder(Seq2SeqGenerationContract, Seq2SeqTrainingContract):
     config_class = IOTSeq2SeqConfig
     classes = {AutoModel: IOTSeq2SeqModel, AutoModelForSeq2SeqLM: IOTSeq2SeqForConditionalGeneration}
     pairs, without_self_attention = [("sf", "scf"), ("ff", "ccsf"), ("sff", "scsf"), ("sf", "sscf")], [("sf", "cf")]
+    saved_orders = [("sff", "fscscf"), ("ff", "f"), ("sf", "cf"), ("sf", "sf")]
     lacks = ("pre_attention_act",)
     # of encoder and decoder
     num_orders = (1, 1)

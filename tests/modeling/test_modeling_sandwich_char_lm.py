@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from common import ORDERS, assert_same, gradients, tokens
+from common import assert_same, gradients, tokens
 from common_naive import NaiveNetwork
 from common_recurrent_lm import RECURRENT, RecurrentLMContract
 from transformers import AutoModelForCausalLM
@@ -35,7 +35,7 @@ class TestSandwichCharLM(RecurrentLMContract):
 
     @pytest.mark.parametrize("adaptive", [True, False])
     def test_equals_a_naive_network_in_every_order(self, adaptive):
-        for order in ORDERS:
+        for order in self.attentive:
             for span in (5, 64):
                 model = self.language_model(order, attention_span=span) if adaptive else self.fixed(order, span)
                 actual = model(tokens(1, 9)).logits[0]
