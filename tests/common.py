@@ -28,8 +28,8 @@ from sublayers.modeling.stack import SublayerStack
 REFERENCE = Path(__file__).parent / "reference"
 
 PAD, BOS, EOS, VOCAB = 1, 0, 2, 61
-WITH_MEMORY = ["sfsf", "ffsfs", "sss", "s2(sf)2f2", *(random_unbalanced(7, seed) for seed in range(3))]
-ORDERS = [*WITH_MEMORY, "sfmf", "s2fmfm"]
+WITH_MEMORY = ["sfsf", "ffsfs", "sss", "s2(sf)2f2", *(random_unbalanced(7, seed) for seed in range(2))]
+ORDERS = [*WITH_MEMORY, "s2fmfm"]
 # an order may lack attention altogether: it is scored and trained, but there is nothing to cache
 ALL_FEED_FORWARD = "f4"
 
