@@ -127,7 +127,7 @@ class CausalLMContract(ModelContract):
         prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
         options = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=PAD)
         paged = ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
-        for order in (*self.attentive[:3], self.attentive[-1]):
+        for order in (*self.attentive[:4], self.attentive[-1]):
             model = self.language_model(order)
             results = model.generate_batch(
                 prompts, generation_config=options, continuous_batching_config=paged, progress_bar=False

@@ -113,10 +113,10 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
         **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
     }
 
-    def count(length: int, read: int, keeps_cache: bool = False) -> int:
-        how = {"keeps_cache": keeps_cache, "takes_mean": args.tail_query == "mean" and read == 1 and not keeps_cache}
+    def count(length: int, read: int, **how: bool) -> int:
         return flops(order, hidden, intermediate, length, read, args.source_length, **how, **more)
 
+    takes_mean = args.tail_query == "mean"
     memory = {}
     if args.memory_length:
         memory["memory_bytes"] = memory_bytes(order, hidden, args.memory_length, args.bytes_per_number)
@@ -131,8 +131,11 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
             for length in args.lengths
         },
         "flops": {
-            length: {name: count(length, read) for name, read in read_positions(length).items()}
-            | {"prompt": count(length, 1, keeps_cache=True)}
+            length: {
+                **{name: count(length, read) for name, read in read_positions(length).items()},
+                "one": count(length, 1, takes_mean=takes_mean),
+                "prompt": count(length, 1, keeps_cache=True),
+            }
             for length in args.lengths
         },
     }

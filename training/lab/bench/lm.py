@@ -78,7 +78,7 @@ def language_models(args: argparse.Namespace) -> dict[str, Any]:
         from x_transformers import AutoregressiveWrapper
 
         # it has no other letters
-        for order in filter(lambda order: not {*expand(order)} - {*"sf"}, args.orders):
+        for order in filter(lambda order: {*expand(order)} <= {*"sf"}, args.orders):
             body = contenders.x_transformer(order, args, {"attn_flash": True}, max_seq_len=num_positions)
             models[f"{X_TRANSFORMERS} {order}"] = AutoregressiveWrapper(body)
     return contenders.place(models, args)
