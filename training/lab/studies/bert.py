@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import flops, parameters
-from sublayers.configuration.sublayer_order import counts, interleaved
+from sublayers.configuration.sublayer_order import compact, counts, has_fixed_states, interleaved
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
@@ -44,6 +44,8 @@ class Studied(NamedTuple):
         """What the model is beside BERT."""
         if self.width not in (None, 1):
             return "narrower"
+        if has_fixed_states(self.order):
+            return "attending tail"
         return "plain" if self.order == interleaved(counts(self.order)["s"]) else "re-ordered"
 
     def sizes(self, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
@@ -79,7 +81,7 @@ class StudyArguments:
     squad_train_file: str | None = flag("as --train_file of sublayers squad")
     squad_validation_file: str | None = flag("as --squad_train_file")
     output_dir: str = flag("what is finished in it is not run again", "runs/study")
-    models: list[str] = flag(f"of {', '.join(MODELS)}", [*MODELS])
+    models: list[str] = flag(f"of {', '.join(MODELS)}, or orders of layers as wide as BERT's", [*MODELS])
     tasks: list[str] = flag("GLUE tasks to fine-tune on", ["sst2", "mrpc", "cola", "stsb"])
     seeds: list[int] = flag("one pre-training and fine-tuning each", [0])
     hidden_size: int = flag("width of the models", 128)
@@ -101,15 +103,14 @@ def main(argv: list[str]) -> dict[str, Any]:
         The scores of each finished model by seed and task, its parameters and its cost.
 
     Raises:
-        ValueError: bad flags, an unknown model, or what the other commands raise.
+        ValueError: bad flags, an unknown model, an order that cannot be read, or what the other commands raise.
     """
     args, corpus = parse_flags(
         expand_settings_file(argv, "study"),
         [StudyArguments, CorpusArguments],
         "sublayers study bert [SETTINGS.yaml] --glue_dir DIR [--name value ...]",
     )
-    if unknown := sorted(set(args.models) - MODELS.keys()):
-        raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}")
+    models = MODELS | {name: read_model(name) for name in args.models}
     folder = Path(args.output_dir)
     if not (folder / "tokenizer").exists():
         texts = sample(load_corpus(corpus)["train"], "wordpiece")
@@ -118,10 +119,10 @@ def main(argv: list[str]) -> dict[str, Any]:
         for name in args.models:
             results = folder / f"{name}-{seed}.json"
             if not results.exists():
-                scores = run(name, seed, folder / f"{name}-{seed}", args, corpus)
+                scores = run(name, models[name], seed, folder / f"{name}-{seed}", args, corpus)
                 results.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     found: dict[str, Any] = {}
-    for name in MODELS:
+    for name in models:
         runs = {path.stem.rpartition("-")[2]: read_results(path) for path in sorted(folder.glob(f"{name}-*.json"))}
         found |= {name: runs} if runs else {}
     tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
@@ -144,13 +145,25 @@ def intermediate_size(order: str, hidden_size: int) -> int:
     return 8 * round((budget - fixed) / (parameters(order, hidden_size, 1) - fixed) / 8)
 
 
-def run(name: str, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments) -> dict[str, Any]:
+def read_model(name: str) -> Studied:
+    """Find a model by its name, or make one of an order. Raises ValueError where it is neither."""
+    if name in MODELS:
+        return MODELS[name]
+    try:
+        return Studied("par_bert", compact(name), 1)
+    except ValueError as error:
+        raise ValueError(f"unknown model {name!r}; choose from {', '.join(MODELS)}, or write an order") from error
+
+
+def run(
+    name: str, model: Studied, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments
+) -> dict[str, Any]:
     """Pre-train one model and fine-tune it on every task, as far as that was not finished before."""
     # this import takes seconds, for which --help does not wait
     from transformers import AutoModelForPreTraining
 
-    model_type, order, _ = MODELS[name]
-    width, inner = MODELS[name].sizes(args.hidden_size, args.num_attention_heads)
+    model_type, order, _ = model
+    width, inner = model.sizes(args.hidden_size, args.num_attention_heads)
     pretrained = folder / "pretrained"
 
     def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
@@ -198,7 +211,7 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
     for name, by_seed in found.items():
         runs = [*by_seed.values()]
         first = runs[0]
-        row = {"model": name, "order": first["order"], "kind": MODELS[name].kind}
+        row = {"model": name, "order": first["order"], "kind": read_model(name).kind}
         row |= {
             "parameters": f"{first['parameters']}",
             "width": f"{first['hidden_size']}",

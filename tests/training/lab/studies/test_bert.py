@@ -98,6 +98,16 @@ def test_trains_each_model_once_with_the_same_flags_and_reports(commands, flags,
     assert list(more) == ["bert", "par_bert", "s12f12"]
 
 
+def test_an_order_is_a_model_of_layers_as_wide_as_berts(commands, flags, tmp_path):
+    found = study.main([*flags, "--models", "sfsfmfmf", "bert"])
+    pretrained = [given for name, given in commands if name == "pretrain"]
+    assert [given["sublayer_order"] for given in pretrained] == ["(sf)2(mf)2", "(sf)12"]
+    assert [given["intermediate_size"] for given in pretrained] == ["64"] * 2
+    assert 0 < found["sfsfmfmf"]["0"]["cost"] < 0.25
+    rows = {row["model"]: row["kind"] for row in read(tmp_path / "study" / "results.csv")}
+    assert rows == {"bert": "plain", "sfsfmfmf": "attending tail"}
+
+
 def test_a_killed_study_keeps_what_was_finished(commands, flags, monkeypatch, tmp_path):
     def killed(argv):
         (tmp_path / "study" / "bert-0" / "squad" / "half").mkdir(parents=True)
@@ -139,7 +149,7 @@ def test_controls_cost_what_attention_first_costs(hidden_size):
 
 
 def test_an_unknown_model_is_one_sentence(flags):
-    with pytest.raises(ValueError, match="unknown model 'gpt'; choose from bert, par_bert"):
+    with pytest.raises(ValueError, match="unknown model 'gpt'; choose from bert, par_bert.*, or write an order"):
         study.main([*flags, "--models", "gpt"])
 
 
