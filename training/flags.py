@@ -185,7 +185,9 @@ def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
 
 def underscored(argv: list[str]) -> list[str]:
     """Spell the flags of a command line with underscores, as transformers does; their values stay as they are."""
-    return [re.sub("^--[^=]*", lambda flag: flag[0].replace("-", "_").replace("__", "--", 1), word) for word in argv]
+    # a value may be a text of flags itself, with spaces between
+    flag = re.compile(r"^--([\w-]+)(?==|$)")
+    return [flag.sub(lambda found: "--" + found[1].replace("-", "_"), word) for word in argv]
 
 
 def given_flags(flags: Any) -> dict[str, Any]:

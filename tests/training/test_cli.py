@@ -63,6 +63,14 @@ def test_bad_input_and_the_errors_of_files_that_libraries_have_are_one_sentence(
     assert capsys.readouterr().err == "sublayers tokenizer: the file is damaged\n"
 
 
+def test_dashes_and_underscores_are_the_same_in_flags_and_differ_in_values(monkeypatch):
+    given = []
+    monkeypatch.setattr("sublayers.training.commands.tokenizer.main", given.extend)
+    argv = ["--output-dir=a-b", "--train-file", "c-d", "--pretraining_flags", "--block_size 8 --norm-type rms-norm"]
+    cli.main(["tokenizer", *argv])
+    assert given == ["--output_dir=a-b", "--train_file", *argv[2:]]
+
+
 def test_a_programming_error_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("sublayers.training.commands.tokenizer.load_corpus", lambda args: {}["train"])
     with pytest.raises(KeyError):
