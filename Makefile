@@ -35,7 +35,7 @@ endef
 
 .PHONY: quick
 quick: $(VENV)/.installed  ## lint, check the types, run the tests that find most mistakes
-	$(call check,$(VENV),--quick -m 'not slow' $(patsubst %,--ignore=tests/%,ecosystem training/convert training/lab training/metrics))
+	$(call check,$(VENV),--quick -m 'not slow' $(patsubst %,--ignore=tests/%,ecosystem convert training/lab training/metrics))
 
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt

@@ -17,7 +17,13 @@ from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax, resize_bands
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_tokens
-from sublayers.modeling.heads import CheckedGenerationMixin, LastTokenClassifier, run_and_read
+from sublayers.modeling.heads import (
+    CheckedGenerationMixin,
+    LastTokenClassifier,
+    last_tokens,
+    positions_to_read,
+    run_and_read,
+)
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
@@ -84,6 +90,34 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
         )
+
+    def forward_last_token(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPast:
+        """Run for each row's last token that is not padding, all that pooling by it reads: (batch, 1, hidden).
+
+        Raises what `forward` raises, and ValueError where the end of a row is not known.
+        """
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
+        last = last_tokens(tokens, attention_mask, self.config.pad_token_id)
+        read = positions_to_read(last, tokens.shape[1], tokens.device)
+        plan = Plan(tokens, attention_mask, read, self.is_recorded(**kwargs))
+        outputs = self(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            plan=plan,
+            return_dict=True,
+            **{**kwargs, "use_cache": False},
+        )
+        outputs.last_hidden_state = plan.select(outputs.last_hidden_state)
+        return outputs
 
 
 class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):

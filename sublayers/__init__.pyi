@@ -37,6 +37,10 @@ from sublayers.configuration.sublayer_order import (
     random_unbalanced as random_unbalanced,
     sandwich as sandwich,
 )
+from sublayers.convert.optimize import (
+    optimize as optimize,
+    restore as restore,
+)
 from sublayers.modeling.modeling_iot_seq2seq import (
     IOTSeq2SeqForConditionalGeneration as IOTSeq2SeqForConditionalGeneration,
     IOTSeq2SeqModel as IOTSeq2SeqModel,

@@ -8,6 +8,7 @@ import transformers
 from common import randomize
 from safetensors.torch import load_file
 
+from sublayers.convert.llama import DECODERS
 from sublayers.training.commands.convert import main
 
 
@@ -83,3 +84,90 @@ def edit(path, **fields):
     path.parent.mkdir(exist_ok=True)
     found = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(found | fields))
+
+
+# models of transformers that can be converted: their classes, and options beside those of `make`
+HEADS = ["Model", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering", "ForSequenceClassification"]
+HEADS += ["ForTokenClassification"]
+ENCODERS = {
+    "Roberta": {"type_vocab_size": 1},
+    # another padding, and segments as BERT has them
+    "XLMRoberta": {"pad_token_id": 3},
+    "Camembert": {"type_vocab_size": 1, "tie_word_embeddings": False},
+    "DistilBert": {},
+    "DistilBert of its own": {"activation": "relu", "sinusoidal_pos_embds": True, "tie_word_embeddings": False},
+    "Electra": {},
+}
+BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
+BIASED |= {"hidden_activation": "silu", "classifier_activation": "silu"}
+# longer than what blocks of local attention are made for
+LONG = {"num_hidden_layers": 4, "num_key_value_heads": None, "max_position_embeddings": 200}
+GROUPED = {"num_key_value_heads": 2, "tie_word_embeddings": False}
+DECODER_OPTIONS = {
+    "Llama": {},
+    "Llama with biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
+    "Mistral": {"head_dim": 12, "sliding_window": None},
+    "Mistral of windows": {"sliding_window": 5},
+    "Qwen2": {},
+    "Qwen2 of windows": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "Qwen3": {"head_dim": 12},
+    # what it calls gelu is the approximation
+    "Gemma": {"tie_word_embeddings": True, "num_key_value_heads": 1},
+    "StableLm": {"use_qkv_bias": True},
+    # as transformers 4 wrote it
+    "Llama linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    # as if it had been trained with fewer tokens than there are here
+    "Llama yarn": {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8}},
+    "Llama llama3": {
+        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        | {"original_max_position_embeddings": 8, "rope_theta": 100.0}
+    },
+    "Llama dynamic": {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 8},
+}
+CAUSAL = {
+    f"{name} ForCausalLM": (f"{name.split()[0]}ForCausalLM", GROUPED | options)
+    for name, options in DECODER_OPTIONS.items()
+}
+BIDIRECTIONAL = ["Llama with biases", "Mistral", "Mistral of windows", "Qwen2 of windows", "Qwen3", "Gemma"]
+BOTH_SIDES = {name: GROUPED | DECODER_OPTIONS[name] for name in BIDIRECTIONAL} | {"GPT2": {}}
+BOTH_SIDES["Llama without labels' bias"] = GROUPED | {"token_classification_bias": False}
+LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+LABELS |= {"problem_type": "multi_label_classification"}
+SOURCES = {
+    **{f"Bert {head}": (f"Bert{head}", {}) for head in [*HEADS, "ForPreTraining"]},
+    **{f"{name} {head}": (name.split()[0] + head, more) for name, more in ENCODERS.items() for head in HEADS},
+    # what no head reads is no reason to refuse
+    "Roberta of relu Model": ("RobertaModel", {"hidden_act": "relu"}),
+    "Electra of relu": ("ElectraForSequenceClassification", {"hidden_act": "relu", "summary_type": "mean"}),
+    "Electra of tanh ForMultipleChoice": ("ElectraForMultipleChoice", {"summary_activation": "tanh"}),
+    **{
+        f"ModernBert{kind} {head}": (f"ModernBert{head}", options | LONG)
+        for kind, options in (("", {}), (" with biases", BIASED))
+        for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    },
+    **CAUSAL,
+    "GPT2 LMHeadModel": ("GPT2LMHeadModel", {}),
+    "GPT2 untied": ("GPT2LMHeadModel", {"tie_word_embeddings": False}),
+    **{
+        f"{prefix} ForSequenceClassification": (f"{prefix}ForSequenceClassification", GROUPED | LABELS)
+        for prefix in [*DECODERS.values(), "GPT2"]
+    },
+    **{
+        f"{name} of both sides {head}": (name.split()[0] + head, options | {"is_causal": False, "num_labels": 3})
+        for name, options in BOTH_SIDES.items()
+        for head in ("Model", "ForTokenClassification", "ForQuestionAnswering")
+        if (name, head) != ("Gemma", "ForQuestionAnswering")
+    },
+    "Bart": ("BartForConditionalGeneration", {}),
+    "Bart untied": ("BartForConditionalGeneration", {"tie_word_embeddings": False, "scale_embedding": True}),
+    "Marian": ("MarianMTModel", {"activation_function": "swish", "scale_embedding": True}),
+    "Marian of two vocabularies": (
+        "MarianMTModel",
+        {"share_encoder_decoder_embeddings": False, "vocab_size": 67, "decoder_vocab_size": 61},
+    ),
+    # its targets begin with their language
+    "MBart": ("MBartForConditionalGeneration", {"scale_embedding": True, "decoder_start_token_id": 60}),
+    "MBart untied": ("MBartForConditionalGeneration", {"tie_word_embeddings": False, "decoder_start_token_id": 60}),
+    "Pegasus": ("PegasusForConditionalGeneration", {"activation_function": "relu"}),
+    "Pegasus untied": ("PegasusForConditionalGeneration", {"tie_word_embeddings": False}),
+}

@@ -17,8 +17,16 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ["configuration", "modeling", "sublayers/hub", "sublayers/tasks", "training", "training/commands"]
-ROOMS += ["training/convert", "training/data", "training/distill", "training/metrics", "training/serve"]
+ROOMS = [
+    "configuration",
+    "modeling",
+    "sublayers/convert",
+    "sublayers/hub",
+    "sublayers/tasks",
+    "training",
+    "training/commands",
+]
+ROOMS += ["training/data", "training/distill", "training/metrics", "training/serve"]
 ROOMS += ["training/trainers", "training/lab/bench", "training/lab/search", "training/lab/studies"]
 # rooms whose tests are elsewhere
 ELSEWHERE = {"training/serve": ["tests/ecosystem"], "training/distill": ["tests/training/commands"]}

@@ -24,8 +24,8 @@ from sublayers import (
 from sublayers.configuration.alphabet import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes
 from sublayers.configuration.sublayer_order import reaches
+from sublayers.convert.llama import from_llama
 from sublayers.modeling.local_attention import Window
-from sublayers.training.convert.llama import from_llama
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": 400, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}

@@ -10,7 +10,7 @@ from sublayers import (
     MacaronBertForPreTraining,
     macaron,
 )
-from sublayers.training.convert.bert import from_macaron_bert
+from sublayers.convert.bert import from_macaron_bert
 
 pytestmark = pytest.mark.slow
 

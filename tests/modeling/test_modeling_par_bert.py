@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from sublayers import AUTO_CLASSES, PARBertConfig, PARBertModel, par
-from sublayers.training.convert.bert import from_bert
+from sublayers.convert.bert import from_bert
 
 pytestmark = pytest.mark.slow
 BERTS = {

@@ -26,7 +26,7 @@ from sublayers import (
     expand,
     sandwich,
 )
-from sublayers.training.convert.language_models import from_fairseq_lm
+from sublayers.convert.language_models import from_fairseq_lm
 
 
 class TestSandwichLM(CausalLMContract):

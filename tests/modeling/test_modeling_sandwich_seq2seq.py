@@ -12,7 +12,7 @@ from sublayers import (
     SandwichSeq2SeqModel,
     sandwich,
 )
-from sublayers.training.convert.seq2seq import from_bart
+from sublayers.convert.seq2seq import from_bart
 
 pytestmark = pytest.mark.slow
 

@@ -55,11 +55,11 @@ def main(argv: list[str] | None = None) -> None:
     for order in orders.values():
         expand(order)
     # these imports take seconds, for which --help and simple mistakes do not wait
+    from sublayers.convert.sources import can_run, convert, take_tokenizer
+    from sublayers.convert.verify import compare
     from sublayers.hub.loading import refuse_ways_out
     from sublayers.hub.model_card import RUN, write_card
     from sublayers.hub.self_contained import copy_modules, write_code
-    from sublayers.training.convert.sources import can_run, convert, take_tokenizer
-    from sublayers.training.convert.verify import compare
     from sublayers.training.trainers.publish import without_tokens
 
     refuse_ways_out(source)

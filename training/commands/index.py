@@ -71,10 +71,10 @@ def entries() -> Iterator[Entry]:
     from transformers.pipelines import SUPPORTED_TASKS
 
     from sublayers.auto_models import AUTO_CLASSES
+    from sublayers.convert.sources import CHECKPOINTS, FAMILIES
     from sublayers.hub.model_card import named_orders
     from sublayers.tasks.table import PIPELINES
     from sublayers.training.commands.recipe_card import MAKERS, make_recipe
-    from sublayers.training.convert.sources import CHECKPOINTS, FAMILIES
 
     known: dict[str, Any] = SUPPORTED_TASKS
     of_texts = {task: row for task, row in known.items() if row["type"] == "text"}

@@ -22,11 +22,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from sublayers.convert.bert import from_bert
 from sublayers.hub.loading import MODULES, damaged, folder_of, load, never_running_code
 from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.plan import select_positions
-from sublayers.training.convert.bert import from_bert
 
 Pooling = Literal["mean", "cls"]
 # names that sentence-transformers had for the modes of pooling, up to version 5

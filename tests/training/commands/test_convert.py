@@ -11,9 +11,9 @@ from common_fairseq import WIDTH, fairseq_stack, linear, norm, translation_stack
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel
 
+from sublayers.convert import bert as convert_bert, sources
 from sublayers.modeling import body, modeling_reordered_seq2seq
 from sublayers.training.cli import main
-from sublayers.training.convert import bert as convert_bert, sources
 
 HEADS = ["BertForMaskedLM", "BertForMultipleChoice", "BertForQuestionAnswering", "BertForSequenceClassification"]
 # these find the places of tokens, or the end of a text

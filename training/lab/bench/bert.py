@@ -19,7 +19,7 @@ from transformers import (
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
-from sublayers.training.convert.modern_bert import configure
+from sublayers.convert.modern_bert import configure
 from sublayers.training.flags import positive
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.contenders import OURS

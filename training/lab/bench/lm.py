@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
+from sublayers.convert.language_models import from_gpt2
+from sublayers.convert.llama import from_llama
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-from sublayers.training.convert.language_models import from_gpt2
-from sublayers.training.convert.llama import from_llama
 from sublayers.training.flags import positive
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.contenders import MISSING, OURS, X_TRANSFORMERS, Calls

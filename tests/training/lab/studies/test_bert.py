@@ -149,7 +149,7 @@ def test_controls_cost_what_attention_first_costs(hidden_size):
 
 
 def test_an_unknown_model_is_one_sentence(flags):
-    with pytest.raises(ValueError, match="unknown model 'gpt'; choose from bert, par_bert.*, or write an order"):
+    with pytest.raises(ValueError, match=r"unknown model 'gpt'; choose from bert, par_bert.*, or write an order"):
         study.main([*flags, "--models", "gpt"])
 
 

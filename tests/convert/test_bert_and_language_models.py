@@ -8,11 +8,11 @@ from common_fairseq import WIDTH, fairseq_stack, linear, norm
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForPreTraining, AutoModelForSeq2SeqLM
 
+from sublayers.convert.bert import from_macaron_bert
+from sublayers.convert.language_models import from_fairseq_lm
+from sublayers.convert.sources import FAMILIES
+from sublayers.convert.weights import place
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.bert import from_macaron_bert
-from sublayers.training.convert.language_models import from_fairseq_lm
-from sublayers.training.convert.sources import FAMILIES
-from sublayers.training.convert.weights import place
 
 
 def test_a_fairseq_checkpoint_needs_its_heads_and_nothing_else(tmp_path):

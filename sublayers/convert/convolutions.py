@@ -3,7 +3,7 @@
 from itertools import zip_longest
 from typing import Any
 
-from sublayers.training.convert.weights import Pieces, State
+from sublayers.convert.weights import Pieces, State
 
 CONVOLUTION = {"linear1": "mixer.in_proj", "linear2": "mixer.out_proj"}
 # the names of a convolution's norm; `upgrade` handles those of the Transformer

@@ -6,9 +6,9 @@ from common import REFERENCE, tokens
 from common_transformer_xl import KINDS, authors_names, authors_settings, transformer_xl
 from safetensors.torch import load_file
 
+from sublayers.convert.transformer_xl import from_transformer_xl
+from sublayers.convert.verify import report_on
 from sublayers.modeling.relative_attention import RelativeAttention
-from sublayers.training.convert.transformer_xl import from_transformer_xl
-from sublayers.training.convert.verify import report_on
 
 FIXTURES = sorted((REFERENCE / "transformer_xl").glob("*.json"))
 

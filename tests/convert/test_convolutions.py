@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import SandwichSeq2SeqConfig, SandwichSeq2SeqForConditionalGeneration
+from sublayers.convert.seq2seq import from_fairseq_seq2seq
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.seq2seq import from_fairseq_seq2seq
 
 SIZES = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
 

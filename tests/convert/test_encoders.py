@@ -7,7 +7,7 @@ from common_convert import convert, edit, make
 from tokenizers import pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, ElectraForPreTraining, RobertaTokenizer, pipeline
 
-from sublayers.training.convert import verify
+from sublayers.convert import verify
 
 
 def test_a_folder_that_names_no_class_holds_a_body(tmp_path):

@@ -9,10 +9,10 @@ from transformers import GPT2PreTrainedModel, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import interleaved
+from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.seq2seq import read_options, take_stack, upgrade
+from sublayers.convert.weights import QKV, SAME, Pieces, State, assemble, refuse_others
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-from sublayers.training.convert.decoders import assemble_decoder
-from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import QKV, SAME, Pieces, State, assemble, refuse_others
 
 # options that change GPT-2's function, with the only value that is supported here
 ONLY = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
@@ -148,4 +148,4 @@ def from_fairseq_lm(
         **fields,
         **embedding,
     )
-    return assemble(SandwichLMForCausalLM(config), sublayers, others)
+    return assemble(SandwichLMForCausalLM, config, sublayers, others)

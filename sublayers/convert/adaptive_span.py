@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
+from sublayers.convert.weights import Pieces, State, Weights, are_weights, assemble
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMForCausalLM
-from sublayers.training.convert.weights import Pieces, State, Weights, are_weights, assemble
 
 PROJECTIONS = {"query": "q", "key": "k", "val": "v", "out": "o"}
 # the names of the shares of the longest span that heads read
@@ -96,4 +96,4 @@ def from_adaptive_span(
         adaptive_span=learned == {True},
         **fields,
     )
-    return assemble(SandwichCharLMForCausalLM(config), sublayers, others)
+    return assemble(SandwichCharLMForCausalLM, config, sublayers, others)

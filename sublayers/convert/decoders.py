@@ -9,9 +9,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM, SandwichLMForSequenceClassification
-from sublayers.training.convert.bert import PAR_BERTS
-from sublayers.training.convert.weights import Piece, Pieces, assemble
+from sublayers.convert.bert import PAR_BERTS
+from sublayers.convert.weights import Piece, Pieces, assemble
+from sublayers.modeling.modeling_sandwich_lm import (
+    SandwichLMForCausalLM,
+    SandwichLMForSequenceClassification,
+    SandwichLMModel,
+)
 
 # the heads of sources that become encoders
 ENCODERS = ("Model", "ForTokenClassification", "ForQuestionAnswering")
@@ -46,8 +50,12 @@ def assemble_decoder(
         ValueError: an order that does not fit, or weights of a head that PAR BERT does not have.
     """
     if is_causal(source.config):
-        model_class = SandwichLMForSequenceClassification if "score.weight" in others else SandwichLMForCausalLM
-        model, pieces = assemble(model_class(config), sublayers, others)
+        model_class: type[PreTrainedModel] = SandwichLMForCausalLM
+        if source.base_model is source:
+            model_class = SandwichLMModel
+        elif "score.weight" in others:
+            model_class = SandwichLMForSequenceClassification
+        model, pieces = assemble(model_class, config, sublayers, others)
         if model.can_generate():
             model.generation_config = copy.deepcopy(source.generation_config)
         return model, pieces
@@ -64,4 +72,4 @@ def assemble_decoder(
         # a classifier of Llama has no bias
         bias = {"classifier.bias": Piece(torch.zeros(source.config.num_labels), ())}
         others = bias | {name.replace("score.", "classifier."): piece for name, piece in others.items()}
-    return assemble(PAR_BERTS[head](PARBertConfig(**shared)), sublayers, others, partly=True)
+    return assemble(PAR_BERTS[head], PARBertConfig(**shared), sublayers, others, partly=True)

@@ -14,14 +14,14 @@ from transformers import (
     XLMRobertaPreTrainedModel,
 )
 
-from sublayers import AUTO_CLASSES
+from sublayers.auto_models import AUTO_CLASSES
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved
+from sublayers.convert.seq2seq import read_options, take_stack, upgrade
+from sublayers.convert.weights import SAME, Piece, Pieces, State, assemble, refuse_others
 from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining, MacaronBertForSequenceClassification
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
-from sublayers.training.convert.seq2seq import read_options, take_stack, upgrade
-from sublayers.training.convert.weights import SAME, Piece, Pieces, State, assemble, refuse_others
 
 # names of parts, and ours for them: those of a layer, by the letter of their sublayer, and all others
 PARTS = {
@@ -216,7 +216,7 @@ def from_bert(
     }
     others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())} | state.take_below(OTHERS)
     state.refuse_rest("PAR BERT")
-    return assemble(model_class(config), sublayers, others, partly=True)
+    return assemble(model_class, config, sublayers, others, partly=True)
 
 
 def from_macaron_bert(
@@ -277,4 +277,4 @@ def from_macaron_bert(
         pre_attention_act="relu" if is_macaron else None,
         **fields,
     )
-    return assemble(model_class(config), sublayers, others)
+    return assemble(model_class, config, sublayers, others)

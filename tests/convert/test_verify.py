@@ -6,10 +6,10 @@ import pytest
 import torch
 from common_convert import convert, make
 
+from sublayers.convert import decoders, sources
 from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.local_attention import LocalAttention
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.convert import decoders, sources
 
 OPTIONS = {
     "MistralForCausalLM": {"num_key_value_heads": 2, "sliding_window": 4},

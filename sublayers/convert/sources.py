@@ -9,24 +9,24 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.hub.loading import load, never_running_code
-from sublayers.hub.self_contained import copy_tokenizer
-from sublayers.training.convert.adaptive_span import find_adaptive_span, from_adaptive_span
-from sublayers.training.convert.bert import ENCODERS, from_bert, from_macaron_bert
-from sublayers.training.convert.decoders import ENCODERS as HEADS
-from sublayers.training.convert.iot import PREDICTOR, from_fairseq_iot
-from sublayers.training.convert.language_models import from_fairseq_lm, from_gpt2
-from sublayers.training.convert.llama import DECODERS, UNCOVERED, from_llama
-from sublayers.training.convert.modern_bert import from_modern_bert
-from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
-from sublayers.training.convert.transformer_xl import (
+from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
+from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
+from sublayers.convert.decoders import ENCODERS as HEADS
+from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
+from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
+from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama
+from sublayers.convert.modern_bert import from_modern_bert
+from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
+from sublayers.convert.transformer_xl import (
     MODEL_TYPE,
     find_transformer_xl,
     from_transformer_xl,
     load_folder,
 )
-from sublayers.training.convert.verify import ConversionReport, report_on
-from sublayers.training.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq
+from sublayers.convert.verify import ConversionReport, report_on
+from sublayers.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq
+from sublayers.hub.loading import load, never_running_code
+from sublayers.hub.self_contained import copy_tokenizer
 
 # the fields of orders, by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
@@ -153,40 +153,55 @@ def refuse_incomplete(source: Path, named: str, model: PreTrainedModel, found: M
         )
 
 
-def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model from a folder with these settings, and say what was missing or unexpected there.
+def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> type[PreTrainedModel]:
+    """Find transformers' class with which a model is loaded that is converted.
+
+    Args:
+        config: its settings.
+        name: of its own class, which may be a body; None: the settings do not tell.
+        where: it is, for messages.
 
     Raises:
         ValueError: a model that transformers does not have or none here is like, a head that none here has, quantized
-            weights, missing ones, an adapter, or a file that would run code.
+            weights, or another `is_causal` than here.
     """
     model_type = config.get("model_type")
     if model_type in UNCOVERED:
-        raise ValueError(f"{source} holds {model_type!r}, whose {UNCOVERED[model_type]} no model here has")
+        raise ValueError(f"{where} holds {model_type!r}, whose {UNCOVERED[model_type]} no model here has")
     if model_type not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise ValueError(f"{source} holds {model_type!r}; of transformers' models, {known} can be converted")
+        raise ValueError(f"{where} holds {model_type!r}; of transformers' models, {known} can be converted")
     if config.get("quantization_config"):
-        raise ValueError(f"{source} holds quantized weights; dequantize them and save that first")
+        raise ValueError(f"{where} holds quantized weights; dequantize them and save that first")
     is_causal = check_is_causal(config)
     model_class: Any
     if model_type in ENCODERS:
         base = ENCODERS[model_type].base
-        (name, *_) = config.get("architectures") or [base.__name__.replace("PreTrained", "")]
+        name = name or base.__name__.replace("PreTrained", "")
         model_class = getattr(transformers, BODIES.get(name, name), None)
         if not isinstance(model_class, type) or not issubclass(model_class, base):
-            raise ValueError(f"{source} holds {name!r}, which is no {model_type} of transformers")
-    else:
-        is_encoder = model_type in BIDIRECTIONAL and not is_causal
-        classes = (BIDIRECTIONAL if is_encoder else CLASSES)[model_type]
-        (name, *_) = config.get("architectures") or [*classes]
-        if (model_class := classes.get(name)) is None:
-            named = f"{name!r} with is_causal=False" if is_encoder else repr(name)
-            raise ValueError(f"{source} holds {named}, which none here is like; {', '.join(classes)} can be converted")
+            raise ValueError(f"{where} holds {name!r}, which is no {model_type} of transformers")
+        return model_class
+    is_encoder = model_type in BIDIRECTIONAL and not is_causal
+    classes = (BIDIRECTIONAL if is_encoder else CLASSES)[model_type]
+    if (model_class := classes.get(name or next(iter(classes)))) is None:
+        named = f"{name!r} with is_causal=False" if is_encoder else repr(name)
+        raise ValueError(f"{where} holds {named}, which none here is like; {', '.join(classes)} can be converted")
+    return model_class
+
+
+def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a model from a folder with these settings, and say what was missing or unexpected there.
+
+    Raises:
+        ValueError: what `class_for` refuses, missing weights, an adapter, or a file that would run code.
+    """
+    name = next(iter(config.get("architectures") or []), None)
+    model_class = class_for(config, name, source)
     # chunks change nothing, but they refuse lengths that they do not divide
     options = {"chunk_size_feed_forward": 0, "ignore_mismatched_sizes": True}
     model, found = load(model_class, source, dtype=torch.float32, output_loading_info=True, **options)
-    refuse_incomplete(source, name, model, found)
+    refuse_incomplete(source, name or model_class.__name__, model, found)
     if (head := model.get_output_embeddings()) is not None:
         # whatever the settings say, transformers does not tie two matrices that differ
         model.config.tie_word_embeddings = head.weight is model.get_input_embeddings().weight
@@ -301,7 +316,7 @@ def _convert(
 ) -> tuple[PreTrainedModel, ConversionReport, PreTrainedModel | None]:
     if not can_run(source):
         weights, settings, model, pieces = from_weights(source, orders, num_attention_heads)
-        return model, report_on(weights, model, pieces, settings), None
+        return model.float(), report_on(weights, model, pieces, settings), None
     original, found = load_transformers(source, read_config(source))
     model, pieces = from_transformers(original, orders)
     report = report_on(original.state_dict(), model, pieces, original.config.to_dict(), found["missing_keys"])

@@ -14,9 +14,9 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from sublayers.convert.language_models import from_fairseq_lm
+from sublayers.convert.seq2seq import upgrade
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.language_models import from_fairseq_lm
-from sublayers.training.convert.seq2seq import upgrade
 
 ROWS = torch.where(torch.arange(9) < torch.tensor([[9], [5], [7]]), tokens(3, 9), 1)
 # the release numbers the first sentence 1

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from sublayers.convert.seq2seq import put_together, read_options, take_parts, upgrade
+from sublayers.convert.weights import Pieces
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
-from sublayers.training.convert.seq2seq import put_together, read_options, take_parts, upgrade
-from sublayers.training.convert.weights import Pieces
 
 PREDICTOR = "encoder.embed_order"
 # block orders by their code, which is the paper's (Table 11) minus 1

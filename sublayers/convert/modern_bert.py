@@ -7,9 +7,9 @@ from transformers import ModernBertPreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import expand
+from sublayers.convert.bert import PAR_BERTS
+from sublayers.convert.weights import LETTERS, QKV, SAME, Piece, Pieces, State, assemble, refuse_others
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
-from sublayers.training.convert.bert import PAR_BERTS
-from sublayers.training.convert.weights import LETTERS, QKV, SAME, Piece, Pieces, State, assemble, refuse_others
 
 # its prediction head, by our names
 HEADS = {"": None, "ForMaskedLM": "lm_transform", "ForSequenceClassification": "model.pooler"}
@@ -103,4 +103,4 @@ def from_modern_bert(
             others[f"{part}.dense.bias"] = Piece(torch.zeros(old.hidden_size), ())
         others |= state.take_below({"head": part, "decoder": "lm_head", "classifier": "classifier"})
     state.refuse_rest("PAR BERT")
-    return assemble(PAR_BERTS[head or "Model"](config), sublayers, others, partly=True)
+    return assemble(PAR_BERTS[head or "Model"], config, sublayers, others, partly=True)

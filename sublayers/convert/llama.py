@@ -4,8 +4,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.convert.decoders import assemble_decoder
-from sublayers.training.convert.weights import LETTERS, SAME, Pieces, State, refuse_others
+from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.weights import LETTERS, SAME, Pieces, State, refuse_others
 
 # the beginnings of class names, by model_type
 DECODERS = {

@@ -7,9 +7,9 @@ from common import tokens
 from common_convert import convert, make
 
 from sublayers import AUTO_CLASSES, PARBertConfig
-from sublayers.training.convert.bert import ENCODERS
-from sublayers.training.convert.sources import BODIES, CLASSES, FAMILIES, from_transformers
-from sublayers.training.convert.transformer_xl import MODEL_TYPE
+from sublayers.convert.bert import ENCODERS
+from sublayers.convert.sources import BODIES, CLASSES, FAMILIES, from_transformers
+from sublayers.convert.transformer_xl import MODEL_TYPE
 
 
 def classes(model_type):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from sublayers.training.convert.weights import BUFFERS, UNUSED, Pieces
+from sublayers.convert.weights import BUFFERS, UNUSED, Pieces
 
 # the largest difference, as a share of the outputs' size
 TOLERANCE = 1e-4

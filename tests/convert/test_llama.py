@@ -10,8 +10,8 @@ from common import tokens
 from common_convert import convert, make
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from sublayers.convert.llama import DECODERS, from_llama
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.llama import DECODERS, from_llama
 
 # of every field of a source, a value that is not its default
 CHANGED = dict.fromkeys(("attention_dropout", "hidden_dropout", "initializer_range"), 0.2)

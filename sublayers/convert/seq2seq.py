@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from transformers.activations import ACT2FN
 
+from sublayers.convert.convolutions import read_convolutions, take_convolution
+from sublayers.convert.weights import Model, Pieces, State, agreed, fill, place, refuse_others
 from sublayers.modeling.modeling_macaron_seq2seq import MacaronSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_reordered_seq2seq import ReorderedSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
-from sublayers.training.convert.convolutions import read_convolutions, take_convolution
-from sublayers.training.convert.weights import Model, Pieces, State, agreed, fill, place, refuse_others
 
 SIDES = ("encoder", "decoder")
 ATTENTION = {
@@ -165,7 +165,7 @@ def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> tuple
     pieces = parts.others
     for side, (order, *_), (_, sublayers) in zip(SIDES, config.stack_orders, parts.stacks, strict=True):
         pieces = pieces | place(order, sublayers, f"model.{side}.layers")
-    return fill(model_class(config), pieces)
+    return fill(model_class, config, pieces)
 
 
 def build(

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from sublayers import SandwichLMConfig, SandwichLMForCausalLM
-from sublayers.training.convert.language_models import from_fairseq_lm
+from sublayers.convert.language_models import from_fairseq_lm
 
 LENGTH = {"max_target_positions": 64}
 FIXTURE = REFERENCE / "sandwich" / "lm_adaptive"

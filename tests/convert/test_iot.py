@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
+from sublayers.convert.iot import from_fairseq_iot
+from sublayers.convert.seq2seq import from_fairseq_seq2seq
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.iot import from_fairseq_iot
-from sublayers.training.convert.seq2seq import from_fairseq_seq2seq
 
 # Table 11 of the paper and its choices (A.3), whose numbers are the code's plus 1
 TABLE_11 = {1: "SA ED FF", 2: "FF SA ED", 3: "ED FF SA", 4: "ED SA FF", 5: "SA FF ED", 6: "FF ED SA"}

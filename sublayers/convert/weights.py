@@ -2,13 +2,15 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 import torch
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from sublayers.configuration.sublayer_order import by_weights
 from sublayers.hub.loading import never_running_code
@@ -177,8 +179,10 @@ def place(order: str, sublayers: dict[str, list[Pieces]], stack: str = "model.la
     }
 
 
-def fill(model: Model, pieces: Pieces) -> tuple[Model, Pieces]:
-    """Give a model its weights; parameters that are not named keep those that they have.
+def fill(model_class: type[Model], config: PreTrainedConfig, pieces: Pieces) -> tuple[Model, Pieces]:
+    """Make a model of weights; parameters that are not named are random.
+
+    A parameter is in the memory of what it was taken from, unless its numbers lie in another order there.
 
     Returns:
         What every conversion does: the model, and what its parameters were taken from.
@@ -186,22 +190,39 @@ def fill(model: Model, pieces: Pieces) -> tuple[Model, Pieces]:
     Raises:
         ValueError: weights that the model has no place for.
     """
-    if model.base_model is model:
+    with torch.device("meta"):
+        blank = model_class(config)
+    if blank.base_model is blank:
         # a body by itself has no prefix
         pieces = {name.removeprefix("model."): piece for name, piece in pieces.items()}
-    own = model.state_dict()
+    own, tied = blank.state_dict(), blank.all_tied_weights_keys
+    weights: Weights = {}
+    taken: set[int] = set()
     for name, piece in pieces.items():
         if name not in own or own[name].shape != piece.shape:
-            raise ValueError(f"{name} of shape {tuple(piece.shape)} does not fit into {type(model).__name__}")
-    model.load_state_dict({name: piece.tensor for name, piece in pieces.items()}, strict=False)
+            raise ValueError(f"{name} of shape {tuple(piece.shape)} does not fit into {model_class.__name__}")
+        if name not in tied:
+            tensor = piece.tensor.contiguous()
+            # layers of a source may lie in the same memory; here each has its own
+            weights[name] = tensor.clone() if tensor.data_ptr() in taken else tensor
+            taken.add(tensor.data_ptr())
+    # random numbers take longer than all else, and room; they are drawn only where some are kept
+    with nullcontext() if own.keys() - weights.keys() - tied.keys() else no_init_weights():
+        model = model_class(config)
+    model.load_state_dict(weights, strict=False, assign=True)
+    model.tie_weights()
     return model.eval(), pieces
 
 
 def assemble(
-    model: Model, sublayers: dict[str, list[Pieces]], others: Pieces, partly: bool = False
+    model_class: type[Model],
+    config: Any,
+    sublayers: dict[str, list[Pieces]],
+    others: Pieces,
+    partly: bool = False,
 ) -> tuple[Model, Pieces]:
     """Place the sublayers of a model with one stack, and all `others`. Raises what its two halves raise."""
-    return fill(model, others | place(model.config.sublayer_order, sublayers, partly=partly))
+    return fill(model_class, config, others | place(config.sublayer_order, sublayers, partly=partly))
 
 
 # classes of others, which are unpickled as plain objects with attributes

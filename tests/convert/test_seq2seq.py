@@ -13,9 +13,9 @@ from common_convert import convert, make
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
+from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
+from sublayers.convert.weights import load_checkpoint, read_fairseq
 from sublayers.training.commands.convert import main
-from sublayers.training.convert.seq2seq import from_bart, from_fairseq_seq2seq
-from sublayers.training.convert.weights import load_checkpoint, read_fairseq
 
 SEARCHES = {
     "greedy": {"max_new_tokens": 10, "no_repeat_ngram_size": 2},

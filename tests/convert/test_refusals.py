@@ -4,7 +4,7 @@ import pytest
 from common_convert import convert, make
 from transformers import ElectraForPreTraining, T5Config
 
-from sublayers.training.convert.bert import from_bert
+from sublayers.convert.bert import from_bert
 
 FORBIDDEN = "cannot be converted"
 HEADS = [

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
-from sublayers.hub.loading import never_running_code
-from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
-from sublayers.training.convert.weights import (
+from sublayers.convert.weights import (
     QKV,
     Piece,
     Pieces,
@@ -23,6 +21,8 @@ from sublayers.training.convert.weights import (
     load_checkpoint,
     refuse_others,
 )
+from sublayers.hub.loading import never_running_code
+from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
 
 # the model_type in transformers before 5
 MODEL_TYPE = "transfo-xl"
@@ -282,4 +282,4 @@ def from_transformer_xl(
         **fields,
         **told,
     )
-    return assemble(PARTransformerXLForCausalLM(config), sublayers, others)
+    return assemble(PARTransformerXLForCausalLM, config, sublayers, others)

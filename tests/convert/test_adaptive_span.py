@@ -6,8 +6,8 @@ from common import REFERENCE, randomize, tokens
 from safetensors.torch import load_file
 
 from sublayers import SandwichCharLMConfig, SandwichCharLMForCausalLM, expand
-from sublayers.training.convert.adaptive_span import from_adaptive_span
-from sublayers.training.convert.verify import report_on
+from sublayers.convert.adaptive_span import from_adaptive_span
+from sublayers.convert.verify import report_on
 
 FIXTURES = sorted((REFERENCE / "sandwich").glob("char_*.json"))
 UNUSED = "of a sublayer that the source lacks"

@@ -1,0 +1,190 @@
+"""Models that people hold in memory become ours, which give the same answers sooner, and what they were again."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from transformers import Pipeline, PreTrainedModel
+
+from sublayers.convert.sources import class_for, from_transformers
+from sublayers.convert.verify import compare
+from sublayers.convert.weights import Pieces
+from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMModel
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+
+Held = TypeVar("Held")
+# what computes the token that a pooling reads, and no other: a body and its method
+POOLED: dict[Any, tuple[type[PreTrainedModel], str]] = {
+    "cls": (ReorderedBertModel, "forward_first_token"),
+    "lasttoken": (SandwichLMModel, "forward_last_token"),
+}
+
+
+class Origin(NamedTuple):
+    """What a model was made of: a model of transformers, and what each parameter was taken from."""
+
+    source: PreTrainedModel
+    pieces: Pieces
+
+
+def optimize(model: Held, verify: bool = False) -> Held:
+    """Make the same kind of model with the same answers, in which only what is read is computed, and no padding.
+
+    Weights are shared, not copied, where they lie in memory as here; the device, their type, tokenizer, prompts and all
+    else stay. Where a SentenceTransformer pools by one token, its token embeddings are of that token alone. Padding on
+    the left is never counted as positions, as BERT does.
+
+    Args:
+        model: of transformers, with or without a head; or a `pipeline`, SentenceTransformer or CrossEncoder with one.
+        verify: whether to run it and what comes out on random tokens, with padding on all sides, and compare.
+
+    Returns:
+        Another model; the one that was given stays as it is. One that has nothing to be optimized is returned.
+
+    Raises:
+        ValueError: a model that none here is like, or one with hooks, adapters, weights that are quantized or sharded,
+            a compiled or own `forward`; with `verify`, outputs that differ.
+    """
+    sources = [part for part in _parts(model) if not isinstance(part, SublayersPreTrainedModel)]
+    exchanged = {id(source): _convert(source, verify) for source in sources}
+    return _exchange(model, exchanged) if exchanged else model
+
+
+def restore(model: Held) -> Held:
+    """Make of what `optimize` made what it was given, in its own classes, with the weights as they are now.
+
+    Raises:
+        ValueError: nothing here was made by `optimize`, or its weights have other names or shapes by now.
+    """
+    exchanged = {id(part): _give_back(part) for part in _parts(model) if "origin" in vars(part)}
+    if not exchanged:
+        raise ValueError(f"{type(model).__name__} was not made by optimize in this process; open its own folder again")
+    return _exchange(model, exchanged)
+
+
+def _parts(held: Any) -> list[PreTrainedModel]:
+    """Find the models of transformers in what is held, none of them within another."""
+    module = held.model if isinstance(held, Pipeline) else held
+    if isinstance(module, PreTrainedModel):
+        return [module]
+    # a SentenceTransformer or CrossEncoder is a sequence of modules
+    found = [*_outermost(module.children())] if isinstance(module, nn.Sequential) else []
+    if not found:
+        raise ValueError(
+            f"{type(held).__name__} cannot be optimized; give a model of transformers, a pipeline, a "
+            "SentenceTransformer or a CrossEncoder, before it is compiled, wrapped or given adapters"
+        )
+    return found
+
+
+def _outermost(modules: Iterable[nn.Module]) -> Iterator[PreTrainedModel]:
+    for module in modules:
+        if isinstance(module, PreTrainedModel):
+            yield module
+        else:
+            yield from _outermost(module.children())
+
+
+def _convert(source: PreTrainedModel, verify: bool) -> PreTrainedModel:
+    """Convert a model in memory. Raises ValueError where `optimize` does."""
+    name = type(source).__name__
+    _refuse(source, name)
+    model: Any
+    try:
+        model, pieces = from_transformers(source, {})
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{name} has parts of another type or shape than transformers gives it, and cannot be optimized "
+            f"({type(error).__name__}: {' '.join(str(error).split())})"
+        ) from error
+    if new := model.state_dict().keys() - pieces.keys() - model.all_tied_weights_keys.keys():
+        # what no weights were there for is the pooler, if the source has none
+        if not all("pooler." in name for name in new):
+            raise ValueError(f"{name} has no weights for {sorted(new)[0]}; give a model with all its parts")
+        model.base_model.pooler = None
+    given = dict(source.named_parameters())
+    for name, parameter in model.named_parameters():
+        names = pieces[name].names if name in pieces else ()
+        parameter.requires_grad_(all(given[one].requires_grad for one in names if one in given))
+    model.set_attn_implementation(source.config._attn_implementation)
+    model.config.name_or_path = source.config.name_or_path
+    model.to(source.device)
+    if verify:
+        modes = [(module, module.training) for module in source.modules()]
+        compare(model, source)
+        for module, is_training in modes:
+            module.training = is_training
+    model.train(source.training)
+    vars(model)["origin"] = Origin(source, pieces)
+    return model
+
+
+def _refuse(source: PreTrainedModel, name: str) -> None:
+    """Check that nothing about a model would be lost."""
+    if not type(source).__module__.startswith("transformers.models."):
+        raise ValueError(f"{name} is a class of its own, with a forward that is not known here; give transformers' own")
+    if source._hf_peft_config_loaded:
+        raise ValueError(f"{name} has adapters; merge them into its weights first")
+    for module in source.modules():
+        if {"forward", "_hf_hook"} & vars(module).keys() or module._compiled_call_impl is not None:
+            raise ValueError(f"{name} is compiled or dispatched to devices; optimize it first, then do that again")
+        hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
+        if any(not hook.__module__.startswith("transformers.") for hook in hooks):
+            raise ValueError(f"{name} has hooks, which would be lost; optimize it first, then give it hooks")
+    for parameter_name, parameter in source.named_parameters():
+        if type(parameter) is not nn.Parameter or parameter.is_meta or not parameter.is_floating_point():
+            raise ValueError(
+                f"{parameter_name} of {name} is quantized, sharded or without values; optimize the model before that"
+            )
+    class_for(source.config.to_dict(), name, name)
+    if source.config.is_encoder_decoder and source.base_model is source:
+        raise ValueError(f"{name} is the body of an encoder-decoder; give one with its head")
+
+
+def _give_back(part: Any) -> PreTrainedModel:
+    """Write weights into the model that they were taken from, and return that."""
+    (source, pieces), state = part.origin, part.state_dict()
+    if part.all_tied_weights_keys.keys() - state.keys() or any(
+        name not in state or state[name].shape != piece.shape for name, piece in pieces.items()
+    ):
+        raise ValueError(
+            f"the weights of {type(part).__name__} have other names or shapes than optimize gave them; merge adapters, "
+            "and resize nothing"
+        )
+    for name, piece in pieces.items():
+        if not piece.names and state[name].any():
+            raise ValueError(f"{name} has learned, and {type(source).__name__} has no place for it; save the model")
+    with torch.no_grad():
+        for name, piece in pieces.items():
+            # views, through which the source's own weights are written
+            piece.tensor.copy_(state[name])
+    return source.to(device=part.device, dtype=part.dtype).train(part.training)
+
+
+def _exchange(held: Any, exchanged: dict[int, PreTrainedModel]) -> Any:
+    """Copy what is held, with other models in the place of some, and with the same weights."""
+    module = held.model if isinstance(held, Pipeline) else held
+    if id(module) in exchanged and module is held:
+        return exchanged[id(module)]
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())}
+    copied = copy.deepcopy(held, memo | exchanged)
+    if isinstance(copied, nn.Sequential):
+        _read_what_is_pooled(copied)
+    return copied
+
+
+def _read_what_is_pooled(encoder: Any) -> None:
+    """Let the model in a SentenceTransformer compute the token by which it pools, if it can."""
+    first, *others = encoder
+    text = first.modality_config.get("text", {})
+    if not others or text.get("method") not in ("forward", *(name for _, name in POOLED.values())):
+        return
+    # what is pooled behind a prompt is another token; other modules than a pooling have no mode
+    mode = getattr(others[0], "pooling_mode", None) if getattr(others[0], "include_prompt", False) else None
+    body, method = POOLED.get(mode, (type(None), ""))
+    method = method if isinstance(first.model, body) else "forward"
+    first.modality_config = first.modality_config | {"text": text | {"method": method}}

@@ -1,0 +1,130 @@
+"""Sentence encoders and rerankers of other people give the same answers in our classes."""
+
+import copy
+
+import pytest
+import torch
+from common_convert import GROUPED, make
+
+from sublayers import PARBertForSequenceClassification, PARBertModel, SandwichLMModel, optimize, restore
+from sublayers.training.data.tokenizers import train_tokenizer
+
+pytestmark = pytest.mark.slow
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+
+TEXTS = ["a short text", "another one, and a longer text, and then a short one", "one"]
+PAIRS = [("a text", "one"), ("another one", "a longer text and then a short one"), ("one", "a")]
+POOLINGS = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", ("cls", "mean")]
+SOURCES = {"BertModel": {}, "Qwen3Model": GROUPED | {"head_dim": 12}}
+
+
+def save(folder, name, **options):
+    """A folder of transformers with a tokenizer whose tokens the model knows."""
+    tokenizer = train_tokenizer(TEXTS, "wordpiece", 60)
+    options |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    model = make(name, **options).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(params=SOURCES)
+def encoder(request, tmp_path):
+    body = modules.Transformer(str(save(tmp_path, request.param, **SOURCES[request.param])))
+    pooling = modules.Pooling(body.get_embedding_dimension(), "mean")
+    prompts = {"query": "another text: "}
+    return sentence_transformers.SentenceTransformer(
+        modules=[body, pooling, modules.Normalize()], device="cpu", prompts=prompts, similarity_fn_name="dot"
+    )
+
+
+def embed(encoder, **options):
+    return encoder.encode(TEXTS, convert_to_tensor=True, **options)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_embeddings_are_the_same(encoder, pooling, side):
+    encoder[1].pooling_mode = pooling
+    # BERT counts padding on the left as positions, so that a text means another one in every batch
+    encoder.tokenizer.padding_side = "right" if encoder[0].model.config.model_type == "bert" else side
+    ours = optimize(encoder)
+    torch.testing.assert_close(embed(ours), embed(encoder), rtol=1e-4, atol=1e-5)
+    # what is pooled behind a prompt is another token
+    ours[1].include_prompt = encoder[1].include_prompt = False
+    again = optimize(restore(ours))
+    for each in (encoder, again):
+        each[1].include_prompt = False
+    torch.testing.assert_close(
+        embed(optimize(again), prompt_name="query"), embed(encoder, prompt_name="query"), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_all_but_the_model_is_kept_and_goes_back(encoder, tmp_path):
+    before = copy.deepcopy(encoder[0].modality_config)
+    encoder[1].pooling_mode = "cls"
+    ours = optimize(encoder, verify=True)
+    assert type(ours) is type(encoder)
+    assert isinstance(ours[0].model, (PARBertModel, SandwichLMModel))
+    assert (ours.prompts, ours.similarity_fn_name) == (encoder.prompts, encoder.similarity_fn_name)
+    assert encoder[0].modality_config == before
+    again = restore(ours)
+    assert again[0].model is encoder[0].model
+    assert again[0].modality_config == before
+    ours.save(str(tmp_path / "ours"))
+    opened = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    torch.testing.assert_close(embed(opened), embed(encoder), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("BertModel", "cls"), ("Qwen3Model", "lasttoken")])
+def test_only_what_is_pooled_leaves_the_last_attention(name, pooling, tmp_path):
+    body = modules.Transformer(str(save(tmp_path, name, **SOURCES[name])))
+    encoder = sentence_transformers.SentenceTransformer(
+        modules=[body, modules.Pooling(body.get_embedding_dimension(), pooling)], device="cpu"
+    )
+    ours = optimize(encoder)
+    sizes = []
+    last = [module for module in ours.modules() if type(module).__name__ == "FeedForward"][-1]
+    last.register_forward_hook(lambda _, args, output: sizes.append(args[0].shape[:-1].numel()))
+    embed(ours)
+    assert sizes == [len(TEXTS)]
+
+
+def test_a_reranker_scores_alike(tmp_path):
+    folder = save(tmp_path / "source", "BertForSequenceClassification", num_labels=1)
+    reranker = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    ours = optimize(reranker, verify=True)
+    assert isinstance(ours.model, PARBertForSequenceClassification)
+    expected = reranker.predict(PAIRS)
+    assert ours.predict(PAIRS) == pytest.approx(expected, abs=1e-5)
+    documents = [second for _, second in PAIRS]
+    assert [row["corpus_id"] for row in ours.rank("a text", documents)] == [
+        row["corpus_id"] for row in reranker.rank("a text", documents)
+    ]
+    ours.save_pretrained(str(tmp_path / "ours"))
+    opened = sentence_transformers.CrossEncoder(str(tmp_path / "ours"), device="cpu")
+    assert opened.predict(PAIRS) == pytest.approx(expected, abs=1e-5)
+    assert restore(ours).model is reranker.model
+
+
+def test_adapters_are_refused():
+    peft = pytest.importorskip("peft")
+    model = make("BertModel")
+    with pytest.raises(ValueError, match=r"PeftModel.* cannot be optimized; give a model of transformers"):
+        optimize(peft.get_peft_model(copy.deepcopy(model), peft.LoraConfig(target_modules=["query"])))
+    model.add_adapter(peft.LoraConfig(target_modules=["query"]))
+    with pytest.raises(ValueError, match="BertModel has adapters; merge them into its weights first"):
+        optimize(model)
+
+
+def test_weights_that_torchao_packed_are_refused():
+    torchao = pytest.importorskip("torchao.quantization")
+    model = make("BertModel")
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+    with pytest.raises(ValueError, match="is quantized, sharded or without values"):
+        optimize(model)
+    dynamic = torch.ao.quantization.quantize_dynamic(make("BertModel"))
+    with pytest.raises(ValueError, match="cannot be optimized"):
+        optimize(dynamic)
