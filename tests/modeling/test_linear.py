@@ -1,4 +1,5 @@
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 
@@ -97,6 +98,73 @@ def test_runs_in_onednn_only_where_that_is_right(monkeypatch):
         assert "mkldnn::_linear_pointwise" not in products(layer, states)
     finally:
         torch.backends.mkldnn.set_flags(True)
+
+
+def prepacked_linear(*sizes) -> nn.Linear:
+    layer = nn.Linear(*sizes)
+    run_in_onednn(layer, prepacks=True)
+    return layer
+
+
+def assert_reads_its_weight(layer, states):
+    torch.testing.assert_close(layer(states), nn.functional.linear(states, layer.weight, layer.bias))
+
+
+CHANGES = {
+    "in place": lambda layer: layer.weight.mul_(2),
+    "loaded": lambda layer: layer.load_state_dict(nn.Linear(24, 40).state_dict()),
+    "assigned": lambda layer: setattr(layer, "weight", nn.Parameter(torch.randn(40, 24))),
+    "other memory": lambda layer: setattr(layer.weight, "data", torch.randn(40, 24)),
+    "a step": lambda layer: torch.optim.SGD([layer.weight], 1.0).step(),
+    "moved": lambda layer: layer.double().float().weight.add_(1),
+}
+
+
+@needs_onednn
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_prepacked_weights_follow_the_weights(change, mode):
+    layer, states = prepacked_linear(24, 40), torch.randn(3, 5, 24)
+    with mode():
+        assert_reads_its_weight(layer, states)
+        first = linear.prepacked(layer)
+        assert linear.prepacked(layer) is first
+    layer.weight.grad = torch.ones_like(layer.weight)
+    with torch.no_grad():
+        CHANGES[change](layer)
+    with mode():
+        assert_reads_its_weight(layer, states)
+        assert linear.prepacked(layer) is not first
+
+
+@needs_onednn
+def test_prepacked_weights_go_with_their_map_and_are_not_copied():
+    layer, states = prepacked_linear(24, 40), torch.randn(3, 24)
+    gc.collect()
+    before = len(linear.PREPACKED)
+    with torch.no_grad():
+        layer(states)
+        assert len(linear.PREPACKED) == before + 1
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            other.weight.zero_()
+            assert_reads_its_weight(other, states)
+            assert_reads_its_weight(layer, states)
+        del other, layer
+    gc.collect()
+    assert len(linear.PREPACKED) == before
+
+
+@needs_onednn
+def test_gradients_and_other_types_need_no_prepacked_weight():
+    layer, states = prepacked_linear(24, 40), torch.randn(3, 24)
+    layer(states).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, states.sum(0).expand(40, -1))
+    with torch.inference_mode():
+        made = prepacked_linear(24, 40)
+        assert_reads_its_weight(made, states)
+        assert_reads_its_weight(copy.deepcopy(layer).double(), states.double())
+    assert layer not in linear.PREPACKED
+    assert made not in linear.PREPACKED
 
 
 @needs_onednn
