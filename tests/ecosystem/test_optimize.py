@@ -6,15 +6,23 @@ import pytest
 import torch
 from common_convert import GROUPED, make
 
-from sublayers import PARBertForSequenceClassification, PARBertModel, SandwichLMModel, optimize, restore
+from sublayers import (
+    PARBertForSequenceClassification,
+    PARBertModel,
+    SandwichLMForCausalLM,
+    SandwichLMModel,
+    optimize,
+    restore,
+)
 from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+LogitScore = pytest.importorskip("sentence_transformers.cross_encoder.modules").LogitScore
 
-TEXTS = ["a short text", "another one, and a longer text, and then a short one", "one"]
+TEXTS = ["yes, a short text, no", "another one, and a longer text, and then a short one", "one"]
 PAIRS = [("a text", "one"), ("another one", "a longer text and then a short one"), ("one", "a")]
 POOLINGS = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", ("cls", "mean")]
 SOURCES = {"BertModel": {}, "Qwen3Model": GROUPED | {"head_dim": 12}}
@@ -94,7 +102,7 @@ def test_only_what_is_pooled_leaves_the_last_attention(name, pooling, tmp_path):
 
 def test_a_reranker_scores_alike(tmp_path):
     folder = save(tmp_path / "source", "BertForSequenceClassification", num_labels=1)
-    reranker = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    reranker = sentence_transformers.CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Tanh())
     ours = optimize(reranker, verify=True)
     assert isinstance(ours.model, PARBertForSequenceClassification)
     expected = reranker.predict(PAIRS)
@@ -107,6 +115,19 @@ def test_a_reranker_scores_alike(tmp_path):
     opened = sentence_transformers.CrossEncoder(str(tmp_path / "ours"), device="cpu")
     assert opened.predict(PAIRS) == pytest.approx(expected, abs=1e-5)
     assert restore(ours).model is reranker.model
+
+
+def test_a_language_model_that_says_yes_or_no_scores_its_last_token(tmp_path):
+    folder = save(tmp_path, "Qwen3ForCausalLM", **SOURCES["Qwen3Model"])
+    body = modules.Transformer(str(folder), transformer_task="text-generation")
+    words = body.tokenizer.convert_tokens_to_ids(["yes", "no"])
+    reranker = sentence_transformers.CrossEncoder(modules=[body, LogitScore(*words)], device="cpu")
+    ours = optimize(reranker)
+    assert isinstance(ours.model, SandwichLMForCausalLM)
+    sizes = []
+    ours.model.lm_head.register_forward_hook(lambda _, args, output: sizes.append(output.shape[:-1].numel()))
+    assert ours.predict(PAIRS) == pytest.approx(reranker.predict(PAIRS), abs=1e-5)
+    assert sizes == [len(PAIRS)]
 
 
 def test_adapters_are_refused():
