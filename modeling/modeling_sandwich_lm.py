@@ -15,6 +15,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax, resize_bands
+from sublayers.modeling.attention import takes_single_queries
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.heads import (
@@ -27,6 +28,7 @@ from sublayers.modeling.heads import (
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
+from sublayers.modeling.shared_prefix import Divided, divide
 
 
 class SandwichLMPreTrainedModel(SublayersPreTrainedModel):
@@ -74,11 +76,18 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
     ) -> BaseModelOutputWithPast:
         """Run the stack; a plan restricts the output to the positions that are read.
 
+        Where that is one in each row, without a cache and without gradients, tokens with which all rows begin are
+        computed once.
+
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a sequence
                 longer than `max_position_embeddings`.
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
+        if plan is not None and not use_cache and not torch.is_grad_enabled() and takes_single_queries(self.config):
+            is_plain = inputs_embeds is None and position_ids is None and past_key_values is None
+            if is_plain and (divided := divide(tokens, attention_mask, plan)):
+                return self.run_divided(divided)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
         if use_cache and past_key_values is None and not self.training:
@@ -90,6 +99,15 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
         )
+
+    def run_divided(self, divided: Divided) -> BaseModelOutputWithPast:
+        """Run the prefix of a batch once, and the rests behind it: the states that are read, (batch, 1, hidden)."""
+        cache = DynamicCache()
+        last = torch.tensor([[divided.prefix.shape[1] - 1]], device=divided.prefix.device)
+        self(divided.prefix, past_key_values=cache, use_cache=True, plan=Plan(divided.prefix, read=last))
+        cache.batch_repeat_interleave(len(divided.rest))
+        plan = Plan(divided.rest, divided.attention_mask, divided.read)
+        return self(divided.rest, divided.attention_mask, past_key_values=cache, use_cache=False, plan=plan)
 
     def forward_last_token(
         self,
