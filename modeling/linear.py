@@ -79,7 +79,7 @@ def runs_in_onednn(states: torch.Tensor, weight: torch.Tensor) -> bool:
         and states.device.type == "cpu"
         and states.ndim > 1
         and states.numel() > 0
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         # tracing cannot record this private operator
