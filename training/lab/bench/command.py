@@ -20,6 +20,7 @@ from sublayers.training.trainers.machine import machine
 BENCHES = {
     "lm": "language models beside GPT-2, Llama or Qwen3, and models with memory",
     "bert": "encoders beside BERT, DistilBERT or ModernBERT",
+    "encode": "a sentence encoder or reranker of yours, as it is and optimized",
     "serve": "encoders in torch, ONNX Runtime and OpenVINO",
     "iot": "encoder-decoders that choose an order for each sentence",
     "seq2seq": "encoder-decoders beside BART and Marian",
