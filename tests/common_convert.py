@@ -97,6 +97,13 @@ ENCODERS = {
     "DistilBert": {},
     "DistilBert of its own": {"activation": "relu", "sinusoidal_pos_embds": True, "tie_word_embeddings": False},
     "Electra": {},
+    "JinaEmbeddingsV3": {"type_vocab_size": 1},
+}
+ROTARY = {
+    "NomicBert": {"head_dim": 6, "hidden_act": "silu"},
+    "Gte": {"type_vocab_size": 2},
+    # as its English models have it
+    "Gte without segments": {"type_vocab_size": 0, "hidden_act": "gelu"},
 }
 BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
 BIASED |= {"hidden_activation": "silu", "classifier_activation": "silu"}
@@ -135,7 +142,17 @@ LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c"
 LABELS |= {"problem_type": "multi_label_classification"}
 SOURCES = {
     **{f"Bert {head}": (f"Bert{head}", {}) for head in [*HEADS, "ForPreTraining"]},
-    **{f"{name} {head}": (name.split()[0] + head, more) for name, more in ENCODERS.items() for head in HEADS},
+    **{
+        f"{name} {head}": (name.split()[0] + head, more)
+        for name, more in ENCODERS.items()
+        for head in HEADS
+        if (name, head) != ("JinaEmbeddingsV3", "ForMultipleChoice")
+    },
+    **{
+        f"{name} {head}": (name.split()[0] + head, more)
+        for name, more in ROTARY.items()
+        for head in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+    },
     # what no head reads is no reason to refuse
     "Roberta of relu Model": ("RobertaModel", {"hidden_act": "relu"}),
     "Electra of relu": ("ElectraForSequenceClassification", {"hidden_act": "relu", "summary_type": "mean"}),

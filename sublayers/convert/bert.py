@@ -9,6 +9,9 @@ from transformers import (
     CamembertPreTrainedModel,
     DistilBertPreTrainedModel,
     ElectraPreTrainedModel,
+    GtePreTrainedModel,
+    JinaEmbeddingsV3PreTrainedModel,
+    NomicBertPreTrainedModel,
     PreTrainedModel,
     RobertaPreTrainedModel,
     XLMRobertaPreTrainedModel,
@@ -32,7 +35,12 @@ PARTS = {
         "attention.output.dense": "mixer.o_proj",
         "attention.output.LayerNorm": "norm",
     },
-    "f": {"intermediate.dense": "mixer.fc1", "output.dense": "mixer.fc2", "output.LayerNorm": "norm"},
+    "f": {
+        "intermediate.gate": "mixer.gate",
+        "intermediate.dense": "mixer.fc1",
+        "output.dense": "mixer.fc2",
+        "output.LayerNorm": "norm",
+    },
 }
 OTHERS = {
     "embeddings.word_embeddings": "model.embed_tokens",
@@ -73,14 +81,15 @@ class Encoder(NamedTuple):
     """
 
     base: type[PreTrainedModel]
-    weights: Mapping[str, str] = {}
-    fields: Mapping[str, str] = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-    fixed: Mapping[str, Any] = {"pooler_act": "tanh"}
+    weights: dict[str, str] = {}
+    fields: dict[str, str] = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+    fixed: dict[str, Any] = {"pooler_act": "tanh"}
     heads: Mapping[str, Mapping[str, str]] = {}
     only: Mapping[str, Mapping[str, Any]] = {}
     counts_behind_padding: bool = False
 
 
+BERT = Encoder(BertPreTrainedModel)
 ROBERTA = Encoder(
     RobertaPreTrainedModel,
     weights={
@@ -143,14 +152,56 @@ ELECTRA = Encoder(
         "ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True, "summary_first_dropout": 0},
     },
 )
+# encoders with rotary positions, whose layers have other names
+ROTARY = Encoder(
+    JinaEmbeddingsV3PreTrainedModel,
+    weights=ROBERTA.weights
+    | {
+        "layers.": "encoder.layer.",
+        "self_attn.q_proj": "attention.self.query",
+        "self_attn.k_proj": "attention.self.key",
+        "self_attn.v_proj": "attention.self.value",
+        "self_attn.o_proj": "attention.output.dense",
+        "post_attention_layernorm": "attention.output.LayerNorm",
+        "mlp.fc1": "intermediate.dense",
+        "mlp.fc2": "output.dense",
+        "mlp.gate_proj": "intermediate.gate",
+        "mlp.up_proj": "intermediate.dense",
+        "mlp.down_proj": "output.dense",
+        "post_mlp_layernorm": "output.LayerNorm",
+    },
+    fields=BERT.fields | {"rope_parameters": "rope_parameters"},
+    fixed=BERT.fixed | {"position_embedding_type": "rotary"},
+    heads={"ForSequenceClassification": ROBERTA.heads["ForSequenceClassification"]},
+    only=ROBERTA.only,
+)
+NOMIC = ROTARY._replace(
+    base=NomicBertPreTrainedModel,
+    weights=ROTARY.weights | {"transform.layer_norm": "transform.LayerNorm"},
+    fields=ROTARY.fields | {"head_dim": "head_dim"},
+    fixed=ROTARY.fixed
+    | {"gated_feed_forward": True}
+    | dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), False),
+    heads={},
+    only={},
+)
+GTE = ROTARY._replace(
+    base=GtePreTrainedModel,
+    fields=ROTARY.fields | {"activation_dropout": "hidden_dropout_prob"},
+    fixed=ROTARY.fixed | {"gated_feed_forward": True},
+    heads={},
+)
 # by their model_type
 ENCODERS = {
-    "bert": Encoder(BertPreTrainedModel),
+    "bert": BERT,
     "roberta": ROBERTA,
     "camembert": ROBERTA._replace(base=CamembertPreTrainedModel),
     "xlm-roberta": ROBERTA._replace(base=XLMRobertaPreTrainedModel),
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "gte": GTE,
+    "jina_embeddings_v3": ROTARY,
+    "nomic_bert": NOMIC,
 }
 # problem types by the loss with which the Macaron authors fine-tune
 PROBLEMS = {
@@ -174,6 +225,9 @@ def read_fields(source: PreTrainedModel, encoder: Encoder, head: str) -> dict[st
     names = {name: name for name in FIELDS if name not in encoder.fixed}
     names |= {**encoder.fields, **encoder.heads.get(head, {})}
     fields = {**encoder.fixed, **{ours: getattr(old, theirs) for ours, theirs in names.items()}}
+    if not fields["type_vocab_size"]:
+        # as DistilBERT
+        fields |= {"type_vocab_size": 1, "untrained_first_segment": True}
     if encoder.counts_behind_padding:
         if old.pad_token_id is None:
             raise ValueError(f"pad_token_id=None cannot be converted; {theirs} counts its positions from there")
@@ -214,6 +268,10 @@ def from_bert(
         letter: [state.take_below(parts, f"encoder.layer.{i}.") for i in range(old.num_hidden_layers)]
         for letter, parts in PARTS.items()
     }
+    if fields.get("gated_feed_forward") and fields.get("mlp_bias", True):
+        # GTE's feed-forward sublayers have a bias behind them only
+        zeros = Piece(torch.zeros(old.intermediate_size), ())
+        sublayers["f"] = [{"mixer.gate.bias": zeros, "mixer.fc1.bias": zeros, **pieces} for pieces in sublayers["f"]]
     others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())} | state.take_below(OTHERS)
     state.refuse_rest("PAR BERT")
     return assemble(model_class, config, sublayers, others, partly=True)

@@ -198,11 +198,13 @@ def fill(model_class: type[Model], config: PreTrainedConfig, pieces: Pieces) -> 
     own, tied = blank.state_dict(), blank.all_tied_weights_keys
     weights: Weights = {}
     taken: set[int] = set()
+    like = next(piece.tensor for piece in pieces.values() if piece.names)
     for name, piece in pieces.items():
         if name not in own or own[name].shape != piece.shape:
             raise ValueError(f"{name} of shape {tuple(piece.shape)} does not fit into {model_class.__name__}")
         if name not in tied:
-            tensor = piece.tensor.contiguous()
+            # what the source has no need of is zero
+            tensor = piece.tensor.contiguous() if piece.names else piece.tensor.to(like)
             # layers of a source may lie in the same memory; here each has its own
             weights[name] = tensor.clone() if tensor.data_ptr() in taken else tensor
             taken.add(tensor.data_ptr())
