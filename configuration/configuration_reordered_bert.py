@@ -42,9 +42,20 @@ class ReorderedBertConfig(SublayersConfig):
     norm_position: Literal["pre", "post"] = "post"
     embedding_norm: bool = True
     position_embedding_type: PositionEmbeddingType = "learned"
+    # beside positions: attention adds a bias for each of so many groups of distances; None: no bias
+    relative_attention_num_buckets: int | None = number(None, least=4)
     scale_embedding: bool = False
     # bert: a pooler, a bias for each word and two next-sentence logits; macaron: none of them, and a single logit
     head_type: Literal["bert", "macaron"] = "bert"
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
     use_cache: bool = False
+
+    def validate_architecture(self):
+        """Check the orders and heads, and that what adds biases to its scores is `s` or `m`."""
+        super().validate_architecture()
+        if self.relative_attention_num_buckets is not None and "w" in self.sublayer_order:
+            raise ValueError(
+                f"relative_attention_num_buckets={self.relative_attention_num_buckets} is for s and m alone; leave it "
+                f"out, or take w out of the order {self.sublayer_order!r}"
+            )

@@ -13,6 +13,7 @@ from sublayers.modeling.linear import is_bare
 from sublayers.modeling.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.norm import rms_norm
 from sublayers.modeling.plan import Packing, Plan, select_positions
+from sublayers.modeling.relative_bias import add_bias
 from sublayers.modeling.rotary import rotate
 
 
@@ -170,7 +171,15 @@ class SelfAttention(Attention):
             return mask.get("full_attention")
         if self.is_causal:
             return create_causal_mask(self.config, batch.states, mask, batch.past, batch.position_ids)
-        return create_bidirectional_mask(self.config, batch.states, mask)
+        made: Any = create_bidirectional_mask(self.config, batch.states, mask)
+        if batch.relative_bias is None:
+            return made
+        if not takes_single_queries(self.config):
+            raise ValueError(
+                f"attn_implementation={self.config._attn_implementation!r} knows no relative biases; choose 'eager' or "
+                "'sdpa'"
+            )
+        return add_bias(made, batch.relative_bias(batch.states.shape[1]))
 
     def forward(
         self,

@@ -42,6 +42,7 @@ class Body(SublayersPreTrainedModel):
         embed_tokens: ids (batch, length) -> (batch, length, hidden), with a number of embeddings.
         embed_token_types: segments (batch, length) -> (batch, length, hidden), in families that have them.
         embed_norm: what follows the sum of all embeddings.
+        relative_bias: what attention adds to its scores, if it does.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class Body(SublayersPreTrainedModel):
         embed_tokens: nn.Module,
         embed_token_types: nn.Module | None = None,
         embed_norm: nn.Module | None = None,
+        relative_bias: nn.Module | None = None,
     ):
         super().__init__(config)
         self.is_causal = is_causal
         self.embed_tokens = embed_tokens
         self.embed_positions = position_embeddings(config)
         self.positions = shared_positions(config)
+        self.relative_bias = relative_bias
         if embed_token_types is not None:
             self.embed_token_types = embed_token_types
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
@@ -100,6 +103,7 @@ class Body(SublayersPreTrainedModel):
             position_ids=position_ids if self.is_causal and is_new else None,
             past_key_values=past_key_values,
             positions=self.positions,
+            relative_bias=self.relative_bias,
             source=source,
         )
 

@@ -40,6 +40,7 @@ class Batch:
             within a row, another text begins.
         past_key_values: the cache of the stack's own sequence.
         positions: the module of positions that all attentions of the stack share.
+        relative_bias: from a length to what attention adds for each distance, (1, heads, length, length).
         memory: what is remembered of earlier segments.
         source: of cross-attention.
     """
@@ -51,6 +52,7 @@ class Batch:
     position_ids: torch.Tensor | None = None
     past_key_values: Cache | None = None
     positions: Any = None
+    relative_bias: Any = None
     memory: Any = None
     source: Source | None = None
 

@@ -32,6 +32,7 @@ from sublayers.modeling.losses import IGNORED, check_labels, classification_loss
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan, select_positions
+from sublayers.modeling.relative_bias import RelativeBias
 
 
 class ReorderedBertPreTrainedModel(SublayersPreTrainedModel):
@@ -71,6 +72,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
 
     def __init__(self, config: ReorderedBertConfig, add_pooling_layer: bool = True):
         hidden_size, untrained = config.hidden_size, 0 if config.untrained_first_segment else None
+        number = config.relative_attention_num_buckets
         super().__init__(
             config,
             [config.sublayer_order],
@@ -78,6 +80,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
             embed_tokens=nn.Embedding(config.vocab_size, hidden_size),
             embed_token_types=nn.Embedding(config.type_vocab_size, hidden_size, padding_idx=untrained),
             embed_norm=hidden_norm(config, affine=True) if config.embedding_norm else None,
+            relative_bias=None if number is None else RelativeBias(number, config.num_attention_heads),
         )
         self.pooler: nn.Module | None = None
         if add_pooling_layer:

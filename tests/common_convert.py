@@ -98,6 +98,8 @@ ENCODERS = {
     "DistilBert of its own": {"activation": "relu", "sinusoidal_pos_embds": True, "tie_word_embeddings": False},
     "Electra": {},
     "JinaEmbeddingsV3": {"type_vocab_size": 1},
+    # farther than the farthest distance
+    "MPNet": {"max_position_embeddings": 200},
 }
 ROTARY = {
     "NomicBert": {"head_dim": 6, "hidden_act": "silu"},

@@ -11,6 +11,7 @@ from transformers import (
     ElectraPreTrainedModel,
     GtePreTrainedModel,
     JinaEmbeddingsV3PreTrainedModel,
+    MPNetPreTrainedModel,
     NomicBertPreTrainedModel,
     PreTrainedModel,
     RobertaPreTrainedModel,
@@ -47,6 +48,7 @@ OTHERS = {
     "embeddings.position_embeddings": "model.embed_positions",
     "embeddings.token_type_embeddings": "model.embed_token_types",
     "embeddings.LayerNorm": "model.embed_norm",
+    "encoder.relative_attention_bias": "model.relative_bias.table",
     "pooler.dense": "model.pooler.dense",
     "cls.predictions.transform.dense": "lm_transform.dense",
     "cls.predictions.transform.LayerNorm": "lm_transform.norm",
@@ -191,6 +193,24 @@ GTE = ROTARY._replace(
     fixed=ROTARY.fixed | {"gated_feed_forward": True},
     heads={},
 )
+# whatever its settings say, MPNet has so many groups of distances, and counts positions behind that token
+MPNET_ONLY = {"relative_attention_num_buckets": 32, "pad_token_id": 1}
+MPNET = ROBERTA._replace(
+    base=MPNetPreTrainedModel,
+    weights=ROBERTA.weights
+    | {
+        "attention.attn.q.": "attention.self.query.",
+        "attention.attn.k.": "attention.self.key.",
+        "attention.attn.v.": "attention.self.value.",
+        "attention.attn.o.": "attention.output.dense.",
+        "attention.LayerNorm": "attention.output.LayerNorm",
+    },
+    fields=BERT.fields
+    | {"relative_attention_num_buckets": "relative_attention_num_buckets", "classifier_dropout": "hidden_dropout_prob"},
+    fixed=BERT.fixed | {"type_vocab_size": 1, "untrained_first_segment": True},
+    heads={"ForSequenceClassification": {"pooler_dropout": "hidden_dropout_prob"}},
+    only={head: {**ROBERTA.only.get(head, {}), **MPNET_ONLY} for head in PAR_BERTS},
+)
 # by their model_type
 ENCODERS = {
     "bert": BERT,
@@ -201,6 +221,7 @@ ENCODERS = {
     "electra": ELECTRA,
     "gte": GTE,
     "jina_embeddings_v3": ROTARY,
+    "mpnet": MPNET,
     "nomic_bert": NOMIC,
 }
 # problem types by the loss with which the Macaron authors fine-tune

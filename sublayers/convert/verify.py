@@ -147,6 +147,12 @@ def draw(model: PreTrainedModel, source: PreTrainedModel) -> dict[str, torch.Ten
     return inputs
 
 
+def measures_places(config: Any) -> bool:
+    """Say whether attention counts the places between tokens, padding among them, for its window or biases."""
+    told = config.to_dict()
+    return bool(told.get("attention_window") or told.get("relative_attention_num_buckets"))
+
+
 @torch.no_grad()
 def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     """Run a model and its source on random tokens with padding on the right, on the left and in between.
@@ -183,8 +189,7 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
                 continue
             found = ours[name][row : row + 1]
             of_tokens = found.shape != expected.shape
-            # a window is measured in places, with what lies between them
-            if row != BETWEEN or not getattr(model.config, "attention_window", None):
+            if row != BETWEEN or not measures_places(model.config):
                 note(name, found[:, real] if of_tokens else found, expected)
             if of_tokens and name in with_padding:
                 note(name, found[:, real], with_padding[name][:, real])

@@ -10,6 +10,8 @@ from common import gradients, tokens
 from common_convert import CAUSAL, HEADS, SOURCES, assert_complete, convert, follow, make
 from transformers import PreTrainedModel
 
+from sublayers.convert.verify import measures_places
+
 # the longer ends of names come first
 AUTO_CLASSES = {head: f"AutoModel{head}" for head in [*HEADS[1:], "ForCausalLM", "ForPreTraining"]}
 AUTO_CLASSES |= dict.fromkeys(("ForConditionalGeneration", "MTModel"), "AutoModelForSeq2SeqLM")
@@ -75,7 +77,7 @@ def test_the_report_accounts_for_every_tensor(pair):
     has_none = name.endswith(" Model") and "of both sides" not in name and getattr(source, "pooler", None) is None
     assert sorted(report["new"]) == (sorted(new) if has_none else [])
     # zeros: the only segment, and biases that a head may lack
-    one_segment = ("Distil", "Modern", "of both sides", "without segments")
+    one_segment = ("Distil", "MPNet", "Modern", "of both sides", "without segments")
     zeros = {key for key in model.state_dict() if "token_types" in key and any(part in name for part in one_segment)}
     zeros |= {key for key in ("classifier.bias",) if "without labels' bias" in name and key in model.state_dict()}
     if name.startswith("Gte"):
@@ -98,7 +100,7 @@ def test_outputs_and_hidden_states(pair):
         inputs["decoder_input_ids"] = tokens(4, 7)
     found = model(**inputs, output_hidden_states=True)
     # a window is measured in places, with what lies between them
-    rows = range(3 if getattr(model.config, "attention_window", None) else 4)
+    rows = range(3 if measures_places(model.config) else 4)
     for row, mask in zip(rows, inputs["attention_mask"], strict=False):
         real = mask.flatten().bool()
         alone = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
