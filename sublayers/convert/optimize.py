@@ -1,7 +1,7 @@
 """Models that people hold in memory become ours, which give the same answers sooner, and what they were again."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +32,7 @@ class Origin(NamedTuple):
     pieces: Pieces
 
 
-def optimize(model: Held, verify: bool = False, prepack: bool = True) -> Held:
+def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = True) -> Held:
     """Make the same kind of model with the same answers, in which only what is read is computed, and no padding.
 
     Weights are shared, not copied, where they lie in memory as here; the device, their type, tokenizer, prompts and all
@@ -41,7 +41,8 @@ def optimize(model: Held, verify: bool = False, prepack: bool = True) -> Held:
 
     Args:
         model: of transformers, with or without a head; or a `pipeline`, SentenceTransformer or CrossEncoder with one.
-        verify: whether to run it and what comes out on random tokens, with padding on all sides, and compare.
+        verify: whether to run it and what comes out on random tokens, with padding on all sides, and compare; or texts
+            or pairs of texts for that.
         prepack: whether linear maps keep a second copy of their weights in the layout that the processor reads, where
             that is faster: in 32 bits, on CPUs that are not Intel's. It is made at the first call without gradients.
 
@@ -50,11 +51,12 @@ def optimize(model: Held, verify: bool = False, prepack: bool = True) -> Held:
 
     Raises:
         ValueError: a model that none here is like, or one with hooks, adapters, weights that are quantized or sharded,
-            a compiled or own `forward`; with `verify`, outputs that differ.
+            a compiled or own `forward`; with `verify`, outputs that differ, or texts for what has no tokenizer.
     """
     parts = _parts(model)
     sources = [part for part in parts if not isinstance(part, SublayersPreTrainedModel)]
-    exchanged = {id(source): _convert(source, verify) for source in sources}
+    batches = [None] if verify is True else _read(model, verify) if verify else []
+    exchanged = {id(source): _convert(source, batches) for source in sources}
     for part in parts:
         run_in_onednn(exchanged.get(id(part), part), prepack)
     return _exchange(model, exchanged) if exchanged else model
@@ -87,6 +89,18 @@ def _parts(held: Any) -> list[PreTrainedModel]:
     return found
 
 
+def _read(held: Any, texts: Sequence[Any]) -> list[Any]:
+    """Tokenize texts to verify with: in one padded batch, or each alone where there is no token to pad with."""
+    if isinstance(held, PreTrainedModel) or held.tokenizer is None:
+        raise ValueError(
+            f"{type(held).__name__} has no tokenizer to read texts with; give verify=True for random tokens"
+        )
+    options = {"truncation": True, "return_tensors": "pt"}
+    if held.tokenizer.pad_token is None:
+        return [held.tokenizer([text], **options) for text in texts]
+    return [held.tokenizer([*texts], padding=True, **options)]
+
+
 def _outermost(modules: Iterable[nn.Module]) -> Iterator[PreTrainedModel]:
     for module in modules:
         if isinstance(module, PreTrainedModel):
@@ -95,8 +109,8 @@ def _outermost(modules: Iterable[nn.Module]) -> Iterator[PreTrainedModel]:
             yield from _outermost(module.children())
 
 
-def _convert(source: PreTrainedModel, verify: bool) -> PreTrainedModel:
-    """Convert a model in memory. Raises ValueError where `optimize` does."""
+def _convert(source: PreTrainedModel, batches: list[Any]) -> PreTrainedModel:
+    """Convert a model in memory, and compare both on batches; None: random ones. Raises ValueError where `optimize` does."""
     name = type(source).__name__
     _refuse(source, name)
     model: Any
@@ -119,11 +133,11 @@ def _convert(source: PreTrainedModel, verify: bool) -> PreTrainedModel:
     model.set_attn_implementation(source.config._attn_implementation)
     model.config.name_or_path = source.config.name_or_path
     model.to(source.device)
-    if verify:
-        modes = [(module, module.training) for module in source.modules()]
-        compare(model, source)
-        for module, is_training in modes:
-            module.training = is_training
+    modes = [(module, module.training) for module in source.modules()]
+    for batch in batches:
+        compare(model, source, batch)
+    for module, is_training in modes:
+        module.training = is_training
     model.train(source.training)
     vars(model)["origin"] = Origin(source, pieces)
     return model

@@ -154,8 +154,8 @@ def measures_places(config: Any) -> bool:
 
 
 @torch.no_grad()
-def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
-    """Run a model and its source on random tokens with padding on the right, on the left and in between.
+def compare(model: PreTrainedModel, source: PreTrainedModel, inputs: Mapping[str, torch.Tensor] | None = None) -> float:
+    """Run a model and its source on inputs, by default random tokens padded on the right, on the left and in between.
 
     The source runs on each row without its padding, and with it as far as it says what that means: encoder-decoders
     count padding on the left and in between as positions, others are told them; who pools reads the ends of a row.
@@ -166,7 +166,7 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     Raises:
         ValueError: it is over the tolerance.
     """
-    inputs = draw(model, source)
+    inputs = {name: tensor.to(source.device) for name, tensor in (inputs or draw(model, source)).items()}
     ours = model.eval()(**inputs)
     source.eval()
     differences, sizes = defaultdict(list), defaultdict(list)
@@ -178,28 +178,29 @@ def compare(model: PreTrainedModel, source: PreTrainedModel) -> float:
     for row, mask in enumerate(inputs["attention_mask"]):
         padded = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
         real = mask.view(-1, mask.shape[-1])[0].bool()
+        has_gaps = bool((real[1:] != real[:-1]).sum() > 1)
         without = source(**{name: tensor[..., real] for name, tensor in padded.items()})
         if not source.config.is_encoder_decoder:
             places = (padded["attention_mask"].cumsum(-1) - 1).clamp(min=0)
             # not every head for multiple choice takes them in three dimensions
             padded["position_ids"] = places.flatten(0, -2) + model.config.position_offset
-        with_padding = source(**padded) if row == RIGHT or "position_ids" in padded else {}
+        with_padding = source(**padded) if (real[0] and not has_gaps) or "position_ids" in padded else {}
         for name, expected in without.items():
             if not isinstance(expected, torch.Tensor):
                 continue
             found = ours[name][row : row + 1]
             of_tokens = found.shape != expected.shape
-            if row != BETWEEN or not measures_places(model.config):
+            if not (has_gaps and measures_places(model.config)):
                 note(name, found[:, real] if of_tokens else found, expected)
             if of_tokens and name in with_padding:
                 note(name, found[:, real], with_padding[name][:, real])
-            elif row == BETWEEN and name in with_padding:
+            elif has_gaps and name in with_padding:
                 note(name, found, with_padding[name])
-    largest = 0.0
+    largest, tolerance = 0.0, max(TOLERANCE, 4 * torch.finfo(source.dtype).eps)
     for name, of_rows in differences.items():
         # unlike Python's, this largest number of some is NaN if one is
         difference = (torch.stack(of_rows).max() / torch.stack(sizes[name]).max()).item()
-        if not difference <= TOLERANCE:
+        if not difference <= tolerance:
             raise ValueError(f"{name} differs from the source's by {difference:.1e} of its size; nothing is kept")
         largest = max(largest, difference)
     return largest

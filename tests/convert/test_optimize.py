@@ -9,6 +9,7 @@ from torch import nn
 from transformers import BertForSequenceClassification, BertModel, pipeline
 
 from sublayers import PARBertModel, SandwichLMModel, optimize, restore
+from sublayers.convert.bert import ENCODERS
 from sublayers.convert.verify import draw
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -212,3 +213,16 @@ def test_a_pipeline_keeps_all_but_its_model():
     for found, expected in zip(ours(texts), classify(texts), strict=True):
         assert found == {"label": expected["label"], "score": pytest.approx(expected["score"], abs=1e-5)}
     assert restore(ours).model is source
+    assert optimize(classify, verify=texts).model.origin.source is source
+    with pytest.raises(ValueError, match="BertForSequenceClassification has no tokenizer to read texts with"):
+        optimize(source, verify=texts)
+
+
+@pytest.mark.parametrize("verify", [True, ["the cat sat on the mat", "a dog"]])
+def test_outputs_that_differ_are_refused(verify, monkeypatch):
+    tokenizer = train_tokenizer(["the cat sat on the mat", "a dog"], "wordpiece", 60)
+    classify = pipeline("text-classification", model=make("BertForSequenceClassification"), tokenizer=tokenizer)
+    monkeypatch.setitem(ENCODERS, "bert", ENCODERS["bert"]._replace(fixed={"pooler_act": "relu"}))
+    optimize(classify)
+    with pytest.raises(ValueError, match=r"logits differs from the source's by .* of its size"):
+        optimize(classify, verify=verify)
