@@ -110,7 +110,7 @@ def _outermost(modules: Iterable[nn.Module]) -> Iterator[PreTrainedModel]:
 
 
 def _convert(source: PreTrainedModel, batches: list[Any]) -> PreTrainedModel:
-    """Convert a model in memory, and compare both on batches; None: random ones. Raises ValueError where `optimize` does."""
+    """Convert a model in memory, and compare both on batches, of which None is random. Raises what `optimize` does."""
     name = type(source).__name__
     _refuse(source, name)
     model: Any
