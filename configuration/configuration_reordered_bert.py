@@ -33,7 +33,11 @@ class ReorderedBertConfig(SublayersConfig):
     activation_dropout: float | int = 0.0
     # the dropout in front of classifiers of texts, choices and tokens; None: dropout
     classifier_dropout: float | int | None = number(None, most=1)
-    # what heads that pool read: the first token, or the mean of all where the tail of the order begins
+    # what heads that pool read: the first token, or the mean of all tokens
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    # whether heads of tokens read each as the pooler makes it
+    pools_tokens: bool = False
+    # what runs through the tail of the order for heads that pool: the first token, or the mean of all where it begins
     tail_query: Literal["first", "mean"] = "first"
     # the dropout in front of the pooler's linear map; None: dropout
     pooler_dropout: float | int | None = number(0.0, most=1)
@@ -52,8 +56,10 @@ class ReorderedBertConfig(SublayersConfig):
     use_cache: bool = False
 
     def validate_architecture(self):
-        """Check the orders and heads, and that what adds biases to its scores is `s` or `m`."""
+        """Check the orders and heads, that what adds biases to its scores is `s` or `m`, and that one mean is read."""
         super().validate_architecture()
+        if self.classifier_pooling == "mean" and self.tail_query == "mean":
+            raise ValueError("classifier_pooling='mean' needs all states behind the tail; leave tail_query='mean' out")
         if self.relative_attention_num_buckets is not None and "w" in self.sublayer_order:
             raise ValueError(
                 f"relative_attention_num_buckets={self.relative_attention_num_buckets} is for s and m alone; leave it "

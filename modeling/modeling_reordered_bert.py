@@ -427,8 +427,14 @@ class FirstTokenHead(Head):
 
     def read(self, **inputs) -> tuple[torch.Tensor, Any]:
         """Run the body; return the pooled states (batch, hidden), and its outputs."""
-        outputs = self.model.forward_first_token(**inputs)
-        return outputs.pooler_output, outputs
+        if self.config.classifier_pooling == "cls":
+            outputs = self.model.forward_first_token(**inputs)
+            return outputs.pooler_output, outputs
+        states, outputs = run_and_read(self, 0, **inputs)
+        real = inputs["attention_mask"]
+        real = states.new_ones(states.shape[:2]) if real is None else real
+        mean = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+        return self.model.pooler(mean), outputs
 
 
 class EveryTokenHead(Head):
@@ -436,11 +442,12 @@ class EveryTokenHead(Head):
 
     def __init__(self, config: ReorderedBertConfig):
         super().__init__(config)
-        self.model = ReorderedBertModel(config, add_pooling_layer=False)
+        self.model = ReorderedBertModel(config, add_pooling_layer=config.pools_tokens)
 
     def read(self, **inputs) -> tuple[torch.Tensor, Any]:
         """Run the body; return all states (batch, length, hidden), and its outputs."""
-        return run_and_read(self, 0, **inputs)
+        states, outputs = run_and_read(self, 0, **inputs)
+        return states if self.model.pooler is None else self.model.pooler(states), outputs
 
 
 class ReorderedBertForNextSentencePrediction(FirstTokenHead):

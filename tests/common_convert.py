@@ -162,8 +162,9 @@ SOURCES = {
     **{
         f"ModernBert{kind} {head}": (f"ModernBert{head}", options | LONG)
         for kind, options in (("", {}), (" with biases", BIASED))
-        for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
+        for head in HEADS
     },
+    "ModernBert of means": ("ModernBertForSequenceClassification", {"classifier_pooling": "mean"} | LONG),
     **CAUSAL,
     "GPT2 LMHeadModel": ("GPT2LMHeadModel", {}),
     "GPT2 untied": ("GPT2LMHeadModel", {"tie_word_embeddings": False}),

@@ -12,12 +12,9 @@ from sublayers.convert.weights import LETTERS, QKV, SAME, Piece, Pieces, State, 
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 
 # its prediction head, by our names
-HEADS = {"": None, "ForMaskedLM": "lm_transform", "ForSequenceClassification": "model.pooler"}
-# what these heads have in the only kind that PAR BERT has
-ONLY: dict[str, dict[str, Any]] = {
-    "ForSequenceClassification": {"classifier_pooling": "cls"},
-    "ForMaskedLM": {"decoder_bias": True},
-}
+OF_TOKENS = ("ForTokenClassification", "ForQuestionAnswering")
+HEADS = {"": None, "ForMaskedLM": "lm_transform"}
+HEADS |= dict.fromkeys(("ForSequenceClassification", "ForMultipleChoice", *OF_TOKENS), "model.pooler")
 
 
 def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:
@@ -43,7 +40,7 @@ def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
     return PARBertConfig(
         **{
             name: getattr(old, name)
-            for name in (*SAME, "norm_bias", "attention_bias", "mlp_bias", "classifier_dropout")
+            for name in (*SAME, "norm_bias", "attention_bias", "mlp_bias", "classifier_dropout", "classifier_pooling")
         },
         **local if "w" in order else {},
         sublayer_order=order,
@@ -52,6 +49,7 @@ def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
         gated_feed_forward=True,
         pooler_act=old.classifier_activation,
         pooler_norm=True,
+        qa_dropout=old.classifier_dropout,
         # what feed-forward sublayers add is never dropped
         dropout=0.0,
         embedding_dropout=old.embedding_dropout,
@@ -82,12 +80,13 @@ def from_modern_bert(
     """
     old: Any = source.config
     head = type(source).__name__.removeprefix("ModernBert").removesuffix("Model")
-    refuse_others(old.to_dict(), ONLY.get(head, {}), "ModernBERT")
     if head == "ForMaskedLM":
-        refuse_others(old.to_dict(), {"classifier_activation": old.hidden_activation}, "ModernBERT")
+        only = {"decoder_bias": True, "classifier_activation": old.hidden_activation}
+        refuse_others(old.to_dict(), only, "ModernBERT")
     if "sliding_attention" in old.layer_types:
         refuse_others(old.rope_parameters["sliding_attention"], {"rope_type": "default"}, "local attention")
     config = configure(old, sublayer_order)
+    config.pools_tokens = head in OF_TOKENS
     if not expand(config.sublayer_order).startswith(first := LETTERS[old.layer_types[0]]):
         raise ValueError(
             f"the order {config.sublayer_order!r} cannot be converted; the first sublayer of this ModernBERT, {first}, "
@@ -101,6 +100,7 @@ def from_modern_bert(
     if part := HEADS[head]:
         if not old.classifier_bias:
             others[f"{part}.dense.bias"] = Piece(torch.zeros(old.hidden_size), ())
-        others |= state.take_below({"head": part, "decoder": "lm_head", "classifier": "classifier"})
+        scores = "qa_outputs" if head == "ForQuestionAnswering" else "classifier"
+        others |= state.take_below({"head": part, "decoder": "lm_head", "classifier": scores})
     state.refuse_rest("PAR BERT")
     return assemble(PAR_BERTS[head or "Model"], config, sublayers, others, partly=True)

@@ -15,7 +15,7 @@ from sublayers.convert.decoders import ENCODERS as HEADS
 from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
 from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama
-from sublayers.convert.modern_bert import from_modern_bert
+from sublayers.convert.modern_bert import HEADS as MODERN_HEADS, from_modern_bert
 from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.convert.transformer_xl import (
     MODEL_TYPE,
@@ -51,7 +51,7 @@ def classes(prefix: str, *heads: str, body: str = "") -> dict[str, Any]:
 CLASSES = {
     "gpt2": classes("GPT2", "LMHeadModel", "ForSequenceClassification", body="LMHeadModel"),
     "marian": classes("Marian", "MTModel", body="MTModel"),
-    "modernbert": classes("ModernBert", "Model", "ForMaskedLM", "ForSequenceClassification"),
+    "modernbert": classes("ModernBert", "Model", *(head for head in MODERN_HEADS if head)),
     **{
         prefix.lower(): classes(prefix, "ForConditionalGeneration", body="ForConditionalGeneration")
         for prefix in ("Bart", "MBart", "Pegasus")

@@ -15,7 +15,6 @@ HEADS = [
 ]
 HEADS += ["BartForCausalLM", "BartForQuestionAnswering", "BartForSequenceClassification", "MarianForCausalLM"]
 HEADS += ["MBartForCausalLM", "MBartForQuestionAnswering", "MBartForSequenceClassification", "PegasusForCausalLM"]
-HEADS += ["ModernBertForTokenClassification"]
 CHUNKS = {"use_sliding_window": True, "sliding_window": 64, "layer_types": ["chunked_attention"] * 2}
 LONG = {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 2, "long_factor": [2.0] * 2}}
 LOCAL = {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}}
@@ -53,7 +52,7 @@ REFUSED = [
     ("ElectraForMultipleChoice", {"summary_first_dropout": 0.1}, "summary_first_dropout=0.1 .*_first_dropout=0 can"),
     ("ElectraModel", {"embedding_size": 8}, "embedding_size=8 .*; only ElectraModel with embedding_size=16 can"),
     ("RobertaModel", {"pad_token_id": None}, f"pad_token_id=None {FORBIDDEN}; RobertaModel counts"),
-    ("ModernBertForSequenceClassification", {"classifier_pooling": "mean"}, f"classifier_pooling='mean' {FORBIDDEN}"),
+    ("MPNetModel", {"pad_token_id": 3}, f"pad_token_id=3 {FORBIDDEN}"),
     ("ModernBertForMaskedLM", {"decoder_bias": False}, f"decoder_bias=False {FORBIDDEN}"),
     (
         "ModernBertForMaskedLM",

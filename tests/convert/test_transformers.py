@@ -82,7 +82,7 @@ def test_the_report_accounts_for_every_tensor(pair):
     zeros |= {key for key in ("classifier.bias",) if "without labels' bias" in name and key in model.state_dict()}
     if name.startswith("Gte"):
         zeros |= {key for key in model.state_dict() if key.endswith(("mixer.gate.bias", "mixer.fc1.bias"))}
-    if name in ("ModernBert ForMaskedLM", "ModernBert ForSequenceClassification"):
+    if name.startswith("ModernBert") and "biases" not in name and not name.endswith(" Model"):
         zeros |= {"lm_transform.dense.bias", "model.pooler.dense.bias"} & model.state_dict().keys()
     assert not any(model.get_parameter(key).any() for key in zeros)
     assert_complete(report, source.state_dict(), folder / "ours", {*report["new"], *zeros})
@@ -160,7 +160,8 @@ def test_gradients(pair):
                 # transformers does not train the padding that starts its targets
                 padding = source.config.pad_token_id
                 expected[padding] = gradient[padding]
-            torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4, msg=lambda m, n=ours: f"{n}: {m}")
+            atol = 1e-5 * max(1, expected.abs().max().item())
+            torch.testing.assert_close(gradient, expected, atol=atol, rtol=1e-4, msg=lambda m, n=ours: f"{n}: {m}")
         else:
             # sinusoids are learned here, the only segment is not, and these biases are no part of some sources
             added = {"classifier.bias", "lm_transform.dense.bias", "model.pooler.dense.bias"}

@@ -1,9 +1,9 @@
 import pytest
 import torch
-from common import assert_same, randomize
+from common import assert_same, randomize, tokens
 from common_bert import BertContract, assert_same_outputs, every_head
 from common_bert_naive import batch_of, examples, unlabelled
-from families import TODAY
+from families import TODAY, build
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -132,3 +132,15 @@ def test_knows_berts_names_for_dropouts(tmp_path):
     PARBertConfig(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2).save_pretrained(tmp_path)
     loaded = PARBertConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.4)
     assert (loaded.dropout, loaded.attention_dropout, loaded.hidden_dropout_prob) == (0.4, 0.2, 0.4)
+
+
+def test_heads_that_read_the_mean_read_all_tokens_and_no_padding():
+    options = {"classifier_pooling": "mean", "pooler_norm": True}
+    model = build("par_bert", AutoModelForSequenceClassification, sublayer_order="sfsf", **options).eval()
+    ids, mask = tokens(2, 6), torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
+    states = [model.model(ids[row : row + 1, real]).last_hidden_state for row, real in enumerate(mask.bool())]
+    pooled = torch.cat([model.model.pooler(each.mean(1)) for each in states])
+    torch.testing.assert_close(model(ids, mask).logits, model.classifier(pooled), rtol=1e-5, atol=1e-5)
+    assert model(ids).logits.shape == (2, model.config.num_labels)
+    with pytest.raises(ValueError, match="classifier_pooling='mean' needs all states behind the tail"):
+        PARBertConfig(classifier_pooling="mean", tail_query="mean")
