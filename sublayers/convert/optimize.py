@@ -160,7 +160,8 @@ def _refuse(source: PreTrainedModel, name: str) -> None:
             raise ValueError(
                 f"{parameter_name} of {name} is quantized, sharded or without values; optimize the model before that"
             )
-    class_for(source.config.to_dict(), name, name)
+    # the settings of a GGUF file name what its weights were before they were loaded
+    class_for(source.config.to_dict() | {"quantization_config": None}, name, name)
     if source.config.is_encoder_decoder and source.base_model is source:
         raise ValueError(f"{name} is the body of an encoder-decoder; give one with its head")
 

@@ -8,7 +8,7 @@ from common_convert import GROUPED, LONG, SOURCES, make
 from torch import nn
 from transformers import BertForSequenceClassification, BertModel, pipeline
 
-from sublayers import PARBertModel, SandwichLMModel, optimize, restore
+from sublayers import PARBertModel, SandwichLMForCausalLM, SandwichLMModel, optimize, restore
 from sublayers.convert.bert import ENCODERS
 from sublayers.convert.verify import draw
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -126,6 +126,12 @@ def test_a_saved_one_has_no_way_back(tmp_path):
     optimize(make("BertModel")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="was not made by optimize"):
         restore(PARBertModel.from_pretrained(tmp_path))
+
+
+def test_what_a_file_held_before_it_was_loaded_is_no_reason_to_refuse():
+    source = make("LlamaForCausalLM", **GROUPED).eval()
+    source.config.quantization_config = {"quant_method": "gguf"}
+    assert isinstance(optimize(source, verify=True), SandwichLMForCausalLM)
 
 
 class Own(BertModel):
