@@ -134,10 +134,12 @@ def _convert(source: PreTrainedModel, batches: list[Any]) -> PreTrainedModel:
     model.config.name_or_path = source.config.name_or_path
     model.to(source.device)
     modes = [(module, module.training) for module in source.modules()]
-    for batch in batches:
-        compare(model, source, batch)
-    for module, is_training in modes:
-        module.training = is_training
+    try:
+        for batch in batches:
+            compare(model, source, batch)
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
     model.train(source.training)
     vars(model)["origin"] = Origin(source, pieces)
     return model
@@ -201,7 +203,8 @@ def _exchange(held: Any, exchanged: dict[int, PreTrainedModel]) -> Any:
 def _read_what_is_pooled(encoder: Any) -> None:
     """Let the model in a SentenceTransformer compute the token by which it pools, if it can."""
     first, *others = encoder
-    text = first.modality_config.get("text", {})
+    # a router, for example, has none
+    text = getattr(first, "modality_config", {}).get("text", {})
     if not others or text.get("method") not in ("forward", *(name for _, name in POOLED.values())):
         return
     # what is pooled behind a prompt is another token; other modules than a pooling have no mode
