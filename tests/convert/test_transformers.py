@@ -160,7 +160,9 @@ def test_gradients(pair):
                 # transformers does not train the padding that starts its targets
                 padding = source.config.pad_token_id
                 expected[padding] = gradient[padding]
-            atol = 1e-5 * max(1, expected.abs().max().item())
+            # that of ModernBERT's embeddings is as large as 12 there
+            is_large = name.startswith("ModernBert") and name.endswith("MultipleChoice")
+            atol = 1e-5 * max(1, expected.abs().max().item()) if is_large else 1e-5
             torch.testing.assert_close(gradient, expected, atol=atol, rtol=1e-4, msg=lambda m, n=ours: f"{n}: {m}")
         else:
             # sinusoids are learned here, the only segment is not, and these biases are no part of some sources
