@@ -52,21 +52,21 @@ def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -
     return torch.where(positions < 0, positions + length, positions)
 
 
-def run_and_read(model, logits_to_keep: int | torch.Tensor, **inputs):
-    """Run `model.model` and return its hidden states at `logits_to_keep`, and all its outputs.
+def run_and_read(body, logits_to_keep: int | torch.Tensor, **inputs):
+    """Run a body and return its hidden states at `logits_to_keep`, and all its outputs.
 
     The states are (batch, kept, hidden), or (kept in all, hidden) for a 2-D boolean mask. Positions that are not kept
     skip the sublayers that only they would read, unless the caller asks for all hidden states or attention weights.
     """
     tokens = check_tokens(inputs["input_ids"], inputs["inputs_embeds"])
     read = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
-    plan = Plan(tokens, inputs["attention_mask"], read, model.is_recorded(**inputs))
-    return run_planned(model, plan, **inputs)
+    plan = Plan(tokens, inputs["attention_mask"], read, body.is_recorded(**inputs))
+    return run_planned(body, plan, **inputs)
 
 
-def run_planned(model, plan: Plan, **inputs):
-    """Run `model.model` as planned, and return the hidden states that are read, and all its outputs."""
-    outputs = model.model(plan=plan, return_dict=True, **inputs)
+def run_planned(body, plan: Plan, **inputs):
+    """Run a body as planned, and return the hidden states that are read, and all its outputs."""
+    outputs = body(plan=plan, return_dict=True, **inputs)
     return plan.select(outputs.last_hidden_state), outputs
 
 
@@ -125,7 +125,7 @@ class LastTokenClassifier:
         """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`."""
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         states, outputs = run_and_read(
-            self,
+            self.model,
             last_tokens(tokens, attention_mask, self.config.pad_token_id),
             input_ids=input_ids,
             attention_mask=attention_mask,

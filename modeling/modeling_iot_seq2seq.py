@@ -36,10 +36,10 @@ from sublayers.modeling.order_choice import (
     auxiliary_losses,
     choose_order,
     confidences,
-    mean_state,
     order_of_each_row,
     run_rows,
 )
+from sublayers.modeling.plan import mean_state
 
 # updates from one temperature to the next
 ANNEALING_STEPS = 5000

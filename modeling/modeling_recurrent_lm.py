@@ -178,7 +178,7 @@ class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, CheckedGenerationMixin)
         for the last one stands in the next segment. See the body about memory.
         """
         states, outputs = run_and_read(
-            self,
+            self.model,
             logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -31,7 +31,7 @@ from sublayers.modeling.heads import first_tokens, run_and_read, run_planned
 from sublayers.modeling.losses import IGNORED, check_labels, classification_loss, mean_cross_entropy
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.norm import hidden_norm
-from sublayers.modeling.plan import Plan, select_positions
+from sublayers.modeling.plan import Plan, mean_state, select_positions
 from sublayers.modeling.relative_bias import RelativeBias
 
 
@@ -143,18 +143,16 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         takes_mean = self.config.tail_query == "mean"
         first = first_tokens(tokens, attention_mask)
-        plan = Plan(tokens, attention_mask, first, self.is_recorded(**kwargs), takes_mean)
-        outputs = self(
+        state, outputs = run_planned(
+            self,
+            Plan(tokens, attention_mask, first, self.is_recorded(**kwargs), takes_mean),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
-            plan=plan,
-            return_dict=True,
             **kwargs,
         )
-        state = plan.select(outputs.last_hidden_state)
         return BaseModelOutputWithPooling(
             last_hidden_state=state,
             pooler_output=None if self.pooler is None else self.pooler(state[:, 0]),
@@ -222,7 +220,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
             is_first = torch.zeros_like(labelled).scatter(1, first.expand(len(labelled), 1), True)
             read = labelled | is_first
         hidden_states, outputs = run_planned(
-            self,
+            self.model,
             Plan(tokens, words, read, self.is_recorded(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -291,7 +289,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         labelled, words = find_labelled(labels, tokens, attention_mask)
         hidden_states, outputs = run_planned(
-            self,
+            self.model,
             Plan(tokens, words, labelled, self.is_recorded(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -430,11 +428,8 @@ class FirstTokenHead(Head):
         if self.config.classifier_pooling == "cls":
             outputs = self.model.forward_first_token(**inputs)
             return outputs.pooler_output, outputs
-        states, outputs = run_and_read(self, 0, **inputs)
-        real = inputs["attention_mask"]
-        real = states.new_ones(states.shape[:2]) if real is None else real
-        mean = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-        return self.model.pooler(mean), outputs
+        states, outputs = run_and_read(self.model, 0, **inputs)
+        return self.model.pooler(mean_state(states, inputs["attention_mask"])), outputs
 
 
 class EveryTokenHead(Head):
@@ -446,7 +441,7 @@ class EveryTokenHead(Head):
 
     def read(self, **inputs) -> tuple[torch.Tensor, Any]:
         """Run the body; return all states (batch, length, hidden), and its outputs."""
-        states, outputs = run_and_read(self, 0, **inputs)
+        states, outputs = run_and_read(self.model, 0, **inputs)
         return states if self.model.pooler is None else self.model.pooler(states), outputs
 
 

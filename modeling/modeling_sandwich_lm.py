@@ -22,7 +22,6 @@ from sublayers.modeling.heads import (
     CheckedGenerationMixin,
     LastTokenClassifier,
     last_tokens,
-    positions_to_read,
     run_and_read,
 )
 from sublayers.modeling.losses import IGNORED, check_labels
@@ -122,19 +121,16 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         Raises what `forward` raises, and ValueError where the end of a row is not known.
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
-        last = last_tokens(tokens, attention_mask, self.config.pad_token_id)
-        read = positions_to_read(last, tokens.shape[1], tokens.device)
-        plan = Plan(tokens, attention_mask, read, self.is_recorded(**kwargs))
-        outputs = self(
+        states, outputs = run_and_read(
+            self,
+            last_tokens(tokens, attention_mask, self.config.pad_token_id),
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
-            plan=plan,
-            return_dict=True,
             **{**kwargs, "use_cache": False},
         )
-        outputs.last_hidden_state = plan.select(outputs.last_hidden_state)
+        outputs.last_hidden_state = states
         return outputs
 
 
@@ -180,7 +176,7 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail."""
         hidden_states, outputs = run_and_read(
-            self,
+            self.model,
             logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,

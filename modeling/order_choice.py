@@ -18,14 +18,6 @@ from sublayers.modeling.attention import CrossAttention
 Order = int | torch.Tensor
 
 
-def mean_state(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Average the states (batch, length, hidden) that the mask (batch, length) shows: (batch, hidden)."""
-    if attention_mask is None:
-        return states.mean(1)
-    weights = attention_mask.to(states.dtype)[..., None]
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
-
-
 class OrderPredictor(nn.Linear):
     """Score the orders for each sentence by the mean of its states: (batch, hidden) -> (batch, orders).
 

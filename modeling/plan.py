@@ -70,6 +70,14 @@ def select_positions(states: torch.Tensor, positions: torch.Tensor) -> torch.Ten
     return states[rows, positions]
 
 
+def mean_state(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Take the mean of each text's tokens: (batch, length, hidden), (batch, length) or None -> (batch, hidden)."""
+    if mask is None:
+        return states.mean(1)
+    real = mask.bool()[..., None]
+    return states.masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)
+
+
 class Plan:
     """Which positions of a batch are computed and in which layout, decided once for all sublayers.
 
@@ -172,11 +180,7 @@ class Plan:
         if not self.takes_mean:
             return select_positions(states, kept)
         rows = states if self.packing is None else self.packing.pad(states)
-        if self.real is None:
-            mean = rows.mean(1, keepdim=True)
-        else:
-            real = self.real[..., None]
-            mean = rows.masked_fill(~real, 0).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+        mean = mean_state(rows, self.real)[:, None]
         return mean if self.packing is None else mean.transpose(0, 1)
 
     def leave(self, states: torch.Tensor) -> torch.Tensor:

@@ -171,9 +171,7 @@ def _refuse(source: PreTrainedModel, name: str) -> None:
 def _give_back(part: Any) -> PreTrainedModel:
     """Write weights into the model that they were taken from, and return that."""
     (source, pieces), state = part.origin, part.state_dict()
-    if part.all_tied_weights_keys.keys() - state.keys() or any(
-        name not in state or state[name].shape != piece.shape for name, piece in pieces.items()
-    ):
+    if any(name not in state or state[name].shape != piece.shape for name, piece in pieces.items()):
         raise ValueError(
             f"the weights of {type(part).__name__} have other names or shapes than optimize gave them; merge adapters, "
             "and resize nothing"
@@ -191,8 +189,6 @@ def _give_back(part: Any) -> PreTrainedModel:
 def _exchange(held: Any, exchanged: dict[int, PreTrainedModel]) -> Any:
     """Copy what is held, with other models in the place of some, and with the same weights."""
     module = held.model if isinstance(held, Pipeline) else held
-    if id(module) in exchanged and module is held:
-        return exchanged[id(module)]
     memo: dict[int, Any] = {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())}
     copied = copy.deepcopy(held, memo | exchanged)
     if isinstance(copied, nn.Sequential):

@@ -26,7 +26,7 @@ from sublayers.convert.bert import from_bert
 from sublayers.hub.loading import MODULES, damaged, folder_of, load, never_running_code
 from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
-from sublayers.modeling.plan import select_positions
+from sublayers.modeling.plan import mean_state, select_positions
 
 Pooling = Literal["mean", "cls"]
 # names that sentence-transformers had for the modes of pooling, up to version 5
@@ -188,7 +188,7 @@ def answer(model: Any, inputs: Mapping[str, torch.Tensor], pooling: Pooling | No
 def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
     """Make one state of those of a text's tokens: (batch, length, hidden), (batch, length) -> (batch, hidden)."""
     if pooling == "mean":
-        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return mean_state(states, mask)
     return select_positions(states, first_tokens(states, mask))[:, 0]
 
 

@@ -70,8 +70,8 @@ def export_graph(
     refuse_to_overwrite(destination)
     model = read_model(source).float().eval()
     finished, encoder = finish(model, source)
-    lines = _read_lines(texts) if int8 else []
-    known = _read_lines(calibration_file) if calibration_file else None
+    lines = read_lines(texts) if int8 else []
+    known = read_lines(calibration_file) if calibration_file else None
     with whole_folder(destination) as folder, TemporaryDirectory() as place:
         model.config.auto_map = {}
         model.config.save_pretrained(folder)
@@ -123,7 +123,8 @@ def export_graph(
     return report
 
 
-def _read_lines(texts: Path | None) -> list[str]:
+def read_lines(texts: Path | None) -> list[str]:
+    """Read the texts of a file, one in each line; None: lines of the standard library. Raises what `reading` raises."""
     if texts is None:
         documents = standard_library()["validation"].take(NUMBER_OF_LINES)["text"]
         # the first line of each document without its comment marks

@@ -13,11 +13,10 @@ from transformers import AutoConfig
 
 from sublayers import optimize
 from sublayers.hub.loading import load
-from sublayers.training.data.files import check_file
 from sublayers.training.flags import positive
 from sublayers.training.metrics.timing import Call, Comparison, Task
 from sublayers.training.serve.encoders import EMBEDDING, SCORES
-from sublayers.training.serve.export import RUNTIMES, export_graph
+from sublayers.training.serve.export import RUNTIMES, export_graph, read_lines
 from sublayers.training.serve.program import Batch, Run, draw_inputs
 
 THEIRS, OURS, UNPACKED = "sentence-transformers", "sublayers.optimize", "without prepacking"
@@ -74,11 +73,10 @@ def read(file: Path, number: int, is_reranker: bool) -> list[Any]:
     """Read the texts of a file or, for a reranker, pairs of its first line and another.
 
     Raises:
-        ValueError: there are too few.
+        ValueError: there are too few, or what `read_lines` refuses.
     """
-    check_file(str(file), [".txt"])
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    inputs: list[Any] = [(lines[0], line) for line in lines[1:]] if is_reranker and lines else lines
+    lines = read_lines(file)
+    inputs: list[Any] = [(lines[0], line) for line in lines[1:]] if is_reranker else lines
     if not inputs:
         raise ValueError(f"{file} has too few texts; write one in each line, and a query first for a reranker")
     return inputs[:number]
