@@ -1,14 +1,21 @@
 """The linear maps of a model, at the speed that the processor has."""
 
+import logging
+from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
-from typing import NamedTuple
+from time import perf_counter
+from typing import Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+
+logger = logging.getLogger(__name__)
+
+# in torch's own library, in oneDNN, or there with a weight in the layout that it reads
+Product: TypeAlias = Literal["torch", "onednn", "prepacked"]
 
 
 class Prepacked(NamedTuple):
@@ -26,19 +33,63 @@ class Prepacked(NamedTuple):
 PREPACKED: WeakKeyDictionary[nn.Linear, Prepacked] = WeakKeyDictionary()
 # the rows of a product for which the layout is chosen; more rows are about as fast in it as in their own
 FEW_ROWS = 32
+# numbers of rows that are measured, for which and for more; and the largest size of a weight
+ROWS, LARGEST = (128, 32, 8, 1), 2048
+# measurements of each way, and the share of the time below which another way is taken
+ROUNDS, GAIN = 5, 0.95
 
 
 @cache
-def gains_from_onednn() -> bool:
-    """Say whether oneDNN multiplies faster than torch, which takes MKL, on this processor.
+def has_onednn() -> bool:
+    """Say whether torch has oneDNN's product; the operator is one of its own, which it may drop."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
-    On processors not made by Intel, MKL leaves the wide vectors unused. For a single row, as in decoding, it reads the
-    weights with one core.
+
+@cache
+def measure(rows: int, outputs: int, inputs: int, threads: int) -> dict[Product, float]:
+    """Measure a product of this size in each way, with so many threads as there are now: seconds, the least of some."""
+    # models are also built and run where all new tensors are without values, or of other types
+    with torch.no_grad(), _disable_current_modes(), torch.autocast("cpu", enabled=False):
+        weight, states = (
+            torch.ones(number, inputs, dtype=torch.float32, device="cpu", requires_grad=False)
+            for number in (outputs, rows)
+        )
+        ordered = torch.ops.mkldnn._reorder_linear_weight(weight, FEW_ROWS)
+        calls: dict[Product, Callable[[], torch.Tensor]] = {
+            "torch": partial(nn.functional.linear, states, weight),
+            "onednn": partial(multiply, states, weight),
+            "prepacked": partial(multiply, states, ordered),
+        }
+        seconds = dict.fromkeys(calls, float("inf"))
+        for name, call in [*calls.items()] * ROUNDS:
+            start = perf_counter()
+            call()
+            seconds[name] = min(seconds[name], perf_counter() - start)
+    return seconds
+
+
+@cache
+def choose(rows: int, outputs: int, inputs: int, threads: int, prepacks: bool) -> Product:
+    """Choose how a product of this size runs: in another way than torch's own if that is clearly faster.
+
+    Neither is faster everywhere. MKL, which torch takes, leaves the widest vectors of other makers' processors unused;
+    for few rows oneDNN divides the work better among cores, for many MKL may win.
     """
-    cpuinfo = Path("/proc/cpuinfo")
-    on_intel = cpuinfo.exists() and "GenuineIntel" in cpuinfo.read_text(encoding="utf-8")
-    # the operator is one of torch's own, which it may drop
-    return not on_intel and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    seconds = measure(rows, outputs, inputs, threads)
+    chosen: Product = "onednn" if seconds["onednn"] < GAIN * seconds["torch"] else "torch"
+    if prepacks and seconds["prepacked"] < GAIN * seconds[chosen]:
+        chosen = "prepacked"
+    told = ", ".join(f"{name} {1e6 * least:.0f}" for name, least in seconds.items())
+    logger.info("(%s, %s) x (%s, %s) runs in %s; microseconds: %s", rows, inputs, inputs, outputs, chosen, told)
+    return chosen
+
+
+def fastest(states: torch.Tensor, weight: torch.Tensor, prepacks: bool = False) -> Product:
+    """Say how a product of states (..., in) with a weight (out, in) runs, which is measured once for such sizes."""
+    rows = states.numel() // states.shape[-1]
+    rows = next(number for number in ROWS if number <= rows)
+    outputs, inputs = (min(size, LARGEST) for size in weight.shape)
+    return choose(rows, outputs, inputs, torch.get_num_threads(), prepacks)
 
 
 def multiply(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -88,8 +139,8 @@ def runs_in_onednn(states: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def onednn_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply in oneDNN where it has the product, else as torch does: (..., in), (out, in), (out,) -> (..., out)."""
-    if not runs_in_onednn(states, weight):
+    """Multiply in oneDNN where it has the product and is faster, else as torch does: (..., in), (out, in), (out,) -> (..., out)."""
+    if not runs_in_onednn(states, weight) or fastest(states, weight) == "torch":
         return nn.functional.linear(states, weight, bias)
     if not torch.is_grad_enabled():
         # for small matrices an autograd function costs as much as the product
@@ -116,6 +167,8 @@ def prepacked_forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
     """Run a linear map with its prepacked weight, where there are no gradients: (..., in) -> (..., out)."""
     if torch.is_grad_enabled() or layer.weight.is_inference() or not runs_in_onednn(states, layer.weight):
         return onednn_forward(layer, states)
+    if fastest(states, layer.weight, prepacks=True) != "prepacked":
+        return onednn_forward(layer, states)
     return multiply(states, prepacked(layer), layer.bias)
 
 
@@ -135,18 +188,18 @@ def is_bare(layer: nn.Linear, states: torch.Tensor) -> bool:
 
 def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Multiply by a bare parameter as fast as this processor can: (..., in), (out, in), (out,) -> (..., out)."""
-    is_faster = not torch.compiler.is_compiling() and gains_from_onednn()
-    return (onednn_linear if is_faster else nn.functional.linear)(states, weight, bias)
+    is_known = not torch.compiler.is_compiling() and has_onednn()
+    return (onednn_linear if is_known else nn.functional.linear)(states, weight, bias)
 
 
 def run_in_onednn(model: nn.Module, prepacks: bool = False) -> None:
-    """Let the linear maps of a model run in oneDNN if this processor gains from it; they stay plain nn.Linear.
+    """Let the linear maps of a model run in oneDNN where it is faster here; they stay plain nn.Linear.
 
     Tools that replace linear maps, such as quantisers, look for exactly that type. oneDNN orders a weight anew for each
-    product, which takes a quarter of the time of a short text. A model that `prepacks` keeps the ordered weights beside
-    its own, in as much memory again. `torch.backends.mkldnn.set_flags(False)` goes back to torch's product.
+    product, which takes a quarter of the time of a short text. A model that `prepacks` keeps ordered weights beside its
+    own, in as much memory again. `torch.backends.mkldnn.set_flags(False)` goes back to torch's product.
     """
-    if gains_from_onednn():
+    if has_onednn():
         forward = prepacked_forward if prepacks else onednn_forward
         for module in model.modules():
             if type(module) is nn.Linear:

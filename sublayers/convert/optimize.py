@@ -44,7 +44,7 @@ def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = 
         verify: whether to run it and what comes out on random tokens, with padding on all sides, and compare; or texts
             or pairs of texts for that.
         prepack: whether linear maps keep a second copy of their weights in the layout that the processor reads, where
-            that is faster: in 32 bits, on CPUs that are not Intel's. It is made at the first call without gradients.
+            that is measured to be faster: in 32 bits, on CPUs. It is made at the first call without gradients.
 
     Returns:
         Another model; the one that was given stays as it is. One of ours is returned itself.

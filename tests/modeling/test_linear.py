@@ -7,6 +7,7 @@ import pytest
 import torch
 from families import build, every_family
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModel
 
 from sublayers.modeling import linear
@@ -19,7 +20,7 @@ needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reas
 
 @pytest.fixture(autouse=True)
 def gains(monkeypatch):
-    monkeypatch.setattr(linear, "gains_from_onednn", lambda: True)
+    monkeypatch.setattr(linear, "fastest", lambda *_, prepacks=False: "prepacked" if prepacks else "onednn")
 
 
 def onednn_linear(*sizes, **options) -> nn.Linear:
@@ -57,7 +58,7 @@ def test_output_and_gradients_equal_those_of_torch(shape, bias):
 @needs_onednn
 @pytest.mark.parametrize("gain", [True, False])
 def test_bare_parameters_are_multiplied_as_maps_are(gain, monkeypatch):
-    monkeypatch.setattr(linear, "gains_from_onednn", lambda: gain)
+    monkeypatch.setattr(linear, "fastest", lambda *_: "onednn" if gain else "torch")
     layer, states = nn.Linear(24, 40), torch.randn(3, 24, requires_grad=True)
     expected = layer(states)
     grads = torch.autograd.grad(expected.sum(), [states, *layer.parameters()])
@@ -167,9 +168,53 @@ def test_gradients_and_other_types_need_no_prepacked_weight():
     assert made not in linear.PREPACKED
 
 
+def seconds(torch, onednn, prepacked):
+    return {"torch": torch, "onednn": onednn, "prepacked": prepacked}
+
+
+@pytest.mark.parametrize(
+    ("measured", "chosen", "with_prepacking"),
+    [
+        (seconds(1, 0.5, 0.4), "onednn", "prepacked"),
+        (seconds(1, 0.5, 0.5), "onednn", "onednn"),
+        (seconds(1, 1, 0.7), "torch", "prepacked"),
+        # what differs by less than two runs do is not worth another way
+        (seconds(1, 0.99, 0.97), "torch", "torch"),
+        (seconds(0.5, 1, 1), "torch", "torch"),
+    ],
+)
+def test_runs_in_the_way_that_was_measured_to_be_clearly_faster(measured, chosen, with_prepacking, monkeypatch):
+    monkeypatch.setattr(linear, "measure", lambda *_: measured)
+    linear.choose.cache_clear()
+    assert linear.choose(8, 4, 4, 1, False) == chosen
+    assert linear.choose(8, 4, 4, 1, True) == with_prepacking
+    linear.choose.cache_clear()
+
+
+@pytest.mark.parametrize(("rows", "measured"), [(1, 1), (7, 1), (8, 8), (31, 8), (127, 32), (999, 128)])
+def test_rows_are_measured_up_to_the_next_number_and_weights_up_to_a_size(rows, measured, monkeypatch):
+    monkeypatch.undo()
+    asked = []
+    monkeypatch.setattr(linear, "choose", lambda *sizes: asked.append(sizes))
+    linear.fastest(torch.randn(1, rows, 3), torch.empty(5000, 3, device="meta"))
+    assert asked == [(measured, 2048, 3, torch.get_num_threads(), False)]
+
+
+@needs_onednn
+@pytest.mark.parametrize("context", [lambda: torch.device("meta"), torch.inference_mode, FakeTensorMode])
+def test_is_measured_wherever_a_model_is_built_or_run(context):
+    linear.measure.cache_clear()
+    state = torch.get_rng_state()
+    with context():
+        measured = linear.measure(8, 24, 16, 1)
+    assert measured.keys() == {"torch", "onednn", "prepacked"}
+    assert all(0 < time < 10 for time in measured.values())
+    assert torch.get_rng_state().equal(state)
+
+
 @needs_onednn
 def test_leaves_maps_alone_where_the_processor_gains_nothing(monkeypatch):
-    monkeypatch.setattr(linear, "gains_from_onednn", lambda: False)
+    monkeypatch.setattr(linear, "fastest", lambda *_: "torch")
     assert "mkldnn::_linear_pointwise" not in products(onednn_linear(8, 8), torch.randn(2, 8))
 
 
