@@ -139,7 +139,10 @@ def runs_in_onednn(states: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def onednn_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply in oneDNN where it has the product and is faster, else as torch does: (..., in), (out, in), (out,) -> (..., out)."""
+    """Multiply in oneDNN where it has the product and is faster, else as torch does.
+
+    Shapes are (..., in), (out, in), (out,) -> (..., out).
+    """
     if not runs_in_onednn(states, weight) or fastest(states, weight) == "torch":
         return nn.functional.linear(states, weight, bias)
     if not torch.is_grad_enabled():

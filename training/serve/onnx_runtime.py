@@ -18,7 +18,7 @@ from onnxruntime.quantization import (
 )
 from torch.export import ExportedProgram
 
-from sublayers.training.serve.program import Batch, Run, output_names, quiet
+from sublayers.training.serve.program import Batch, Run, by_length, output_names, quiet
 
 FILE = "model.onnx"
 
@@ -114,4 +114,4 @@ def load(file: Path, threads: int | None = None) -> Run:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(file, options)
     names = [output.name for output in session.get_outputs()]
-    return lambda batch: dict(zip(names, session.run(None, batch), strict=True))
+    return by_length(lambda batch: dict(zip(names, session.run(None, batch), strict=True)))

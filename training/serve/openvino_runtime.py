@@ -8,7 +8,7 @@ import openvino
 from torch.export import ExportedProgram
 
 from sublayers.training.serve import onnx_runtime
-from sublayers.training.serve.program import Batch, Run, quiet
+from sublayers.training.serve.program import Batch, Run, by_length, quiet
 
 FILE = "openvino_model.xml"
 
@@ -49,4 +49,4 @@ def load(file: Path, threads: int | None = None) -> Run:
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads or 0}
     graph = openvino.Core().compile_model(file, "CPU", options)
     names = [output.any_name for output in graph.outputs]
-    return lambda batch: dict(zip(names, graph(batch).values(), strict=True))
+    return by_length(lambda batch: dict(zip(names, graph(batch).values(), strict=True)))

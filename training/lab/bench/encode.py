@@ -1,6 +1,7 @@
 """What `sublayers bench encode` measures: a sentence encoder or reranker on texts, as it is, optimized, in graphs."""
 
 import argparse
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -8,22 +9,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-from transformers import AutoConfig
+import torch
+from torch import nn
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import ModelOutput
 
 from sublayers import optimize
 from sublayers.hub.loading import load
 from sublayers.training.flags import positive
 from sublayers.training.metrics.timing import Call, Comparison, Task
-from sublayers.training.serve.encoders import EMBEDDING, SCORES
 from sublayers.training.serve.export import RUNTIMES, export_graph, read_lines
-from sublayers.training.serve.program import Batch, Run, draw_inputs
+from sublayers.training.serve.program import Run, draw_inputs
 
 THEIRS, OURS, UNPACKED = "sentence-transformers", "sublayers.optimize", "without prepacking"
 REMARK = (
     "Times are of all texts of a file, with so many at once, tokenizer included. Ratios are to the model as "
-    "sentence-transformers runs it, which sorts texts by their length, as graphs do here. Graphs were exported from "
-    "the optimized model, and compute padding."
+    "sentence-transformers runs it, which sorts texts by their length. Graphs were exported from the optimized model, "
+    "and run inside of sentence-transformers, too."
 )
 GRAPHS = [f"{form}{kind}" for form in ("onnx", "openvino") for kind in ("", " int8")]
 SIZES = {"repeats": 5}
@@ -112,24 +114,26 @@ def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: 
         runtime: Any = import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
         export_graph(place / "ours", place / graph, form, bool(kind))
         run = runtime.load(place / graph / runtime.FILE, args.threads)
-        encoders[graph] = by_graph(run, ours, SCORES if is_reranker else EMBEDDING)
+        # the copy has the graph in the model's place
+        encoders[graph] = by_torch(copy.deepcopy(ours, {id(ours[0].model): Graph(run, ours[0].model)}))
     return encoders
 
 
-def by_graph(run: Run, held: Any, output: str) -> Encode:
-    """Encode by a graph as sentence-transformers does: batches of texts of about the same length."""
-    names = [*draw_inputs(held[0].model, 1, 1)]
-    longest = held.max_seq_length or held.tokenizer.model_max_length
-    options = {"padding": True, "truncation": True, "max_length": longest, "return_token_type_ids": True}
+class Graph(nn.Module):
+    """Stands for a model inside of what sentence-transformers opens: inputs (batch, length) go to its graph."""
 
-    def encode(inputs: list[Any], size: int) -> np.ndarray:
-        order = sorted(range(len(inputs)), key=lambda i: -len("".join(inputs[i])))
-        found = []
-        for start in range(0, len(order), size):
-            batch = [inputs[i] for i in order[start : start + size]]
-            tokens = held.tokenizer(batch, **options, return_tensors="np")
-            given: Batch = {name: tokens[name].astype(np.int64) for name in names}
-            found.append(run(given)[output])
-        return np.concatenate(found)[np.argsort(order)]
+    def __init__(self, run: Run, model: PreTrainedModel):
+        super().__init__()
+        self.run, self.config = run, model.config
+        self.names, self.dtype, self.device = [*draw_inputs(model, 1, 1)], model.dtype, model.device
 
-    return encode
+    def forward(self, input_ids, attention_mask, token_type_ids=None, **kwargs) -> ModelOutput:
+        """Run the graph; a segment that is not given is the first."""
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        outputs = self.run({name: given[name].numpy() for name in self.names})
+        return ModelOutput({name: torch.from_numpy(output) for name, output in outputs.items()})
+
+    # what `optimize` lets sentence-transformers call
+    forward_first_token = forward_last_token = forward
