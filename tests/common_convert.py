@@ -178,6 +178,8 @@ SOURCES = {
         for head in ("Model", "ForTokenClassification", "ForQuestionAnswering")
         if (name, head) != ("Gemma", "ForQuestionAnswering")
     },
+    "EuroBert Model": ("EuroBertModel", GROUPED | {"head_dim": 12}),
+    "EuroBert ForTokenClassification": ("EuroBertForTokenClassification", GROUPED | {"attention_bias": True}),
     "Bart": ("BartForConditionalGeneration", {}),
     "Bart untied": ("BartForConditionalGeneration", {"tie_word_embeddings": False, "scale_embedding": True}),
     "Marian": ("MarianMTModel", {"activation_function": "swish", "scale_embedding": True}),

@@ -19,6 +19,8 @@ from sublayers.modeling.modeling_sandwich_lm import (
 
 # the heads of sources that become encoders
 ENCODERS = ("Model", "ForTokenClassification", "ForQuestionAnswering")
+# models with a decoder's parts whose tokens always see both sides
+BOTH_SIDES = ("eurobert",)
 # how PAR BERT is made as decoders are: without a pooler, a norm of embeddings, and segments but one, which stays zero
 DECODER_LIKE = {
     "head_type": "macaron",
@@ -32,7 +34,7 @@ DECODER_LIKE = {
 
 def is_causal(config: PreTrainedConfig) -> bool:
     """Say whether the tokens of a decoder of transformers see only those before them, as its masks do."""
-    return getattr(config, "is_causal", True)
+    return getattr(config, "is_causal", config.model_type not in BOTH_SIDES)
 
 
 def assemble_decoder(
@@ -68,7 +70,8 @@ def assemble_decoder(
         # a decoder's looks back only, and an encoder's to both sides
         shared["attention_window"] = 2 * config.attention_window
     if head == "ForTokenClassification":
-        shared["classifier_dropout"] = source.dropout.p
+        # EuroBERT has none
+        shared["classifier_dropout"] = source.dropout.p if hasattr(source, "dropout") else 0.0
         # a classifier of Llama has no bias
         bias = {"classifier.bias": Piece(torch.zeros(source.config.num_labels), ())}
         others = bias | {name.replace("score.", "classifier."): piece for name, piece in others.items()}

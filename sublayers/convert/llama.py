@@ -16,8 +16,10 @@ DECODERS = {
     "gemma": "Gemma",
     "stablelm": "StableLm",
 }
-# decoders with other parts, and which parts these are
+# models with other parts, and which parts these are
 UNCOVERED = {
+    "deberta": "attention to relative positions with queries and keys of their own",
+    "deberta-v2": "attention to relative positions with queries and keys of their own",
     "gemma2": "norms behind its sublayers",
     "gemma3": "norms behind its sublayers",
     "gemma3_text": "norms behind its sublayers",
@@ -60,7 +62,7 @@ def own_order(old: PreTrainedConfig) -> str:
 
 
 def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tuple[PreTrainedModel, Pieces]:
-    """Convert one of `DECODERS` with its head; in the interleaved order, the default, outputs are equal.
+    """Convert one of `DECODERS` or EuroBERT with its head; in the interleaved order, the default, outputs are equal.
 
     Raises:
         ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.

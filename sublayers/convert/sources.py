@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sublayers.configuration.sublayer_order import expand
 from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
-from sublayers.convert.decoders import ENCODERS as HEADS
+from sublayers.convert.decoders import BOTH_SIDES, ENCODERS as HEADS
 from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
 from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama
@@ -34,7 +34,7 @@ ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_s
 FAMILIES = {
     **dict.fromkeys(["gpt2", *DECODERS], "sandwich_lm"),
     **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
-    **dict.fromkeys([*ENCODERS, "modernbert"], "par_bert"),
+    **dict.fromkeys([*ENCODERS, "eurobert", "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
 }
 
@@ -49,6 +49,7 @@ def classes(prefix: str, *heads: str, body: str = "") -> dict[str, Any]:
 
 # a body alone gets the head that is tied to its embeddings
 CLASSES = {
+    "eurobert": classes("EuroBert", "ForTokenClassification", body="Model"),
     "gpt2": classes("GPT2", "LMHeadModel", "ForSequenceClassification", body="LMHeadModel"),
     "marian": classes("Marian", "MTModel", body="MTModel"),
     "modernbert": classes("ModernBert", "Model", *(head for head in MODERN_HEADS if head)),
@@ -218,7 +219,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder], window)
     if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
-    if source.config.model_type in DECODERS:
+    if source.config.model_type in (*DECODERS, *BOTH_SIDES):
         return from_llama(source, **orders)
     others: dict[str, Any] = {"gpt2": from_gpt2, "modernbert": from_modern_bert}
     return others.get(source.config.model_type, from_bart)(source, **orders)
