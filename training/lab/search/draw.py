@@ -37,9 +37,14 @@ def letters_of(order: str) -> str:
     return "".join(letter for letter in ALPHABET if letter in expand(order))
 
 
+def unit(letter: str) -> int:
+    """Count a sublayer's parameters in units of 4 d^2: 2 for a feed-forward sublayer, 1 for others (Sandwich, 3.2)."""
+    return 2 if letter == "f" else 1
+
+
 def units(order: str) -> int:
-    """Count an order's parameters in units of 4 d^2: 2 for a feed-forward sublayer, 1 for others (Sandwich, 3.2)."""
-    return sum(2 if letter == "f" else 1 for letter in expand(order))
+    """Count an order's parameters in the same units."""
+    return sum(map(unit, expand(order)))
 
 
 def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[Candidate]:

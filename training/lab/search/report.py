@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import READS
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.lab.search.draw import units
+from sublayers.training.lab.search.draw import unit, units
 from sublayers.training.log import Log, read_log
 from sublayers.training.metrics.pictures import (
     draw_bottom_halves,
@@ -49,8 +49,8 @@ def halves(order: str) -> tuple[str, str]:
     A sublayer belongs where its middle lies, to the first half if that is the cut.
     """
     letters = expand(order)
-    ends = accumulate(units(letter) for letter in letters)
-    middles = (end - units(letter) / 2 for end, letter in zip(ends, letters, strict=True))
+    ends = accumulate(map(unit, letters))
+    middles = (end - unit(letter) / 2 for end, letter in zip(ends, letters, strict=True))
     cut = sum(middle <= units(order) / 2 for middle in middles)
     return letters[:cut], letters[cut:]
 

@@ -81,6 +81,7 @@ def test_the_papers_patterns_are_chosen_by_cost():
         ("s6f3", "ssssss", "fff"),
         ("f3s6", "fff", "ssssss"),
         ("s", "s", ""),
+        ("(sf)2(mf)2", "sfsf", "mfmf"),
     ],
 )
 def test_halves_have_half_of_the_parameters(order, bottom, top):
