@@ -35,6 +35,8 @@ PREPACKED: WeakKeyDictionary[nn.Linear, Prepacked] = WeakKeyDictionary()
 FEW_ROWS = 32
 # numbers of rows that are measured, for which and for more; and the largest size of a weight
 ROWS, LARGEST = (128, 32, 8, 1), 2048
+# weights of fewer numbers always run in oneDNN, whose results do not depend on where in memory they lie, as MKL's do
+SMALLEST = 128 * 128
 # measurements of each way, and the share of the time below which another way is taken
 ROUNDS, GAIN = 5, 0.95
 
@@ -86,6 +88,8 @@ def choose(rows: int, outputs: int, inputs: int, threads: int, prepacks: bool) -
 
 def fastest(states: torch.Tensor, weight: torch.Tensor, prepacks: bool = False) -> Product:
     """Say how a product of states (..., in) with a weight (out, in) runs, which is measured once for such sizes."""
+    if weight.numel() < SMALLEST:
+        return "prepacked" if prepacks else "onednn"
     rows = states.numel() // states.shape[-1]
     rows = next(number for number in ROWS if number <= rows)
     outputs, inputs = (min(size, LARGEST) for size in weight.shape)

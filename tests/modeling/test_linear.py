@@ -196,8 +196,11 @@ def test_rows_are_measured_up_to_the_next_number_and_weights_up_to_a_size(rows, 
     monkeypatch.undo()
     asked = []
     monkeypatch.setattr(linear, "choose", lambda *sizes: asked.append(sizes))
-    linear.fastest(torch.randn(1, rows, 3), torch.empty(5000, 3, device="meta"))
-    assert asked == [(measured, 2048, 3, torch.get_num_threads(), False)]
+    linear.fastest(torch.randn(1, rows, 9), torch.empty(5000, 9, device="meta"))
+    linear.fastest(torch.randn(1, rows, 300), torch.empty(100, 300, device="meta"), prepacks=True)
+    threads = torch.get_num_threads()
+    assert asked == [(measured, 2048, 9, threads, False), (measured, 100, 300, threads, True)]
+    assert linear.fastest(torch.randn(1, rows, 9), torch.empty(9, 9)) == "onednn"
 
 
 @needs_onednn
