@@ -148,6 +148,8 @@ def test_gradients(pair):
         # mBART takes the start of a target from the end of its labels, where the language stands
         inputs["labels"][:, -1] = 60
     names = ["loss"] if "labels" in inputs else [*outputs(source, inputs)]
+    # in 32 bits, sums of large numbers differ by more
+    source, model = (copy.deepcopy(network).double() for network in (source, model))
     for network in (source, model):
         network.zero_grad()
         found = network(**inputs)
@@ -164,10 +166,8 @@ def test_gradients(pair):
                 # transformers does not train the padding that starts its targets
                 padding = source.config.pad_token_id
                 expected[padding] = gradient[padding]
-            # that of ModernBERT's embeddings is as large as 12 there
-            is_large = name.startswith("ModernBert") and name.endswith("MultipleChoice")
-            atol = 1e-5 * max(1, expected.abs().max().item()) if is_large else 1e-5
-            torch.testing.assert_close(gradient, expected, atol=atol, rtol=1e-4, msg=lambda m, n=ours: f"{n}: {m}")
+            # norms and rotations of transformers stay in 32 bits
+            torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4, msg=lambda m, n=ours: f"{n}: {m}")
         else:
             # sinusoids are learned here, the only segment is not, and these biases are no part of some sources
             added = {"classifier.bias", "lm_transform.dense.bias", "model.pooler.dense.bias"}

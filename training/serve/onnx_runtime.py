@@ -112,6 +112,8 @@ def load(file: Path, threads: int | None = None) -> Run:
     options.intra_op_num_threads = threads or 0
     # threads that wait for the next call would take the cores from whatever runs between calls
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # on processors without VNNI, sums of products of 8 bits would overflow
+    options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(file, options)
     names = [output.name for output in session.get_outputs()]
     return by_length(lambda batch: dict(zip(names, session.run(None, batch), strict=True)))
