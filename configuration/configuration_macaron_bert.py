@@ -3,7 +3,7 @@
 from typing import Literal
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
-from sublayers.configuration.configuration_sublayers import PositionEmbeddingType, strict
+from sublayers.configuration.configuration_sublayers import NormPosition, PositionEmbeddingType, strict
 
 
 @strict
@@ -24,7 +24,7 @@ class MacaronBertConfig(ReorderedBertConfig):
     untrained_first_segment: bool = True
     pre_attention_act: str | None = "relu"
     classifier_dropout: float | int | None = 0.0
-    norm_position: Literal["pre", "post"] = "pre"
+    norm_position: NormPosition = "pre"
     norm_affine: bool = False
     final_norm: bool = True
     feed_forward_scale: float | int = 0.5

@@ -1,9 +1,7 @@
 """Configuration of the Macaron encoder-decoder."""
 
-from typing import Literal
-
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.configuration_sublayers import NormPosition, strict
 
 
 @strict
@@ -21,6 +19,6 @@ class MacaronSeq2SeqConfig(ReorderedSeq2SeqConfig):
     intermediate_size: int = 1024
     attention_dropout: float | int = 0.1
     activation_dropout: float | int = 0.1
-    norm_position: Literal["pre", "post"] = "pre"
+    norm_position: NormPosition = "pre"
     final_norm: bool = True
     feed_forward_scale: float | int = 0.5

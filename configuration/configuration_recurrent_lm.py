@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
 from sublayers.configuration.sublayer_order import has_fixed_states
 
 # what attention with memory leaves as it is
@@ -31,7 +31,7 @@ class RecurrentLMConfig(SublayersConfig):
 
     position_embedding_type: Literal["relative", "key_table"] = "relative"  # type: ignore[assignment]
     max_position_embeddings: int | None = None  # type: ignore[assignment]
-    norm_position: Literal["pre", "post"] = "post"
+    norm_position: NormPosition = "post"
     attention_bias: bool = False
     attention_output_bias: bool = False
 

@@ -2,7 +2,12 @@
 
 from typing import Literal
 
-from sublayers.configuration.configuration_sublayers import PositionEmbeddingType, SublayersConfig, strict
+from sublayers.configuration.configuration_sublayers import (
+    NormPosition,
+    PositionEmbeddingType,
+    SublayersConfig,
+    strict,
+)
 from sublayers.configuration.field_values import number
 
 
@@ -43,7 +48,7 @@ class ReorderedBertConfig(SublayersConfig):
     pooler_dropout: float | int | None = number(0.0, most=1)
     # the dropout in front of the map that scores where answers start and end
     qa_dropout: float | int = number(0.0, most=1)
-    norm_position: Literal["pre", "post"] = "post"
+    norm_position: NormPosition = "post"
     embedding_norm: bool = True
     position_embedding_type: PositionEmbeddingType = "learned"
     # beside positions: attention adds a bias for each of so many groups of distances; None: no bias

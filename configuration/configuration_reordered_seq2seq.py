@@ -1,9 +1,9 @@
 """What the configurations of the encoder-decoder families share."""
 
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
+from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
 from sublayers.configuration.field_values import number
 from sublayers.configuration.sublayer_order import expand
 
@@ -36,7 +36,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     kernel_sizes: list[int] = field(default_factory=lambda: [3, 7, 15, 31])
     # gated linear units in front of convolutions
     gated_convolutions: bool = True
-    norm_position: Literal["pre", "post"] = "post"
+    norm_position: NormPosition = "post"
     embedding_norm: bool = False
     position_offset: int = 2
     # one embedding for source and target; tie_word_embeddings shares the decoder's with the output

@@ -18,6 +18,8 @@ from sublayers.configuration.field_values import LEAST_EPS, check_ranges, check_
 from sublayers.configuration.sublayer_order import cache_slots, compact, expand
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
+# in front of a sublayer, behind the sum that it ends with, or in front of it and on what it adds (Gemma 2)
+NormPosition = Literal["pre", "post", "both"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
@@ -101,7 +103,7 @@ class SublayersConfig(PreTrainedConfig):
     attention_dropout: float | int = number(0.1, most=1)
     # the dropout inside feed-forward sublayers
     activation_dropout: float | int = number(0.1, most=1)
-    norm_position: Literal["pre", "post"] = "pre"
+    norm_position: NormPosition = "pre"
     # whether the first sublayer has one, where norms stand in front
     first_norm: bool = True
     norm_type: Literal["layer", "rms"] = "layer"
@@ -254,7 +256,9 @@ class SublayersConfig(PreTrainedConfig):
             **{name: getattr(self, name) for name in known},
             kernel_size=max(getattr(self, "kernel_sizes", [1])),
             folds_attention=self.folds_attention,
-            norm_vectors=self.norm_affine * (1 + (self.norm_type == "layer" and self.norm_bias)),
+            norm_vectors=self.norm_affine
+            * (1 + (self.norm_type == "layer" and self.norm_bias))
+            * (1 + (self.norm_position == "both")),
             attention_window=self.attention_window or 0,
         )
 
@@ -371,7 +375,7 @@ class SublayersConfig(PreTrainedConfig):
                     f"rotary positions turn {width} of the {self.head_width} channels of a head, but need an even "
                     f"number, {least} or more; give another head_dim or partial_rotary_factor"
                 )
-        if not self.first_norm and self.norm_position != "pre":
+        if not self.first_norm and self.norm_position == "post":
             raise ValueError("first_norm=False needs norms in front of sublayers; give norm_position='pre'")
         if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
             raise ValueError(

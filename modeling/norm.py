@@ -13,8 +13,10 @@ class UnitOffsetRMSNorm(nn.RMSNorm):
             nn.init.zeros_(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise the last dimension."""
-        return nn.functional.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
+        """Normalise the last dimension, in 32 bits at least: 1 and a small weight in 16 bits lose the weight."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        gain = 1 + self.weight.to(dtype)
+        return nn.functional.rms_norm(x.to(dtype), self.normalized_shape, gain, self.eps).type_as(x)
 
 
 def rms_norm(config, width: int, affine: bool = True) -> nn.RMSNorm:

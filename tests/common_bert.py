@@ -57,7 +57,7 @@ class BertContract(ModelContract):
     def test_equals_a_naive_network_for_any_options_in_any_order(self, seed):
         draw = random.Random(seed)
         options = {
-            "norm_position": draw.choice(["pre", "post"]),
+            "norm_position": draw.choice(["pre", "post", "both"]),
             "norm_affine": draw.random() < 0.5,
             "final_norm": draw.random() < 0.5,
             "feed_forward_scale": draw.choice([0.5, 1.0]),

@@ -9,6 +9,7 @@ from common import randomize
 from safetensors.torch import load_file
 
 from sublayers.convert.llama import DECODERS
+from sublayers.convert.sources import IRREGULAR
 from sublayers.training.commands.convert import main
 
 
@@ -55,6 +56,7 @@ OTHERS = {
     "distilbert": {"vocab_size": 61, "dim": 16, "hidden_dim": 24, "n_heads": 4, "n_layers": 2} | {"pad_token_id": 1},
     "electra": SIZES | {"embedding_size": 16},
     "gemma": SIZES | {"head_dim": 8, "hidden_act": "gelu"},
+    **dict.fromkeys(["gemma2", "gemma3_text"], SIZES | {"head_dim": 8, "query_pre_attn_scalar": 8}),
     "gpt2": {"vocab_size": 61, "n_positions": 40, "n_embd": 16, "n_layer": 2, "n_head": 4} | SPECIAL,
     "stablelm": SIZES | {"partial_rotary_factor": 0.5},
     "modernbert": SIZES | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
@@ -63,13 +65,13 @@ OTHERS = {
 
 def make(name, **options):
     """A model of transformers of random weights, by the name of its class."""
-    model_class = getattr(transformers, name)
+    model_class = getattr(transformers, IRREGULAR.get(name, name))
     model_type = model_class.config_class.model_type
     model = randomize(model_class(model_class.config_class(**OTHERS.get(model_type, SIZES) | options)))
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             # gains are around 1
-            parameter.sub_(int("norm" in parameter_name and model_type == "gemma"))
+            parameter.sub_(int("norm" in parameter_name and model_type.startswith("gemma")))
     return model
 
 
@@ -122,6 +124,10 @@ DECODER_OPTIONS = {
     "Qwen3": {"head_dim": 12},
     # what it calls gelu is the approximation
     "Gemma": {"tie_word_embeddings": True, "num_key_value_heads": 1},
+    "Gemma2": {"sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    # its layers are local, but for the last
+    "Gemma3Text": {"sliding_window": 5, "sliding_window_pattern": 2, "attention_bias": True}
+    | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}}},
     "StableLm": {"use_qkv_bias": True},
     # as transformers 4 wrote it
     "Llama linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
@@ -137,8 +143,9 @@ CAUSAL = {
     f"{name} ForCausalLM": (f"{name.split()[0]}ForCausalLM", GROUPED | options)
     for name, options in DECODER_OPTIONS.items()
 }
-BIDIRECTIONAL = ["Llama with biases", "Mistral", "Mistral of windows", "Qwen2 of windows", "Qwen3", "Gemma"]
+BIDIRECTIONAL = ["Llama with biases", "Mistral", "Mistral of windows", "Qwen2 of windows", "Qwen3", "Gemma", "Gemma2"]
 BOTH_SIDES = {name: GROUPED | DECODER_OPTIONS[name] for name in BIDIRECTIONAL} | {"GPT2": {}}
+EMBEDDING_GEMMA = GROUPED | DECODER_OPTIONS["Gemma3Text"] | {"use_bidirectional_attention": True, "sliding_window": 9}
 BOTH_SIDES["Llama without labels' bias"] = GROUPED | {"token_classification_bias": False}
 LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
 LABELS |= {"problem_type": "multi_label_classification"}
@@ -176,8 +183,9 @@ SOURCES = {
         f"{name} of both sides {head}": (name.split()[0] + head, options | {"is_causal": False, "num_labels": 3})
         for name, options in BOTH_SIDES.items()
         for head in ("Model", "ForTokenClassification", "ForQuestionAnswering")
-        if (name, head) != ("Gemma", "ForQuestionAnswering")
+        if not (name.startswith("Gemma") and head == "ForQuestionAnswering")
     },
+    "Gemma3Text of both sides Model": ("Gemma3TextModel", EMBEDDING_GEMMA),
     "EuroBert Model": ("EuroBertModel", GROUPED | {"head_dim": 12}),
     "EuroBert ForTokenClassification": ("EuroBertForTokenClassification", GROUPED | {"attention_bias": True}),
     "Bart": ("BartForConditionalGeneration", {}),

@@ -56,7 +56,7 @@ class NaiveNetwork:
     def run(self, stack, states, order, is_causal, first_order="", source=None):
         """The states behind the stack; its weights are numbered by the first of several orders."""
         config, order = self.config, expand(order)
-        pre, first_order = config.norm_position == "pre", expand(first_order or order)
+        pre, first_order = config.norm_position != "post", expand(first_order or order)
         fixed: list = []
         for depth, letter in enumerate(order):
             # its n-th `s` is the n-th `s` of the first order
@@ -67,7 +67,7 @@ class NaiveNetwork:
             if letter == "f":
                 kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
                 act, fc1, fc2 = ACTIVATIONS[kind or config.hidden_act], f"{name}.mixer.fc1", f"{name}.mixer.fc2"
-                outputs = [config.feed_forward_scale * self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
+                outputs = [self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
             else:
                 if letter == "m":
                     fixed = fixed or states
@@ -75,7 +75,10 @@ class NaiveNetwork:
                 own = [self.seen(others, i) if is_causal else others for i in range(len(inputs))]
                 seen = [source] * len(inputs) if letter == "c" else own
                 outputs = self.attend(inputs, seen, name, f"{stack}.{'s' if letter == 'm' else letter}")
-            states = [x + y for x, y in zip(states, outputs, strict=True)]
+            if config.norm_position == "both":
+                outputs = [self.norm(y, f"{name}.output_norm") for y in outputs]
+            scale = config.feed_forward_scale if letter == "f" else 1
+            states = [x + scale * y for x, y in zip(states, outputs, strict=True)]
             if not pre:
                 states = [self.norm(x, f"{name}.norm") for x in states]
         if config.final_norm:

@@ -76,7 +76,7 @@ class Seq2SeqContract(FamilyContract):
     def translator(self, *orders: str, **overrides) -> PreTrainedModel:
         return self.model(AutoModelForSeq2SeqLM, *orders, **{"tie_word_embeddings": False} | overrides)
 
-    @pytest.mark.parametrize("norm_position", ["pre", "post"])
+    @pytest.mark.parametrize("norm_position", ["pre", "post", "both"])
     @pytest.mark.parametrize(
         "options",
         [

@@ -24,7 +24,6 @@ BOTH_SIDES = ("eurobert",)
 # how PAR BERT is made as decoders are: without a pooler, a norm of embeddings, and segments but one, which stays zero
 DECODER_LIKE = {
     "head_type": "macaron",
-    "norm_position": "pre",
     "embedding_norm": False,
     "type_vocab_size": 1,
     "untrained_first_segment": True,
@@ -34,6 +33,8 @@ DECODER_LIKE = {
 
 def is_causal(config: PreTrainedConfig) -> bool:
     """Say whether the tokens of a decoder of transformers see only those before them, as its masks do."""
+    if getattr(config, "use_bidirectional_attention", None):
+        return False
     return getattr(config, "is_causal", config.model_type not in BOTH_SIDES)
 
 

@@ -1,5 +1,7 @@
 """Conversion of Llama, and of the decoders that are made as it is."""
 
+from typing import Any
+
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
@@ -14,29 +16,29 @@ DECODERS = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "gemma": "Gemma",
+    "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3Text",
     "stablelm": "StableLm",
 }
 # models with other parts, and which parts these are
 UNCOVERED = {
     "deberta": "attention to relative positions with queries and keys of their own",
     "deberta-v2": "attention to relative positions with queries and keys of their own",
-    "gemma2": "norms behind its sublayers",
-    "gemma3": "norms behind its sublayers",
-    "gemma3_text": "norms behind its sublayers",
+    "gemma3": "images",
     "mixtral": "experts",
     "qwen2_moe": "experts",
     "qwen3_moe": "experts",
     "smollm3": "layers without rotary positions",
 }
-# the parts of a layer, by the letter of the sublayer that they belong to
+ATTENTION = {"self_attn": "mixer", "input_layernorm": "norm"}
+FEED_FORWARD = {"mlp.gate_proj": "mixer.gate", "mlp.up_proj": "mixer.fc1", "mlp.down_proj": "mixer.fc2"}
+# the parts of a layer's attention and feed-forward sublayer, by where their norms stand
 PARTS = {
-    "s": {"self_attn": "mixer", "input_layernorm": "norm"},
-    "f": {
-        "mlp.gate_proj": "mixer.gate",
-        "mlp.up_proj": "mixer.fc1",
-        "mlp.down_proj": "mixer.fc2",
-        "post_attention_layernorm": "norm",
-    },
+    "pre": (ATTENTION, FEED_FORWARD | {"post_attention_layernorm": "norm"}),
+    "both": (
+        ATTENTION | {"post_attention_layernorm": "output_norm"},
+        FEED_FORWARD | {"pre_feedforward_layernorm": "norm", "post_feedforward_layernorm": "output_norm"},
+    ),
 }
 # fields without a counterpart here, with the values at which they change nothing
 NEUTRAL = dict.fromkeys(("qk_layernorm", "use_bidirectional_attention", "use_parallel_residual"), False)
@@ -61,31 +63,65 @@ def own_order(old: PreTrainedConfig) -> str:
     return order
 
 
+def positions(old: Any) -> dict[str, Any]:
+    """Take the fields of rotary positions and of local attention.
+
+    Raises:
+        ValueError: positions that no model here has.
+    """
+    rope, window, local_rope_theta = old.rope_parameters, getattr(old, "sliding_window", None), None
+    if old.model_type == "gemma3_text":
+        refuse_others(rope["sliding_attention"], {"rope_type": "default"}, "local attention")
+        rope, local_rope_theta = rope["full_attention"], rope["sliding_attention"]["rope_theta"]
+        # where tokens see both sides, it counts their own
+        window = window and window - bool(old.use_bidirectional_attention)
+    share = rope.get("partial_rotary_factor")
+    # the other decoders ignore the field or fail, by their kind of scaling
+    if old.model_type != "stablelm" and share not in (None, 1):
+        raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
+    return {
+        "position_embedding_type": "rotary",
+        # up to transformers 4, the kind of scaling had this name, too
+        "rope_parameters": {name: value for name, value in rope.items() if name != "type"},
+        "attention_window": window,
+        "local_rope_theta": local_rope_theta,
+    }
+
+
 def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tuple[PreTrainedModel, Pieces]:
     """Convert one of `DECODERS` or EuroBERT with its head; in the interleaved order, the default, outputs are equal.
 
     Raises:
         ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.
     """
-    old = source.config
+    old: Any = source.config
+    is_gemma = old.model_type.startswith("gemma")
     told = {name: getattr(old, name, None) or False for name in NEUTRAL}
+    if old.model_type == "gemma3_text":
+        del told["use_bidirectional_attention"]
+        # transformers ignores it
+        refuse_others(old.to_dict(), {"attn_logit_softcapping": None}, old.model_type)
     refuse_others(told, NEUTRAL, old.model_type)
-    share = old.rope_parameters.get("partial_rotary_factor")
-    # the other decoders ignore the field or fail, by their kind of scaling
-    if old.model_type != "stablelm" and share not in (None, 1):
-        raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
+    # by which attention's scores are divided
+    refuse_others(old.to_dict(), {"query_pre_attn_scalar": getattr(old, "head_dim", None)}, old.model_type)
     order = expand(sublayer_order or own_order(old))
     body = "" if source.base_model is source else f"{source.base_model_prefix}."
     state = State(
         source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
     )
     layer_norm = "model.norm.bias" in state
+    norm_position: Any = "both" if "model.layers.0.post_feedforward_layernorm.weight" in state else "pre"
+    fields = {name: getattr(old, name) for name in (*SAME, "num_key_value_heads", "use_cache")}
+    fields |= {name: getattr(old, name, None) for name in ("attn_logit_softcapping", "final_logit_softcapping")}
+    fields |= positions(old)
+    if "w" not in order:
+        fields |= dict.fromkeys(("attention_window", "local_rope_theta"))
     # StableLM has a dropout of what feed-forward sublayers add
     dropout = getattr(old, "hidden_dropout", 0.0)
     config = SandwichLMConfig(
-        **{name: getattr(old, name) for name in (*SAME, "hidden_act", "num_key_value_heads", "use_cache")},
+        **fields,
         sublayer_order=order,
-        attention_window=old.sliding_window if "w" in order else None,
+        hidden_act=getattr(old, "hidden_activation", None) or old.hidden_act,
         head_dim=getattr(old, "head_dim", None),
         qk_norm="model.layers.0.self_attn.q_norm.weight" in state,
         attention_bias="model.layers.0.self_attn.q_proj.bias" in state,
@@ -95,19 +131,17 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         dropout=dropout,
         **dict.fromkeys(("embedding_dropout", "attention_output_dropout"), 0.0 if dropout else None),
         activation_dropout=0.0,
+        norm_position=norm_position,
         norm_type="layer" if layer_norm else "rms",
-        norm_unit_offset=old.model_type == "gemma",
+        norm_unit_offset=is_gemma,
         layer_norm_eps=old.layer_norm_eps if layer_norm else old.rms_norm_eps,
         final_norm=True,
-        position_embedding_type="rotary",
-        # up to transformers 4, the kind of scaling had this name, too
-        rope_parameters={name: value for name, value in old.rope_parameters.items() if name != "type"},
-        scale_embedding=old.model_type == "gemma",
+        scale_embedding=is_gemma,
     )
     letters = [letter for letter in expand(own_order(old)) if letter != "f"]
     sublayers: dict[str, list[Pieces]] = {letter: [] for letter in dict.fromkeys([*letters, "f"])}
     for i, mixer in enumerate(letters):
-        for letter, names in ((mixer, PARTS["s"]), ("f", PARTS["f"])):
+        for letter, names in zip((mixer, "f"), PARTS[norm_position], strict=True):
             sublayers[letter].append(state.take_below(names, f"model.layers.{i}."))
     # the remaining names equal ours
     return assemble_decoder(source, config, sublayers, state)

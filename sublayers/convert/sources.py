@@ -39,10 +39,15 @@ FAMILIES = {
 }
 
 
+# names that are not put together as all others
+IRREGULAR = {"Gemma3TextForCausalLM": "Gemma3ForCausalLM"}
+
+
 def classes(prefix: str, *heads: str, body: str = "") -> dict[str, Any]:
     """Say how folders are loaded, by the names of their classes: those with these heads and, as another one, a body."""
     names = {f"{prefix}Model": f"{prefix}{body}"} if body else {}
     names |= {f"{prefix}{head}": f"{prefix}{head}" for head in heads}
+    names = {IRREGULAR.get(named, named): IRREGULAR.get(name, name) for named, name in names.items()}
     # not all have every head
     return {named: getattr(transformers, name) for named, name in names.items() if hasattr(transformers, name)}
 
@@ -123,12 +128,12 @@ def check_is_causal(config: dict[str, Any]) -> bool:
         ValueError: a value of `is_causal` with which transformers computes what no model here does.
     """
     model_type, value = config["model_type"], config.get("is_causal", True)
-    # StableLM's sdpa is causal without padding, whatever is_causal says
-    known = (True,) if model_type == "stablelm" else IS_CAUSAL[FAMILIES[model_type]]
+    # StableLM's sdpa is causal without padding, whatever is_causal says, and Gemma 3 has a field of its own
+    known = (True,) if model_type in ("stablelm", "gemma3_text") else IS_CAUSAL[FAMILIES[model_type]]
     if "is_causal" in config and not (isinstance(value, bool) and value in known):
         others = " or ".join([*(f"with is_causal={other}" for other in known), "without it"])
         raise ValueError(f"is_causal={value!r} cannot be converted; only {model_type} {others} can")
-    return value
+    return value and not (model_type == "gemma3_text" and config.get("use_bidirectional_attention"))
 
 
 def refuse_incomplete(source: Path, named: str, model: PreTrainedModel, found: Mapping[str, Any]) -> None:
@@ -186,7 +191,7 @@ def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> ty
     is_encoder = model_type in BIDIRECTIONAL and not is_causal
     classes = (BIDIRECTIONAL if is_encoder else CLASSES)[model_type]
     if (model_class := classes.get(name or next(iter(classes)))) is None:
-        named = f"{name!r} with is_causal=False" if is_encoder else repr(name)
+        named = f"{name!r} whose tokens see both sides" if is_encoder else repr(name)
         raise ValueError(f"{where} holds {named}, which none here is like; {', '.join(classes)} can be converted")
     return model_class
 

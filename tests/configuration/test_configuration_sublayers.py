@@ -65,7 +65,7 @@ def test_numbers_are_finite_and_in_range(family):
         ("id2label", ["no", "yes"], r"^id2label=\['no', 'yes'\] does not fit; give dict"),
         ("problem_type", "ranking", "^problem_type='ranking' does not fit; give .*'regression', 'single_label"),
         ("output_hidden_states", 0.5, "^output_hidden_states=0.5 does not fit; give bool"),
-        ("norm_position", "middle", r"^norm_position='middle' does not fit; give Literal\['pre', 'post'\]$"),
+        ("norm_position", "middle", r"^norm_position='middle' does not fit; give Literal\['pre', 'post', 'both'\]$"),
         ("hidden_size", "32", "^hidden_size='32' does not fit; give int$"),
         ("dropout", None, "^dropout=None does not fit; give float | int$"),
         ("num_attention_heads", 5, "^hidden_size=32 is not a multiple of num_attention_heads=5; give"),

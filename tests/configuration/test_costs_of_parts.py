@@ -29,7 +29,7 @@ from sublayers.modeling.stack import SublayerStack
 
 PARTS = [
     {},
-    {"norm_type": "rms"},
+    {"norm_type": "rms", "norm_position": "both"},
     {"norm_bias": False, "qk_norm": True},
     {"norm_affine": False, "gated_feed_forward": True, "mlp_bias": False},
     {"num_key_value_heads": 2, "attention_bias": False},

@@ -18,10 +18,14 @@ def test_the_labels_and_the_dropout_of_a_classifier_are_taken_over(tmp_path):
     assert (found.classifier_dropout, found.id2label) == (0.3, {0: "a", 1: "b"})
 
 
-@pytest.mark.parametrize("head", ["LlamaForCausalLM", "LlamaForSequenceClassification", "GPT2LMHeadModel"])
+@pytest.mark.parametrize(
+    "head", ["LlamaForCausalLM", "LlamaForSequenceClassification", "GPT2LMHeadModel", "Gemma3ForCausalLM"]
+)
 def test_heads_that_no_encoder_has_are_refused(head, tmp_path):
-    make(head, is_causal=False).save_pretrained(tmp_path / "source")
-    with pytest.raises(ValueError, match=f"holds '{head}' with is_causal=False, .*Model, .* can be converted"):
+    # Gemma 3 has a field of its own
+    both_sides = {"use_bidirectional_attention": True} if "Gemma3" in head else {"is_causal": False}
+    make(head, **both_sides).save_pretrained(tmp_path / "source")
+    with pytest.raises(ValueError, match=f"holds '{head}' whose tokens see both sides, .*Model.* can be converted"):
         main([str(tmp_path / "source"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
     # as the documentation says
@@ -37,6 +41,7 @@ def test_a_folder_that_names_no_class_holds_a_body(tmp_path):
 
 
 REFUSED = {
+    "Gemma3TextModel": ([False, None], "with is_causal=True or without it"),
     "StableLmModel": ([False, None, "no"], "with is_causal=True or without it"),
     "LlamaForCausalLM": ([None, 0, [1]], "with is_causal=True or with is_causal=False or"),
     "BartForConditionalGeneration": ([True, False, None], "without it"),

@@ -1,5 +1,6 @@
 """What is particular to Llama and the decoders that are made as it is: their fields, and decoders of other parts."""
 
+import copy
 import json
 from dataclasses import fields
 
@@ -22,6 +23,8 @@ CHANGED |= {"pad_token_id": 3, "bos_token_id": 4, "eos_token_id": [5, 6], "tie_w
 CHANGED |= {"rope_parameters": {"rope_theta": 50.0}, "pretraining_tp": 2, "use_cache": False}
 CHANGED |= dict.fromkeys(("attention_bias", "mlp_bias", "use_qkv_bias", "use_sliding_window"), True)
 CHANGED |= dict.fromkeys(("qk_layernorm", "use_parallel_residual", "use_bidirectional_attention"), True)
+CHANGED |= {"hidden_activation": "relu", "query_pre_attn_scalar": 5}
+CHANGED |= dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), 2.0)
 CHANGED |= {"sliding_window": 5, "max_window_layers": 1, "layer_types": ["full_attention", "sliding_attention"]}
 FIELDS = [
     (prefix, field.name)
@@ -33,6 +36,13 @@ REFUSED = {
     ("Qwen2", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("Qwen3", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("Gemma", "use_bidirectional_attention"): "=True cannot be converted; only gemma with .*attention=False can",
+    ("Gemma2", "use_bidirectional_attention"): "=True cannot be converted; only gemma2 with .*attention=False can",
+    ("Gemma2", "query_pre_attn_scalar"): "scalar=5 cannot be converted; only gemma2 with query_pre_attn_scalar=8 can",
+    ("Gemma3Text", "query_pre_attn_scalar"): "=5 cannot be converted; only gemma3_text with query_pre_attn_scalar=8",
+    # which transformers ignores
+    ("Gemma3Text", "attn_logit_softcapping"): "=2.0 cannot be converted; only gemma3_text with .*=None can",
+    # the head of a language model
+    ("Gemma3Text", "use_bidirectional_attention"): "lm_head.weight of shape .* does not fit into PARBertModel",
     ("StableLm", "qk_layernorm"): "qk_layernorm=True cannot be converted; only stablelm with qk_layernorm=False can",
     ("StableLm", "use_parallel_residual"): "residual=True cannot be converted; only stablelm with .*residual=False can",
 }
@@ -40,7 +50,12 @@ REFUSED = {
 
 def changed(prefix, name):
     """A model of transformers that differs from a plain one in a field."""
-    return make(f"{prefix}ForCausalLM", **{"num_key_value_heads": 2, "tie_word_embeddings": False, name: CHANGED[name]})
+    options = {"num_key_value_heads": 2, "tie_word_embeddings": False, name: copy.deepcopy(CHANGED[name])}
+    if prefix in ("Gemma2", "Gemma3Text") and name == "head_dim":
+        options["query_pre_attn_scalar"] = CHANGED[name]
+    if (prefix, name) == ("Gemma3Text", "rope_parameters"):
+        options[name] = {"full_attention": {"rope_theta": 50.0}, "sliding_attention": {"rope_theta": 20.0}}
+    return make(f"{prefix}ForCausalLM", **options)
 
 
 @pytest.mark.parametrize(("prefix", "name"), sorted({*FIELDS} - {*REFUSED}))
@@ -51,7 +66,11 @@ def test_fields_are_taken_over(prefix, name):
     # far less than a field that is lost would change
     torch.testing.assert_close(model(tokens(2, 30)).logits, source(tokens(2, 30)).logits, atol=1e-4, rtol=1e-4)
     if name in model.config.__dataclass_fields__:
-        assert getattr(model.config, name) == getattr(source.config, name)
+        expected = getattr(source.config, name)
+        if (prefix, name) == ("Gemma3Text", "rope_parameters"):
+            assert model.config.local_rope_theta == expected["sliding_attention"]["rope_theta"]
+            expected = expected["full_attention"] | {"rope_type": "default"}
+        assert getattr(model.config, name) == expected
 
 
 @pytest.mark.parametrize(("prefix", "name"), REFUSED)
@@ -63,7 +82,7 @@ def test_fields_without_a_counterpart_are_refused(prefix, name):
 @pytest.mark.parametrize(
     ("model_type", "part"),
     [
-        *((name, "norms behind its sublayers") for name in ("gemma2", "gemma3", "gemma3_text")),
+        ("gemma3", "images"),
         *((name, "experts") for name in ("mixtral", "qwen2_moe", "qwen3_moe")),
         ("smollm3", "layers without rotary positions"),
         *((name, "attention to relative positions with queries") for name in ("deberta", "deberta-v2")),

@@ -22,7 +22,7 @@ class TestPARTransformerXL(RecurrentLMContract):
     def config(self, *orders, **overrides):
         return super().config(*orders, **{"adaptive_cutoffs": [20, 40]} | overrides)
 
-    @pytest.mark.parametrize("norm_position", ["pre", "post"])
+    @pytest.mark.parametrize("norm_position", ["pre", "post", "both"])
     @pytest.mark.parametrize(
         "options",
         [{}, {"clamp_length": 3}, {"same_length": True, "memory_length": 5}, {"share_position_biases": False}],

@@ -39,7 +39,7 @@ class TestSandwichLM(CausalLMContract):
         AutoModelForSequenceClassification: SandwichLMForSequenceClassification,
     }
 
-    @pytest.mark.parametrize("norm_position", ["pre", "post"])
+    @pytest.mark.parametrize("norm_position", ["pre", "post", "both"])
     @pytest.mark.parametrize("final_norm", [True, False])
     @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
     @pytest.mark.parametrize("scale", [True, False])

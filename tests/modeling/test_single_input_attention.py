@@ -20,6 +20,7 @@ PARTS = {
     "post": {"norm_position": "post"},
     "pre": {"norm_position": "pre", "final_norm": True},
     "today": TODAY | {"norm_position": "pre"},
+    "both": {"norm_position": "both", "feed_forward_scale": 0.5},
     "today, post": TODAY | {"norm_position": "post"},
     "windows": TODAY | LOCAL,
 }
@@ -67,11 +68,11 @@ def naive(stack, config, row, is_causal, source=None, mean=False, places=None):
         if letter == "m" and fixed is None:
             fixed = states
             states = states.mean(0, keepdim=True) if mean else states
-        pre = config.norm_position == "pre"
+        pre = config.norm_position != "post"
         norm = layer.norm if pre else lambda x: x
         given = norm(states)
         if letter == "f":
-            out = layer.scale * layer.mixer(given)[0]
+            out = layer.mixer(given)[0]
         elif letter == "c":
             seen = torch.ones(length, len(source), dtype=torch.bool)
             out = attend(layer.mixer, config, given, source, seen)
@@ -82,7 +83,8 @@ def naive(stack, config, row, is_causal, source=None, mean=False, places=None):
         else:
             visible = everything & near if letter == "w" else everything
             out = attend(layer.mixer, config, given, given if letter in "sw" else norm(fixed), visible, places)
-        states = states + out
+        out = layer.output_norm(out) if layer.output_norm else out
+        states = states + layer.scale * out
         states = states if pre else layer.norm(states)
     return states
 
