@@ -187,6 +187,13 @@ SOURCES = {
     },
     "Gemma3Text of both sides Model": ("Gemma3TextModel", EMBEDDING_GEMMA),
     "EuroBert Model": ("EuroBertModel", GROUPED | {"head_dim": 12}),
+    **{
+        f"EuroBert of {pooling} ForSequenceClassification": (
+            "EuroBertForSequenceClassification",
+            GROUPED | LABELS | {"classifier_pooling": pooling},
+        )
+        for pooling in ("bos", "mean")
+    },
     "EuroBert ForTokenClassification": ("EuroBertForTokenClassification", GROUPED | {"attention_bias": True}),
     "Bart": ("BartForConditionalGeneration", {}),
     "Bart untied": ("BartForConditionalGeneration", {"tie_word_embeddings": False, "scale_embedding": True}),

@@ -19,6 +19,8 @@ from sublayers.modeling.modeling_sandwich_lm import (
 
 # the heads of sources that become encoders
 ENCODERS = ("Model", "ForTokenClassification", "ForQuestionAnswering")
+# what EuroBERT's sequence classifier reads, by our name
+POOLINGS = {"bos": "cls", "mean": "mean"}
 # models with a decoder's parts whose tokens always see both sides
 BOTH_SIDES = ("eurobert",)
 # how PAR BERT is made as decoders are: without a pooler, a norm of embeddings, and segments but one, which stays zero
@@ -62,7 +64,8 @@ def assemble_decoder(
         if model.can_generate():
             model.generation_config = copy.deepcopy(source.generation_config)
         return model, pieces
-    head = next((head for head in ENCODERS if type(source).__name__.endswith(head)), "Model")
+    heads = (*ENCODERS, "ForSequenceClassification")
+    head = next((head for head in heads if type(source).__name__.endswith(head)), "Model")
     known = {field.name for field in fields(PARBertConfig)}
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name in known}
     shared |= DECODER_LIKE
@@ -70,6 +73,13 @@ def assemble_decoder(
     if config.attention_window is not None:
         # a decoder's looks back only, and an encoder's to both sides
         shared["attention_window"] = 2 * config.attention_window
+    if head == "ForSequenceClassification":
+        if (pooling := source.config.classifier_pooling) not in POOLINGS:
+            known = " and ".join(POOLINGS)
+            raise ValueError(f"classifier_pooling={pooling!r} cannot be converted; only {known} can")
+        shared |= {"head_type": "bert", "pooler_act": "gelu", "classifier_pooling": POOLINGS[pooling]}
+        shared["classifier_dropout"] = 0.0
+        others = {name.replace("dense.", "model.pooler.dense."): piece for name, piece in others.items()}
     if head == "ForTokenClassification":
         # EuroBERT has none
         shared["classifier_dropout"] = source.dropout.p if hasattr(source, "dropout") else 0.0

@@ -54,7 +54,7 @@ def classes(prefix: str, *heads: str, body: str = "") -> dict[str, Any]:
 
 # a body alone gets the head that is tied to its embeddings
 CLASSES = {
-    "eurobert": classes("EuroBert", "ForTokenClassification", body="Model"),
+    "eurobert": classes("EuroBert", "ForSequenceClassification", "ForTokenClassification", body="Model"),
     "gpt2": classes("GPT2", "LMHeadModel", "ForSequenceClassification", body="LMHeadModel"),
     "marian": classes("Marian", "MTModel", body="MTModel"),
     "modernbert": classes("ModernBert", "Model", *(head for head in MODERN_HEADS if head)),

@@ -94,6 +94,11 @@ def test_models_of_other_parts_are_refused(model_type, part, tmp_path):
         main([str(tmp_path), str(tmp_path.with_name("ours"))])
 
 
+def test_a_classifier_that_averages_scores_is_refused():
+    with pytest.raises(ValueError, match="classifier_pooling='late' cannot be converted; only bos and mean can"):
+        from_llama(make("EuroBertForSequenceClassification", classifier_pooling="late"))
+
+
 def test_quantized_weights_are_refused(tmp_path):
     config = {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
