@@ -75,8 +75,7 @@ def assemble_decoder(
         shared["attention_window"] = 2 * config.attention_window
     if head == "ForSequenceClassification":
         if (pooling := source.config.classifier_pooling) not in POOLINGS:
-            known = " and ".join(POOLINGS)
-            raise ValueError(f"classifier_pooling={pooling!r} cannot be converted; only {known} can")
+            raise ValueError(f"classifier_pooling={pooling!r} cannot be converted; only {' and '.join(POOLINGS)} can")
         shared |= {"head_type": "bert", "pooler_act": "gelu", "classifier_pooling": POOLINGS[pooling]}
         shared["classifier_dropout"] = 0.0
         others = {name.replace("dense.", "model.pooler.dense."): piece for name, piece in others.items()}
