@@ -33,6 +33,7 @@ from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan, mean_state, select_positions
 from sublayers.modeling.relative_bias import RelativeBias
+from sublayers.modeling.row_parts import divide_rows, run_in_parts
 
 
 class ReorderedBertPreTrainedModel(SublayersPreTrainedModel):
@@ -110,9 +111,13 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         """
         config = self.config
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
+        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
+        if parts := divide_rows(tokens, attention_mask, plan, config.intermediate_size):
+            names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+            values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            return run_in_parts(self.forward, parts, plan, dict(zip(names, values, strict=True)), **kwargs)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         batch = self.batch(inputs_embeds, plan, attention_mask, position_ids)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(batch.numbers)
