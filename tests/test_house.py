@@ -48,7 +48,7 @@ def is_module(name: str) -> bool:
 
 def test_the_rooms_are_found():
     rooms = {path.parent.name for path in SOURCES["training"]}
-    assert {"training", "data", "metrics", "trainers", "distill", "serve", "commands", *LAB} == rooms
+    assert {"training", "data", "metrics", "trainers", "distill", "serve", "prune", "commands", *LAB} == rooms
     assert {"sublayers", "convert", "hub", "tasks"} == {path.parent.name for path in SOURCES["sublayers"]}
 
 

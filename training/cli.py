@@ -18,6 +18,7 @@ COMMANDS = {
     "pretrain": ("commands.pretrain", "train or evaluate a language model"),
     "seq2seq": ("commands.seq2seq", "train and evaluate encoder-decoders, such as for translation"),
     "distill": ("commands.distill", "teach a cheaper order what a trained encoder or classifier answers"),
+    "prune": ("commands.prune", "find the sublayers that a trained model needs least, and keep the others"),
     "glue": ("commands.glue", "fine-tune and evaluate on the GLUE tasks"),
     "squad": ("commands.squad", "fine-tune and evaluate on SQuAD, both versions"),
     "recipe": ("commands.recipe", "describe recipes: their orders, costs, settings, and what the papers report"),

@@ -1,6 +1,6 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,7 +28,10 @@ class DistillArguments:
 
     _argument_group_name: ClassVar[str] = "student and objective"
 
-    sublayer_order: str = flag("order of the student, such as s6f6", MISSING)
+    sublayer_order: str | None = flag("order of the student, such as s6f6")
+    sublayers: list[str] | None = flag(
+        "the teacher's sublayers that the student keeps, in the place of an order, such as s0 f0 f4 s5 f5"
+    )
     objective: Literal["embeddings", "states", "logits", "words", "relations"] = flag(
         "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
         "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
@@ -126,7 +129,12 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     # --help comes without a teacher
     source, *flags = argv if argv[0] not in HELP else ["", *argv]
     run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
-    expand(run.sublayer_order)
+    if run.sublayer_order is not None:
+        expand(run.sublayer_order)
+    elif not run.sublayers:
+        raise ValueError("a student needs an order; give --sublayer_order, or --sublayers of the teacher")
+    if run.sublayers and (run.layers is not None or run.moves_every or any(getattr(run, name) for name in SIZES)):
+        raise ValueError("--sublayers are the teacher's, in its order and sizes; leave layers, moves and sizes out")
     if corpus_args.streaming:
         raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")
     if run.moves_every < 0:
@@ -165,7 +173,7 @@ def make_trainer(
     from sublayers.training.distill.answers import AnswerCollator
     from sublayers.training.distill.moves import MovesCallback, moves
     from sublayers.training.distill.objectives import OBJECTIVES
-    from sublayers.training.distill.student import make_student
+    from sublayers.training.distill.student import keep_sublayers, make_student
     from sublayers.training.distill.teacher import open_teacher
     from sublayers.training.distill.trainer import DistillTrainer
     from sublayers.training.trainers.start import check_length
@@ -176,11 +184,15 @@ def make_trainer(
     # a new head and new sublayers may be random
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
-    student = make_student(teacher, run.sublayer_order, run.layers, sizes, run.max_length)
+    if run.sublayers:
+        student = keep_sublayers(teacher, run.sublayers, run.sublayer_order)
+    else:
+        student = make_student(teacher, str(run.sublayer_order), run.layers, sizes, run.max_length)
+    order = student.model.config.sublayer_order
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
     objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-    orders = moves(student.start if run.moves_every else run.sublayer_order, run.sublayer_order)
+    orders = moves(student.start if run.moves_every else order, order)
     texts = read_texts(objective, run, corpus_args, args)
     body: Any = student.model.base_model
     callback = MovesCallback(body.layers, orders, run.moves_every)
@@ -199,6 +211,8 @@ def make_trainer(
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
     keep_answers(texts, objective, run, args)
     remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
+    if run.sublayers:
+        remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
     if run.moves_every:
         number = len(orders) - 1
         remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")

@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import by_weights, compact, expand
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.training.distill.subsets import check_prunable, find_sublayers, take_subset
 from sublayers.training.distill.teacher import Teacher
 
 
@@ -105,6 +107,24 @@ def take_over(teacher: ReorderedBertPreTrainedModel, order: str, layers: Sequenc
         for layer in (last, *new[:-1]):
             layer.norm.reset_parameters()
     return Student(model, nearest_order(places, old.sublayer_order))
+
+
+def keep_sublayers(teacher: Teacher, names: Sequence[str], order: str | None = None) -> Student:
+    """Make a student of some of the teacher's sublayers, by their names, see `name_sublayers`.
+
+    Raises:
+        ValueError: names that the teacher does not have, sublayers that cannot be taken out, or of another order.
+    """
+    model: Any = teacher.model
+    if not isinstance(model, SublayersPreTrainedModel):
+        raise ValueError(f"{teacher.source} has layers of its own; give what sublayers convert makes of it")
+    check_prunable(model.config, teacher.source)
+    subset = find_sublayers(names, model.config.sublayer_order)
+    smaller = take_subset(model, subset)
+    own = smaller.config.sublayer_order
+    if order is not None and compact(order) != own:
+        raise ValueError(f"--sublayers {' '.join(names)} run in the order {own}, not {compact(order)}; leave that out")
+    return Student(smaller, expand(own))
 
 
 def make_student(

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from common import every_other_local, tokens
+from families import build
+from transformers import AutoModel
+
+from sublayers.training.distill.subsets import check_prunable, find_sublayers, layers_of, name_sublayers, take_subset
+
+SUBSETS = [(0, 3, 5), (1,), (2, 3, 4, 7), (0, 1, 2, 3, 4, 5, 6, 7)]
+MODELS = {
+    "post": ("par_bert", {}),
+    "pre": ("macaron_bert", {"pre_attention_act": None}),
+    "causal": ("sandwich_lm", {}),
+    "both": ("sandwich_lm", {"norm_position": "both", "position_embedding_type": "rotary", "norm_type": "rms"}),
+    "local": ("par_bert", {"sublayer_order": every_other_local("(sf)4"), "attention_window": 4}),
+}
+
+
+def test_sublayers_have_names():
+    assert name_sublayers("s2(wf)2") == ["s0", "s1", "w0", "f0", "w1", "f1"]
+    assert find_sublayers(["s0", "f0", "f1"], "(sf)3") == (0, 1, 3)
+    assert layers_of("(sf)2f") == [(0, 1), (2, 3, 4)]
+    # what stands in front of the first attention goes with it
+    assert layers_of("f2s2f") == [(0, 1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["s0", "s3"], "there is no sublayer s3 among s0 f0 s1 f1; choose some of these"),
+        (["f0", "s0"], "f0 s0 is no rising list of sublayers; give some of s0 f0 s1 f1"),
+        (["s0", "s0"], "s0 s0 is no rising list"),
+        ([], "nothing is no rising list"),
+    ],
+)
+def test_names_that_say_nothing_are_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        find_sublayers(names, "(sf)2")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("subset", SUBSETS)
+@torch.no_grad()
+def test_a_subset_is_the_model_without_the_others(kind, subset):
+    family, options = MODELS[kind]
+    model = build(family, AutoModel, **{"sublayer_order": "(sf)4"} | options).eval()
+    others = {*range(8)} - {*subset}
+    ids, mask = tokens(3, 12), torch.ones(3, 12, dtype=torch.long)
+    mask[1, 7:] = 0
+    smaller = take_subset(model, subset)
+    # what LayerDrop leaves out
+    expected = model(ids, mask, dropped=others).last_hidden_state
+    torch.testing.assert_close(smaller(ids, mask).last_hidden_state, expected, atol=1e-6, rtol=1e-5)
+    names = name_sublayers(model.config.sublayer_order)
+    assert smaller.config.kept_sublayers == [names[place] for place in subset]
+    assert smaller.config.num_sublayers == len(subset)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "reason"),
+    [
+        ("sandwich_seq2seq", {}, "two stacks"),
+        ("par_transformer_xl", {}, "a memory"),
+        ("par_bert", {"sublayer_order": "sf(mf)2"}, "sublayers m"),
+        ("par_bert", {"pre_attention_act": "relu", "hidden_act": "gelu"}, "another activation before attention"),
+    ],
+)
+def test_models_whose_sublayers_need_each_other_are_refused(family, options, reason):
+    config = build(family, **options).config
+    with pytest.raises(ValueError, match=f"mine has {reason}.*, so its sublayers cannot be taken out"):
+        check_prunable(config, "mine")

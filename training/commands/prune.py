@@ -1,0 +1,163 @@
+"""`sublayers prune`: find the sublayers that a trained model needs least, and keep the others."""
+
+import json
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from sublayers.training.data.corpus import CorpusArguments
+from sublayers.training.flags import HELP, flag, parse_flags
+from sublayers.training.folders import claim, whole_folder
+
+if TYPE_CHECKING:
+    from sublayers.training.distill.subsets import Subset
+    from sublayers.training.distill.teacher import Teacher
+
+USAGE = "sublayers prune MODEL --budget SHARE [SHARE ...] --output_dir FOLDER [--name value ...]"
+# the objectives that a model may be measured by, the first one by default, and what is read by each
+OBJECTIVES = {
+    "encoder": {"embeddings": "all", "states": "all"},
+    "classifier": {"logits": "one"},
+    "masked language model": {"words": "masked", "states": "all"},
+    "language model": {"next": "all"},
+}
+LOG, TABLE, PICTURE = "subsets.jsonl", "README.md", "subsets.svg"
+
+
+@dataclass
+class PruneArguments:
+    """Flags for what is left, and how it is chosen."""
+
+    _argument_group_name: ClassVar[str] = "budgets and search"
+
+    output_dir: str = flag("folder for the models, the log of all subsets, a table and a picture", MISSING)
+    budget: list[float] = flag("shares of the price of all sublayers, such as 0.5 0.33; a folder for each", [])
+    price: Literal["milliseconds", "flops", "parameters", "cache"] = flag(
+        "what is to be saved; milliseconds are measured on this machine", "flops"
+    )
+    read: Literal["all", "masked", "one", "next"] | None = flag(
+        "positions that the price reads, see sublayers order; next: a token that is generated; default: by objective"
+    )
+    objective: Literal["embeddings", "states", "logits", "words", "next"] | None = flag(
+        "what may change least: see sublayers distill; next: the loss of next tokens; default: by the model's head"
+    )
+    texts: int = flag("texts that are asked, drawn from the training data", 128)
+    batch_size: int = flag("texts of a batch; embeddings are compared within one", 128)
+    max_length: int = flag("tokens of a text; what is longer is cut", 128)
+    whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
+    beam: int = flag("subsets that a step of the search keeps, where there are too many to measure all", 4)
+    seed: int = flag("of the texts", 0)
+
+
+def main(argv: list[str]) -> None:
+    """Measure a model with subsets of its sublayers, and save the best one of each budget.
+
+    Args:
+        argv: the model's folder or repository, then flags, see `sublayers prune --help`.
+
+    Raises:
+        FileExistsError: the output folder holds something else, or another run writes into it.
+        OSError: there is no such model.
+        ValueError: bad flags, a model whose sublayers cannot be taken out, a budget that nothing meets, or texts that
+            cannot be read.
+    """
+    source, run, corpus_args = parse(argv)
+    folder = Path(run.output_dir)
+    with claim(folder):
+        prune(source, run, corpus_args, folder, argv)
+
+
+def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
+    """Read the model's name and the flags.
+
+    Raises:
+        ValueError: unknown flags, or values out of range.
+    """
+    source, *flags = argv if argv and argv[0] not in HELP else ["", *argv]
+    run, corpus_args = parse_flags(flags, (PruneArguments, CorpusArguments), USAGE)
+    if not run.budget or not all(0 < budget < 1 for budget in run.budget):
+        given = " ".join(map(str, run.budget)) or "nothing"
+        raise ValueError(f"--budget {given} is no share of the whole price; give numbers between 0 and 1")
+    for name in ("texts", "batch_size", "max_length", "beam"):
+        if getattr(run, name) < 1:
+            raise ValueError(f"--{name} {getattr(run, name)} is too small; give 1 or more")
+    if corpus_args.streaming:
+        raise ValueError("texts are drawn from all that there are; leave --streaming out")
+    return source, run, corpus_args
+
+
+def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder: Path, command: list[str]) -> None:
+    """Do what `main` says. Raises what it raises."""
+    # these imports take seconds, for which --help does not wait
+    from sublayers.training.distill.subsets import check_prunable, fixed_places, layers_of, order_of
+    from sublayers.training.distill.teacher import hash_weights
+    from sublayers.training.distill.texts import hash_rows
+    from sublayers.training.prune.log import Log
+    from sublayers.training.prune.opening import calibrate, open_model, read_texts
+    from sublayers.training.prune.prices import measured, price_by
+    from sublayers.training.prune.report import draw, write_table
+    from sublayers.training.prune.search import cheapest, search
+
+    teacher = open_model(source)
+    config: Any = teacher.model.config
+    check_prunable(config, source)
+    order = config.sublayer_order
+    known = OBJECTIVES[teacher.head.name]
+    default, *_ = known
+    objective: str = run.objective or default
+    if objective not in known:
+        raise ValueError(f"a {teacher.head.name} has no {objective}; choose from {', '.join(known)}")
+    read = run.read or ("one" if objective == "embeddings" and teacher.pooling == "cls" else known[objective])
+    texts = (run.texts, run.max_length, run.whole_rows, run.seed)
+    rows = read_texts(teacher, objective, *texts, corpus_args)
+    calibration = calibrate(teacher, objective, rows, run.batch_size)
+    price = price_by(run.price, config, run.max_length, read)
+    full, fixed = tuple(range(config.num_sublayers)), fixed_places(config)
+    least = min(run.budget) * price(full)
+    about = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
+    log = Log(folder / LOG, about | {"batch_size": run.batch_size}, calibration.losses)
+    layers = search(layers_of(order), fixed, log.losses, price, least, run.beam)
+    sublayers = search([(place,) for place in full], fixed, log.losses, price, least, run.beam)
+    chosen = {budget: cheapest({**sublayers, **layers}, price, budget * price(full)) for budget in run.budget}
+    if unmet := [budget for budget, subset in chosen.items() if subset is None]:
+        raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
+    for budget, subset in chosen.items():
+        place = folder / f"{budget:g}"
+        if subset and not place.exists():
+            save(teacher, subset, place, run.max_length, command)
+    shown = [full, *chosen.values(), *(cheapest(layers, price, budget * price(full)) for budget in run.budget)]
+    times = measured(config, [order_of(subset, order) for subset in shown if subset], run.max_length, read)
+    table = write_table(order, sublayers, layers, price, run.budget, times)
+    (folder / TABLE).write_text(table, encoding="utf-8")
+    draw(order, sublayers, layers, price, run.price, folder / PICTURE)
+    print(table)
+
+
+def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, command: list[str]) -> None:
+    """Save a model of some sublayers, which opens as the whole one does."""
+    from sublayers.hub.loading import folder_of
+    from sublayers.hub.model_card import RUN, write_card
+    from sublayers.hub.self_contained import copy_modules, write_code
+    from sublayers.training.distill.subsets import take_subset
+    from sublayers.training.distill.teacher import CLASSIFIER
+    from sublayers.training.distill.trainer import save_sentence_encoder
+    from sublayers.training.trainers.publish import without_tokens
+
+    whole: Any = teacher.model
+    model: Any = take_subset(whole, subset)
+    with whole_folder(place) as folder:
+        teacher.tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
+        kept = " ".join(model.config.kept_sublayers)
+        run: dict[str, Any] = {
+            "command": without_tokens(["sublayers", "prune", *command]),
+            "started_from": teacher.source,
+        }
+        run["remarks"] = [f"Of the sublayers of {teacher.source}, it kept {kept}. It was not trained behind that."]
+        (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        write_code(model.config, folder)
+        if teacher.is_sentence_encoder and teacher.pooling:
+            save_sentence_encoder(folder, teacher, teacher.pooling, max_length)
+        elif teacher.head is CLASSIFIER:
+            copy_modules(folder_of(teacher.source), folder)
+        write_card(folder)

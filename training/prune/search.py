@@ -1,0 +1,81 @@
+"""The search for subsets of sublayers that lose least for what they save."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from sublayers.training.distill.subsets import Subset
+
+# measures the losses of subsets
+Losses = Callable[[Sequence[Subset]], dict[Subset, float]]
+Price = Callable[[Subset], float]
+# up to so many groups of sublayers, all subsets are measured
+MOST = 14
+
+
+def search(
+    groups: Sequence[Subset], fixed: Collection[int], losses: Losses, price: Price, least: float, beam: int = 4
+) -> dict[Subset, float]:
+    """Measure subsets that are made by leaving groups of sublayers out, as far as a price.
+
+    Of few groups, these are all. Of more, those that are met while one group after the other is left out, and those
+    that a knapsack of the losses of single groups asks for (Bercovich et al. 2024, "Puzzle", section 3).
+
+    Args:
+        groups: single sublayers or whole layers; together they are the whole order.
+        fixed: places that stay.
+        losses: of subsets.
+        price: of a subset.
+        least: price below which nothing is looked for.
+        beam: how many subsets are kept in each step.
+
+    Returns:
+        The losses of all that were measured.
+    """
+    free = [group for group in groups if not {*group} & {*fixed}]
+    full = tuple(sorted(place for group in groups for place in group))
+    if len(free) <= MOST:
+        left_out = (chosen for number in range(len(free) + 1) for chosen in combinations(free, number))
+        return losses([subset for chosen in left_out if (subset := without(full, chosen))])
+    found = losses([full, *(without(full, [group]) for group in free)])
+    steps = np.linspace(price(full), least, 12)[1:]
+    guesses = {without(full, knapsack(free, full, found, price, step)) for step in steps} - {()}
+    found |= losses(sorted(guesses))
+    kept = [full]
+    while kept := [subset for subset in kept if price(subset) > least]:
+        following = {without(subset, [group]) for subset in kept for group in free if {*group} <= {*subset}} - {()}
+        found |= losses(sorted(following))
+        kept = sorted(following, key=lambda subset: slope(subset, full, found, price))[:beam]
+    return found
+
+
+def without(full: Subset, groups: Iterable[Subset]) -> Subset:
+    """Leave groups of sublayers out."""
+    gone = {place for group in groups for place in group}
+    return tuple(place for place in full if place not in gone)
+
+
+def slope(subset: Subset, full: Subset, found: dict[Subset, float], price: Price) -> float:
+    """Say what a subset loses for what it saves."""
+    return (found[subset] - found[full]) / max(price(full) - price(subset), 1e-12)
+
+
+def knapsack(
+    groups: Sequence[Subset], full: Subset, found: dict[Subset, float], price: Price, budget: float
+) -> list[Subset]:
+    """Choose groups to leave out so that a budget is met and the sum of their single losses is least."""
+    single = [without(full, [group]) for group in groups]
+    lost = np.array([found[subset] - found[full] for subset in single])
+    saved = np.array([price(full) - price(subset) for subset in single])
+    # one group stays, whatever the budget
+    limits = [LinearConstraint(saved, lb=min(price(full) - budget, saved.sum() - saved.max()))]
+    result = milp(lost, constraints=limits, integrality=np.ones(len(groups)), bounds=Bounds(0, 1))
+    return [group for group, chosen in zip(groups, result.x, strict=True) if chosen > 0.5]
+
+
+def cheapest(found: Mapping[Subset, float], price: Price, budget: float) -> Subset | None:
+    """Find the subset that loses least within a budget, None if nothing meets it."""
+    affordable = [subset for subset in found if price(subset) <= budget]
+    return min(affordable, key=lambda subset: (found[subset], price(subset)), default=None)
