@@ -269,6 +269,16 @@ def test_of_embeddings_8_bits_are_measured_by_their_cosine(form, tmp_path, capsy
     assert "are stored in 8 bits" in card
 
 
+def test_an_encoder_needs_no_pooler_of_its_model(tmp_path):
+    encoder = make_encoder(tmp_path, *ENCODERS["mean"])
+    encoder[0].model.pooler = None
+    encoder.save(str(tmp_path / "encoder"), create_model_card=False)
+    export_graph(tmp_path / "encoder", tmp_path / "served", "torch_export")
+    rows = [inputs_of(encoder.tokenizer, [text]) for text in TEXTS]
+    found = np.concatenate([run(tmp_path / "served", "torch_export", batch)["sentence_embedding"] for batch in rows])
+    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=1e-5)
+
+
 def test_what_a_graph_would_leave_out_is_refused(tmp_path):
     make_encoder(tmp_path / "dense", "par_bert", "mean", None, False, modules.Dense(32, 8))
     with pytest.raises(ValueError, match="has the modules Transformer, Pooling, Dense; give an encoder"):

@@ -2,11 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoConfig
 
 from sublayers import AUTO_CLASSES
-from sublayers.hub.loading import load
+from sublayers.hub.loading import MODULES, load
 from sublayers.hub.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
 from sublayers.hub.self_contained import copy_modules
 from sublayers.hub.sources import check_model
@@ -64,7 +65,13 @@ def read_model(source: Path) -> SublayersPreTrainedModel:
             f"{source} holds {architecture or 'no architecture'} of type {config.model_type!r}, no model of this "
             "package; `sublayers convert` makes one of some others"
         )
+    model: Any
     model, loaded = load(heads[architecture], source, use_safetensors=True, output_loading_info=True)
-    if lacking := sorted(loaded["missing_keys"]):
+    missing = {*loaded["missing_keys"]}
+    if (source / MODULES).exists() and (unread := {name for name in missing if name.startswith("pooler.")}):
+        # a SentenceTransformer pools itself
+        model.pooler = None
+        missing -= unread
+    if lacking := sorted(missing):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; train the model and save it first")
     return model
