@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.flags import HELP, flag, parse_flags
 from sublayers.training.folders import claim, whole_folder
+from sublayers.training.log import open_log
 
 if TYPE_CHECKING:
     from sublayers.training.distill.subsets import Subset
@@ -21,7 +22,7 @@ OBJECTIVES = {
     "masked language model": {"words": "masked", "states": "all"},
     "language model": {"next": "all"},
 }
-LOG, TABLE, PICTURE = "subsets.jsonl", "README.md", "subsets.svg"
+TABLE, PICTURE = "README.md", "subsets.svg"
 
 
 @dataclass
@@ -92,11 +93,10 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     from sublayers.training.distill.subsets import check_prunable, fixed_places, layers_of, order_of
     from sublayers.training.distill.teacher import hash_weights
     from sublayers.training.distill.texts import hash_rows
-    from sublayers.training.prune.log import Log
     from sublayers.training.prune.opening import calibrate, open_model, read_texts
     from sublayers.training.prune.prices import measured, price_by
     from sublayers.training.prune.report import draw, write_table
-    from sublayers.training.prune.search import cheapest, search
+    from sublayers.training.prune.search import cheapest, remembering, search
 
     teacher = open_model(source)
     config: Any = teacher.model.config
@@ -111,13 +111,14 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     texts = (run.texts, run.max_length, run.whole_rows, run.seed)
     rows = read_texts(teacher, objective, *texts, corpus_args)
     calibration = calibrate(teacher, objective, rows, run.batch_size)
-    price = price_by(run.price, config, run.max_length, read)
+    about: dict[str, Any] = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
+    about |= {"batch_size": run.batch_size, "price": run.price, "read": read, "max_length": run.max_length}
+    log = open_log(folder, "pruning", about)
+    price, losses = price_by(run.price, config, run.max_length, read, log), remembering(log, calibration.losses)
     full, fixed = tuple(range(config.num_sublayers)), fixed_places(config)
     least = min(run.budget) * price(full)
-    about = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
-    log = Log(folder / LOG, about | {"batch_size": run.batch_size}, calibration.losses)
-    layers = search(layers_of(order), fixed, log.losses, price, least, run.beam)
-    sublayers = search([(place,) for place in full], fixed, log.losses, price, least, run.beam)
+    layers = search(layers_of(order), fixed, losses, price, least, run.beam)
+    sublayers = search([(place,) for place in full], fixed, losses, price, least, run.beam)
     chosen = {budget: cheapest({**sublayers, **layers}, price, budget * price(full)) for budget in run.budget}
     if unmet := [budget for budget, subset in chosen.items() if subset is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")

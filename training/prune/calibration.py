@@ -36,13 +36,13 @@ class Calibration:
         found = dict.fromkeys(subsets, 0.0)
         steps = tqdm(total=len(self.sizes) * len(found), desc="Measuring subsets", unit="subset", leave=False)
         for number, size in enumerate(self.sizes):
-            states, batch = self._enter(number)
             # sorted, those with a common beginning follow each other
-            for subset, last in self._run(sorted(found), states, batch):
-                left = batch.plan.leave(last)
+            runs = [self._run(sorted(found), states, batch) for states, batch in self._enter(number)]
+            for subset, *left in zip(sorted(found), *runs, strict=True):
+                following = iter(left)
 
-                def leave(hidden_states: torch.Tensor, batch: Batch, left: torch.Tensor = left, **kwargs):
-                    return whole(batch, left)
+                def leave(hidden_states: torch.Tensor, batch: Batch, following: Any = following, **kwargs):
+                    return whole(batch, next(following))
 
                 with diverted(self.stack, leave):
                     found[subset] += self.measure(self.model, number) * size / sum(self.sizes)
@@ -50,21 +50,20 @@ class Calibration:
         steps.close()
         return found
 
-    def _enter(self, number: int) -> tuple[torch.Tensor, Batch]:
-        """Take what the stack gets of a batch."""
-        given: list[Any] = []
+    def _enter(self, number: int) -> list[tuple[torch.Tensor, Batch]]:
+        """Take what the stack gets of a batch, which may run in parts."""
+        given: list[tuple[torch.Tensor, Batch]] = []
 
         def record(hidden_states: torch.Tensor, batch: Batch, **kwargs):
-            given[:] = hidden_states, batch
+            given.append((hidden_states, batch))
             return whole(batch, hidden_states)
 
         with diverted(self.stack, record):
             self.measure(self.model, number)
-        return given[0], given[1]
+        return given
 
-    def _run(
-        self, subsets: Sequence[Subset], states: torch.Tensor, batch: Batch
-    ) -> Iterator[tuple[Subset, torch.Tensor]]:
+    def _run(self, subsets: Sequence[Subset], states: torch.Tensor, batch: Batch) -> Iterator[torch.Tensor]:
+        """Run subsets one after the other, each from where it differs from the one before."""
         inputs, packing = self.stack.prepare(batch), batch.plan.packing
         path: list[tuple[int, torch.Tensor]] = [(-1, batch.plan.enter(states))]
         for subset in subsets:
@@ -74,7 +73,7 @@ class Calibration:
             del path[shared + 1 :]
             for place in subset[shared:]:
                 path.append((place, self.stack.run_one(place, path[-1][1], inputs, packing)))
-            yield subset, path[-1][1]
+            yield batch.plan.leave(path[-1][1])
 
 
 def whole(batch: Batch, states: torch.Tensor) -> torch.Tensor:

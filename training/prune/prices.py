@@ -8,6 +8,7 @@ import numpy as np
 from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.training.distill.subsets import order_of
+from sublayers.training.log import Log
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.prune.search import Price
 
@@ -16,7 +17,7 @@ KINDS = ("milliseconds", "flops", "parameters", "cache")
 MEASURED = 12
 
 
-def price_by(kind: str, config: Any, length: int, read: str) -> Price:
+def price_by(kind: str, config: Any, length: int, read: str, log: Log) -> Price:
     """Make the price of subsets of a model's sublayers.
 
     Args:
@@ -24,13 +25,16 @@ def price_by(kind: str, config: Any, length: int, read: str) -> Price:
         config: of the model, in its whole order.
         length: tokens of a text.
         read: which positions are read, see `sublayers order`; "next" is a token behind the text.
+        log: keeps what was measured, so that a search which goes on has the same prices.
 
     Raises:
         ValueError: milliseconds of a family whose stacks are not measured.
     """
     order, sizes = expand(config.sublayer_order), config.sizes._asdict()
     if kind == "milliseconds":
-        table = time_table(config, length, read)
+        if not log.events("times"):
+            log.append("times", table=[*time_table(config, length, read)])
+        table = np.array(log.events("times")[0]["table"])
         return lambda subset: max(0.0, float(features(order_of(subset, order)) @ table))
     by_order: dict[str, Any] = {
         "parameters": lambda letters: parameters(letters, **sizes),

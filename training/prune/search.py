@@ -7,10 +7,13 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from sublayers.training.distill.subsets import Subset
+from sublayers.training.log import Log
 
 # measures the losses of subsets
 Losses = Callable[[Sequence[Subset]], dict[Subset, float]]
 Price = Callable[[Subset], float]
+# subsets that are measured between two writes
+CHUNK = 256
 # up to so many groups of sublayers, all subsets are measured
 MOST = 14
 
@@ -49,6 +52,22 @@ def search(
         found |= losses(sorted(following))
         kept = sorted(following, key=lambda subset: slope(subset, full, found, price))[:beam]
     return found
+
+
+def remembering(log: Log, measure: Losses) -> Losses:
+    """Measure only subsets that a log does not have, and write them there."""
+    found = {tuple(subset): loss for event in log.events("losses") for subset, loss in event["measured"]}
+
+    def losses(subsets: Sequence[Subset]) -> dict[Subset, float]:
+        # those with a common beginning follow each other
+        new = sorted({*subsets} - found.keys())
+        for start in range(0, len(new), CHUNK):
+            measured = measure(new[start : start + CHUNK])
+            log.append("losses", measured=[*measured.items()])
+            found.update(measured)
+        return {subset: found[subset] for subset in subsets}
+
+    return losses
 
 
 def without(full: Subset, groups: Iterable[Subset]) -> Subset:

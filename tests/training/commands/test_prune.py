@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -8,6 +6,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sublayers.training.commands.prune import main as prune
 from sublayers.training.distill.subsets import take_subset
+from sublayers.training.log import Log
 from sublayers.training.prune.opening import open_model
 
 FAST = ["--texts=24", "--max_length=16", "--whole_rows=true"]
@@ -24,8 +23,8 @@ def test_a_sentence_encoder_opens_as_it_did(tmp_path, capsys):
     make_sentence_encoder(tmp_path / "teacher")
     flags = [f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--budget", "0.7", "0.4"]
     prune([str(tmp_path / "teacher"), *flags, "--price=parameters", f"--output_dir={tmp_path / 'out'}"])
-    log = [json.loads(line) for line in (tmp_path / "out" / "subsets.jsonl").read_text().splitlines()]
-    losses = {tuple(row["kept"]): row["loss"] for row in log[1:]}
+    events = Log(tmp_path / "out").events("losses")
+    losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
     # all subsets of six sublayers
     assert len(losses) == 63
     teacher = open_model(str(tmp_path / "teacher"))
@@ -51,18 +50,18 @@ def test_a_sentence_encoder_opens_as_it_did(tmp_path, capsys):
 def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifier, tmp_path):
     flags = [*classifier, "--budget=0.5", f"--output_dir={tmp_path / 'out'}", "--price=flops"]
     prune(flags)
-    log = tmp_path / "out" / "subsets.jsonl"
-    first, card = log.read_text(), (tmp_path / "out" / "README.md").read_text().splitlines()[3]
-    log.write_text(first[: len(first) // 2])
+    log, card = Log(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text().splitlines()[3]
+    first = log.file.read_text()
+    log.file.write_text(first[:-9])
     prune(flags)
-    assert sorted(log.read_text().splitlines()) == sorted(first.splitlines())
+    assert log.file.read_text() == first
     # but for the time
     again = (tmp_path / "out" / "README.md").read_text().splitlines()[3]
     assert again.split("|")[:5] == card.split("|")[:5]
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "0.5")
     assert len(model.config.kept_sublayers) == model.config.num_sublayers < 6
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "0.5").pad_token
-    with pytest.raises(FileExistsError, match="is of another model, other texts or flags"):
+    with pytest.raises(FileExistsError, match=r"is a pruning with texts .*, not"):
         prune([*flags, "--seed=1"])
 
 

@@ -47,6 +47,16 @@ def test_embeddings_are_compared_as_distillation_compares_them(mode, tmp_path):
 
 
 @torch.no_grad()
+@torch.no_grad()
+def test_large_batches_run_in_parts(tmp_path, monkeypatch):
+    save_teacher(tmp_path)
+    make_sentence_encoder(tmp_path)
+    _, _, calibration = calibrated(tmp_path, "embeddings", batch_size=40)
+    whole = calibration.losses(SUBSETS)
+    monkeypatch.setattr("sublayers.modeling.row_parts.PART_BYTES", 4 * 24 * 16 * 7)
+    assert calibration.losses(SUBSETS) == pytest.approx(whole, abs=1e-6)
+
+
 def test_logits_are_compared_as_distillation_compares_them(tmp_path):
     save_teacher(tmp_path, labels=3)
     teacher, rows, calibration = calibrated(tmp_path, "logits", batch_size=40)

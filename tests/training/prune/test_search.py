@@ -3,8 +3,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from sublayers.training.prune.log import Log
-from sublayers.training.prune.search import cheapest, knapsack, search, without
+from sublayers.training.log import Log
+from sublayers.training.prune.search import cheapest, knapsack, remembering, search, without
 
 
 class Landscape:
@@ -84,17 +84,17 @@ def test_nothing_meets_a_budget_of_nothing():
     assert cheapest(found, landscape.price, 0.5) is None
 
 
-def test_a_log_measures_once_whatever_was_cut_off(tmp_path):
-    landscape, file = Landscape(6), tmp_path / "subsets.jsonl"
-    subsets = subsets_of(6)
-    first = Log(file, {"model": "a"}, landscape.losses).losses(subsets[:40])
-    for cut in (1, 9, 200):
-        text = file.read_text()
-        file.write_text(text[:-cut])
+def test_subsets_are_measured_once_whatever_was_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("sublayers.training.prune.search.CHUNK", 5)
+    landscape, log = Landscape(6), Log(tmp_path)
+    subsets = subsets_of(6)[:40]
+    first = remembering(log, landscape.losses)(subsets)
+    for cut in (1, 9, 1000):
+        log.file.write_bytes(log.file.read_bytes()[:-cut])
         landscape.asked.clear()
-        again = Log(file, {"model": "a"}, landscape.losses)
-        assert again.losses(subsets[:40]) == pytest.approx(first)
+        losses = remembering(log, landscape.losses)
+        assert losses(subsets) == losses(subsets) == first
         assert 0 < len(landscape.asked) < 40
-        assert [*again.file.read_text()].count("\n") == 41
-    with pytest.raises(FileExistsError, match=r"subsets\.jsonl is of another model, other texts or flags"):
-        Log(file, {"model": "b"}, landscape.losses)
+    landscape.asked.clear()
+    assert remembering(log, landscape.losses)(subsets[::-1]) == first
+    assert not landscape.asked

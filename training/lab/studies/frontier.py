@@ -130,11 +130,12 @@ def main(argv: list[str]) -> pd.DataFrame:
 def read_student(text: str) -> Candidate:
     """Read an order with flags, and say what it is beside its teacher.
 
-    That is narrower, with fewer layers, with a tail that attends to fixed states, or re-ordered.
+    That is narrower, with fewer layers or fewer sublayers, with a tail that attends to fixed states, or re-ordered.
     """
     order, *flags = shlex.split(text)
     kind = "layers dropped" if expand(order) == "sf" * counts(order)["s"] else "re-ordered"
     kind = "attending tail" if has_fixed_states(order) else kind
+    kind = "sublayers dropped" if "--sublayers" in flags else kind
     if any(flag.startswith("--hidden_size") for flag in flags):
         kind = "narrower"
     return Candidate(" ".join([compact(order), *flags]), kind, compact(order), flags)
