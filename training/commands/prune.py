@@ -130,7 +130,7 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     times = measured(config, [order_of(subset, order) for subset in shown if subset], run.max_length, read)
     table = write_table(order, sublayers, layers, price, run.budget, times)
     (folder / TABLE).write_text(table, encoding="utf-8")
-    draw(order, sublayers, layers, price, run.price, folder / PICTURE)
+    draw(order, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
     print(table)
 
 

@@ -76,4 +76,4 @@ def time_table(config: Any, length: int, read: str) -> np.ndarray:
 def measured(config: Any, orders: Iterable[str], length: int, read: str) -> dict[str, float]:
     """Measure how long orders take on this machine, in milliseconds."""
     times = milliseconds(config, [*dict.fromkeys(orders)], length, [read], seconds=60)
-    return {order: 1000 * found[read] for order, found in times.items()}
+    return {order: found[read] for order, found in times.items()}

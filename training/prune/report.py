@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import compact, expand
@@ -50,22 +51,33 @@ def write_table(
     return "\n".join(lines) + "\n"
 
 
-def draw(order: str, sublayers: Found, layers: Found, price: Price, price_name: str, file: Path) -> None:
-    """Draw what the model loses without each of its sublayers, and what the best subsets lose at which price."""
-    order = expand(order)
-    full = tuple(range(len(order)))
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    alone, costs = figure.subplots(1, 2, width_ratios=[3, 2])
+def draw(
+    order: str, sublayers: Found, layers: Found, price: Price, price_name: str, budgets: list[float], file: Path
+) -> None:
+    """Draw what the model loses without each sublayer, which ones each budget keeps, and loss against price."""
+    order, names = expand(order), name_sublayers(order)
+    full, colours = tuple(range(len(order))), [ALPHABET[letter].colour for letter in order]
+    figure = Figure(figsize=(4 + 0.25 * len(order), 3.5 + 0.25 * len(budgets)), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[0.25 * len(order) + 1, 4])
+    worth, kept = left.subplots(2, 1, sharex=True, height_ratios=[3, 0.3 + 0.3 * len(budgets)])
     single = {place: full[:place] + full[place + 1 :] for place in full}
     lost = {place: sublayers[subset] - sublayers[full] for place, subset in single.items() if subset in sublayers}
-    colours: Any = [ALPHABET[order[place]].colour for place in lost]
-    alone.bar([name_sublayers(order)[place] for place in lost], [*lost.values()], color=colours, edgecolor="gray")
-    alone.set(title="without one sublayer", ylabel="loss more than with all", yscale="symlog" if lost else "linear")
-    alone.tick_params(axis="x", rotation=90, labelsize=7)
+    worth.bar([*lost], [*lost.values()], color=[colours[place] for place in lost], edgecolor="gray")
+    # one that the model cannot do without would press all others together
+    worth.set_yscale("symlog", linthresh=max(median(map(abs, lost.values())), 1e-6))
+    worth.yaxis.set_major_formatter("{x:.3g}")
+    worth.set(title="added loss without one sublayer")
+    for row, budget in enumerate(budgets):
+        for place in cheapest({**sublayers, **layers}, price, budget * price(full)) or ():
+            kept.add_patch(Rectangle((place - 0.45, row - 0.45), 0.9, 0.9, color=colours[place]))
+    kept.set(ylim=(len(budgets) - 0.5, -0.5), ylabel="kept")
+    kept.set_yticks(range(len(budgets)), [f"{budget:g}" for budget in budgets])
+    kept.set_xticks(full, names, rotation=90, size=7)
+    axes = right.subplots()
     for kind, found in (("sublayers", sublayers), ("whole layers", layers)):
         best = frontier(found, price)
         shares, losses = [price(subset) / price(full) for subset in best], [found[subset] for subset in best]
-        costs.step(shares, losses, where="post", marker="o", markersize=3, label=kind)
-    costs.set(title="the best subsets", xlabel=f"{price_name}, as a share of all sublayers'", ylabel="loss")
-    costs.legend(frameon=False)
+        axes.step(shares, losses, where="post", marker="o", markersize=3, label=kind)
+    axes.set(title="the best subsets", xlabel=f"{price_name}, as a share of all sublayers'", ylabel="loss")
+    axes.legend(frameon=False)
     save(figure, file)

@@ -98,6 +98,8 @@ REFUSED = {
     "distill --objective=states --tail_query=mean": "states are learned of every token; leave --tail_query mean out",
     "distill --objective=embeddings --tail_query=mean --pooling=mean": "take the mean twice; leave one of them out",
     "distill --streaming": "leave --streaming out",
+    "distill --sublayers s0 f0 --layers 0": "leave layers, moves and sizes out",
+    "distill --sublayers s0 f9": "there is no sublayer f9 among s0 f0 s1 f1 s2 f2; choose some of these",
     "distill --moves_every=-1": "--moves_every -1 is no number of steps",
     "distill --temperature=0": "--temperature 0.0 is not positive",
     "distill --dataloader_num_workers=2": "leave --dataloader_num_workers out",

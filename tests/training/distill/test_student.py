@@ -4,7 +4,7 @@ from families import build
 from tiny_teachers import TEXTS, save_teacher
 from transformers import AutoModel, DistilBertConfig, DistilBertModel
 
-from sublayers.training.distill.student import choose_sublayers, make_student, nearest_order
+from sublayers.training.distill.student import choose_sublayers, keep_sublayers, make_student, nearest_order
 from sublayers.training.distill.teacher import CLASSIFIER, Teacher, answer, open_teacher
 
 
@@ -45,6 +45,27 @@ def test_sublayers_come_from_those_of_the_same_kind(order, layers, places, start
 def test_orders_and_layers_that_the_teacher_has_not_are_refused(order, layers, message):
     with pytest.raises(ValueError, match=message):
         choose_sublayers(order, "(sf)4", layers)
+
+
+@torch.no_grad()
+def test_a_student_of_some_sublayers_is_its_teacher_without_the_others(tmp_path):
+    save_teacher(tmp_path, labels=3)
+    teacher = open_teacher(str(tmp_path), CLASSIFIER)
+    batch = teacher.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    student = keep_sublayers(teacher, ["s0", "f0", "f2"])
+    assert student.start == "sff"
+    expected = teacher.model(**batch, dropped={2, 3, 4}).logits
+    torch.testing.assert_close(student.model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"--sublayers s0 f0 f2 run in the order sff?2?, not s2f"):
+        keep_sublayers(teacher, ["s0", "f0", "f2"], "s2f")
+    assert keep_sublayers(teacher, ["s0", "f0", "f2"], "sf2").start == "sff"
+
+
+def test_sublayers_of_a_foreign_model_are_refused(tmp_path):
+    _, tokenizer = save_teacher(tmp_path)
+    other = DistilBertModel(DistilBertConfig(vocab_size=50, dim=16, hidden_dim=16, n_heads=2, n_layers=2))
+    with pytest.raises(ValueError, match="mine has layers of its own; give what sublayers convert makes of it"):
+        keep_sublayers(Teacher("mine", other, tokenizer), ["s0"])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
