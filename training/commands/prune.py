@@ -19,7 +19,7 @@ USAGE = "sublayers prune MODEL --budget SHARE [SHARE ...] --output_dir FOLDER [-
 OBJECTIVES = {
     "encoder": {"embeddings": "all", "states": "all"},
     "classifier": {"logits": "one"},
-    "masked language model": {"words": "masked", "states": "all"},
+    "masked language model": {"words": "masked"},
     "language model": {"next": "all"},
 }
 TABLE, PICTURE = "README.md", "subsets.svg"
@@ -97,10 +97,12 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     from sublayers.training.prune.prices import measured, price_by
     from sublayers.training.prune.report import draw, write_table
     from sublayers.training.prune.search import cheapest, remembering, search
+    from sublayers.training.trainers.start import check_length
 
     teacher = open_model(source)
     config: Any = teacher.model.config
     check_prunable(config, source)
+    check_length("max_length", run.max_length, config, teacher.tokenizer, least=3)
     order = config.sublayer_order
     known = OBJECTIVES[teacher.head.name]
     default, *_ = known

@@ -42,7 +42,8 @@ def write_table(
             lines.append(f"| {budget} | {kind} | | | | none |")
             continue
         own = order_of(subset, order)
-        loss = {**sublayers, **layers}[subset]
+        # rounding may leave a loss of nothing below it
+        loss = max(0.0, {**sublayers, **layers}[subset])
         kept = " ".join(names[place] for place in subset)
         lines.append(
             f"| {budget} | {kind} | {price(subset) / price(full):.3f} | {loss:.4f} | {times[own]:.2f} | "

@@ -80,6 +80,7 @@ def test_other_prices(classifier, price, tmp_path):
         (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
         (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
         (["--budget=0.5", "--streaming=true"], "leave --streaming out"),
+        (["--budget=0.5", "--max_length=33"], "max_length=33 is not between 3 and the model's 32; give another"),
     ],
 )
 def test_bad_flags_are_refused(classifier, flags, message, tmp_path):
