@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sublayers.training.data.corpus import CorpusArguments
+from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.flags import HELP, flag, parse_flags
 from sublayers.training.folders import claim, whole_folder
 from sublayers.training.log import open_log
@@ -110,8 +110,8 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     if objective not in known:
         raise ValueError(f"a {teacher.head.name} has no {objective}; choose from {', '.join(known)}")
     read = run.read or ("one" if objective == "embeddings" and teacher.pooling == "cls" else known[objective])
-    texts = (run.texts, run.max_length, run.whole_rows, run.seed)
-    rows = read_texts(teacher, objective, *texts, corpus_args)
+    texts, corpus = (run.texts, run.max_length, run.whole_rows, run.seed), load_corpus(corpus_args)
+    rows, others = (read_texts(teacher, objective, *texts, corpus, split) for split in ("train", "validation"))
     calibration = calibrate(teacher, objective, rows, run.batch_size)
     about: dict[str, Any] = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
     about |= {"batch_size": run.batch_size, "price": run.price, "read": read, "max_length": run.max_length}
@@ -128,9 +128,12 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
         place = folder / f"{budget:g}"
         if subset and not place.exists():
             save(teacher, subset, place, run.max_length, command)
-    shown = [full, *chosen.values(), *(cheapest(layers, price, budget * price(full)) for budget in run.budget)]
-    times = measured(config, [order_of(subset, order) for subset in shown if subset], run.max_length, read)
-    table = write_table(order, sublayers, layers, price, run.budget, times)
+    beside = (cheapest(layers, price, budget * price(full)) for budget in run.budget)
+    shown = [*dict.fromkeys(filter(None, (full, *chosen.values(), *beside)))]
+    times = measured(config, [order_of(subset, order) for subset in shown], run.max_length, read)
+    # what is best on some texts may be so by chance
+    elsewhere = calibrate(teacher, objective, others, run.batch_size).losses(shown)
+    table = write_table(order, sublayers, layers, price, run.budget, times, elsewhere)
     (folder / TABLE).write_text(table, encoding="utf-8")
     draw(order, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
     print(table)

@@ -12,7 +12,7 @@ from sublayers.convert.sources import from_transformers
 from sublayers.hub.loading import load
 from sublayers.modeling.losses import IGNORED
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
-from sublayers.training.data.corpus import CorpusArguments, Text, load_corpus
+from sublayers.training.data.corpus import Text
 from sublayers.training.distill.objectives import OBJECTIVES
 from sublayers.training.distill.teacher import BODY, CLASSIFIER, WORDS, Head, Teacher, open_teacher
 from sublayers.training.distill.texts import encode_texts
@@ -49,17 +49,17 @@ def read_texts(
     max_length: int,
     whole_rows: bool,
     seed: int,
-    corpus_args: CorpusArguments,
+    corpus: Mapping[str, Text],
+    split: str,
 ) -> Dataset:
-    """Draw texts that the model is asked, tokenized.
+    """Draw texts of a corpus that the model is asked, tokenized.
 
     Raises:
-        ValueError: a corpus that cannot be read, or has no text.
+        ValueError: the corpus has no such texts.
     """
-    corpus = load_corpus(corpus_args)
-    if "train" not in corpus:
-        raise ValueError("there are no texts to ask; give --train_file")
-    text = corpus["train"]
+    if split not in corpus:
+        raise ValueError(f"there are no texts to ask; give --{split}_file")
+    text = corpus[split]
     if text.documents:
         text = Text(text.rows.shuffle(seed=seed)).take(DOCUMENTS * number)
     by_sentence = not whole_rows and objective in OBJECTIVES and OBJECTIVES[objective].by_sentence

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -27,11 +28,20 @@ def frontier(found: Found, price: Price) -> list[Subset]:
 
 
 def write_table(
-    order: str, sublayers: Found, layers: Found, price: Price, budgets: list[float], times: Mapping[str, float]
+    order: str,
+    sublayers: Found,
+    layers: Found,
+    price: Price,
+    budgets: list[float],
+    times: Mapping[str, float],
+    elsewhere: Found,
 ) -> str:
-    """Write a table of the best subset of each budget, beside the best whole layers, in Markdown."""
+    """Write a table of the best subset of each budget, beside the best whole layers, in Markdown.
+
+    `times` are those of orders, and what is lost `elsewhere` is that on other texts.
+    """
     full = tuple(range(len(expand(order))))
-    lines = ["| budget | kept | price | loss | ms | sublayers |", "|---|---|---|---|---|---|"]
+    lines = ["| budget | kept | price | loss | on other texts | ms | sublayers |", "|---|---|---|---|---|---|---|"]
     rows: list[tuple[str, str, Subset | None]] = [("", "all", full)]
     for share in budgets:
         for kind, found in (("sublayers", {**sublayers, **layers}), ("whole layers", layers)):
@@ -39,14 +49,14 @@ def write_table(
     names = name_sublayers(order)
     for budget, kind, subset in rows:
         if subset is None:
-            lines.append(f"| {budget} | {kind} | | | | none |")
+            lines.append(f"| {budget} | {kind} | | | | | none |")
             continue
         own = order_of(subset, order)
         # rounding may leave a loss of nothing below it
-        loss = max(0.0, {**sublayers, **layers}[subset])
+        loss, other = (max(0.0, found[subset]) for found in ({**sublayers, **layers}, elsewhere))
         kept = " ".join(names[place] for place in subset)
         lines.append(
-            f"| {budget} | {kind} | {price(subset) / price(full):.3f} | {loss:.4f} | {times[own]:.2f} | "
+            f"| {budget} | {kind} | {price(subset) / price(full):.3f} | {loss:.4f} | {other:.4f} | {times[own]:.2f} | "
             f"`{compact(own)}`: {kept} |"
         )
     return "\n".join(lines) + "\n"
@@ -59,7 +69,8 @@ def draw(
     order, names = expand(order), name_sublayers(order)
     full, colours = tuple(range(len(order))), [ALPHABET[letter].colour for letter in order]
     figure = Figure(figsize=(4 + 0.25 * len(order), 3.5 + 0.25 * len(budgets)), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[0.25 * len(order) + 1, 4])
+    halves: Any = figure.subfigures(1, 2, width_ratios=[0.25 * len(order) + 1, 4])
+    left, right = halves
     worth, kept = left.subplots(2, 1, sharex=True, height_ratios=[3, 0.3 + 0.3 * len(budgets)])
     single = {place: full[:place] + full[place + 1 :] for place in full}
     lost = {place: sublayers[subset] - sublayers[full] for place, subset in single.items() if subset in sublayers}

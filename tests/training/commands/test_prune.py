@@ -42,6 +42,8 @@ def test_a_sentence_encoder_opens_as_it_did(tmp_path, capsys):
         assert places in losses
         assert prices[places] < prices[(0, 1, 2, 3, 4, 5)]
     table = (tmp_path / "out" / "README.md").read_text()
+    # the whole model loses nothing, on these texts and on others
+    assert [cell.strip() for cell in table.splitlines()[2].split("|")[2:6]] == ["all", "1.000", "0.0000", "0.0000"]
     assert table in capsys.readouterr().out
     assert (tmp_path / "out" / "subsets.svg").stat().st_size > 1000
     assert "It was not trained behind that." in (tmp_path / "out" / "0.4" / "README.md").read_text()

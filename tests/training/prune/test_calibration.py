@@ -3,7 +3,7 @@ import torch
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 from transformers import AutoModelForCausalLM, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from sublayers.training.data.corpus import CorpusArguments
+from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.distill.losses import embedding_loss, logit_loss
 from sublayers.training.distill.subsets import take_subset
 from sublayers.training.prune.opening import calibrate, open_model, read_texts
@@ -15,7 +15,7 @@ def calibrated(folder, objective, batch_size=20):
     write_texts(folder / "texts.txt")
     teacher = open_model(str(folder))
     corpus = CorpusArguments(train_file=str(folder / "texts.txt"))
-    rows = read_texts(teacher, objective, 30, 16, True, 0, corpus)
+    rows = read_texts(teacher, objective, 30, 16, True, 0, load_corpus(corpus), "train")
     return teacher, rows, calibrate(teacher, objective, rows, batch_size)
 
 
