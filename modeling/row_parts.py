@@ -1,9 +1,11 @@
 """Large batches on a CPU: their rows run in parts, the states of which stay in its cache."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import nn
 
 from sublayers.modeling.plan import Plan
 
@@ -11,18 +13,25 @@ from sublayers.modeling.plan import Plan
 PART_BYTES = 16 * 2**20
 
 
-def divide_rows(tokens: torch.Tensor, attention_mask: Any, plan: Plan, width: int) -> list[slice]:
-    """Divide a batch of tokens (batch, length, ...) into parts; none where all rows run together.
+def has_hooks(module: nn.Module) -> bool:
+    """Say whether somebody hears what a module computes, apart from transformers when it records."""
+    hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
+    return any(not hook.__module__.startswith("transformers.") for hook in hooks)
 
-    `width` is that of a token's widest states, which have 32 bits.
-    """
+
+def divide_rows(body: Any, tokens: torch.Tensor, attention_mask: Any, plan: Plan) -> list[slice]:
+    """Divide a batch of tokens (batch, length, ...) into parts for a body; none where all rows run together."""
     batch, length = tokens.shape[:2]
     # other masks are not cut by rows
     has_rows = attention_mask is None or isinstance(attention_mask, torch.Tensor)
     if plan.is_whole or not has_rows or torch.is_grad_enabled() or tokens.device.type != "cpu":
         return []
-    rows = max(1, PART_BYTES // (4 * width * max(1, length)))
-    return [slice(start, start + rows) for start in range(0, batch, rows)] if rows < batch else []
+    # the widest states of a token have 32 bits
+    rows = max(1, PART_BYTES // (4 * body.config.intermediate_size * max(1, length)))
+    # hooks expect to see a batch once
+    if rows >= batch or any(map(has_hooks, body.modules())):
+        return []
+    return [slice(start, start + rows) for start in range(0, batch, rows)]
 
 
 def run_in_parts(

@@ -16,6 +16,7 @@ from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.row_parts import has_hooks
 
 Held = TypeVar("Held")
 # what computes the token that a pooling reads, and no other: a body and its method
@@ -154,8 +155,7 @@ def _refuse(source: PreTrainedModel, name: str) -> None:
     for module in source.modules():
         if {"forward", "_hf_hook"} & vars(module).keys() or module._compiled_call_impl is not None:
             raise ValueError(f"{name} is compiled or dispatched to devices; optimize it first, then do that again")
-        hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
-        if any(not hook.__module__.startswith("transformers.") for hook in hooks):
+        if has_hooks(module):
             raise ValueError(f"{name} has hooks, which would be lost; optimize it first, then give it hooks")
     for parameter_name, parameter in source.named_parameters():
         if type(parameter) is not nn.Parameter or parameter.is_meta or not parameter.is_floating_point():

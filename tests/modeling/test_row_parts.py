@@ -22,13 +22,20 @@ def split(monkeypatch, rows, config):
     monkeypatch.setattr(row_parts, "PART_BYTES", rows * 4 * config.intermediate_size * 12)
 
 
+def count_runs(model, monkeypatch):
+    """Count how often the stack runs."""
+    stack, runs = model.base_model.layers, []
+    forward = stack.forward
+    monkeypatch.setattr(stack, "forward", lambda *args, **kwargs: runs.append(1) or forward(*args, **kwargs))
+    return runs
+
+
 @pytest.mark.parametrize("head", [AutoModel, AutoModelForSequenceClassification, AutoModelForMaskedLM])
 @pytest.mark.parametrize("order", ORDERS)
 @torch.no_grad()
 def test_rows_run_in_parts_as_they_run_together(order, head, monkeypatch):
     model, batch = build("par_bert", head, sublayer_order=order), inputs()
-    runs = []
-    model.base_model.layers.register_forward_pre_hook(lambda module, args: runs.append(len(args[0])))
+    runs = count_runs(model, monkeypatch)
     whole = model(**batch)
     assert len(runs) == 1
     for rows in (1, 3):
@@ -65,9 +72,18 @@ def test_embeddings_and_positions_are_divided_as_tokens_are(monkeypatch):
 def test_what_is_trained_or_recorded_runs_together(monkeypatch):
     model, batch = build("par_bert", AutoModel, sublayer_order="s2f2"), inputs()
     split(monkeypatch, 1, model.config)
-    runs = []
-    model.layers.register_forward_pre_hook(lambda module, args: runs.append(len(args[0])))
+    runs = count_runs(model, monkeypatch)
     model(**batch)
     with torch.no_grad():
         model(**batch, output_hidden_states=True)
     assert len(runs) == 2
+
+
+@torch.no_grad()
+def test_hooks_see_a_batch_once(monkeypatch):
+    model, batch = build("par_bert", AutoModel, sublayer_order="s2f2"), inputs()
+    split(monkeypatch, 1, model.config)
+    seen = []
+    model.layers[1].mixer.q_proj.register_forward_hook(lambda module, args, output: seen.append(output))
+    model(**batch)
+    assert len(seen) == 1

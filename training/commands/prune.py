@@ -109,6 +109,8 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     objective: str = run.objective or default
     if objective not in known:
         raise ValueError(f"a {teacher.head.name} has no {objective}; choose from {', '.join(known)}")
+    if run.read == "next" and objective != "next":
+        raise ValueError(f"a {teacher.head.name} generates no tokens; give --read all, masked or one")
     read = run.read or ("one" if objective == "embeddings" and teacher.pooling == "cls" else known[objective])
     texts, corpus = (run.texts, run.max_length, run.whole_rows, run.seed), load_corpus(corpus_args)
     rows, others = (read_texts(teacher, objective, *texts, corpus, split) for split in ("train", "validation"))

@@ -81,6 +81,7 @@ def test_other_prices(classifier, price, tmp_path):
         (["--budget=0.001"], r"no sublayers of .*teacher meet --budget 0\.001; give a larger one"),
         (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
         (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
+        (["--budget=0.5", "--read=next"], "a classifier generates no tokens; give --read all, masked or one"),
         (["--budget=0.5", "--streaming=true"], "leave --streaming out"),
         (["--budget=0.5", "--max_length=33"], "max_length=33 is not between 3 and the model's 32; give another"),
     ],
