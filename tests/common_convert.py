@@ -58,6 +58,8 @@ OTHERS = {
     "gemma": SIZES | {"head_dim": 8, "hidden_act": "gelu"},
     **dict.fromkeys(["gemma2", "gemma3_text"], SIZES | {"head_dim": 8, "query_pre_attn_scalar": 8}),
     "gpt2": {"vocab_size": 61, "n_positions": 40, "n_embd": 16, "n_layer": 2, "n_head": 4} | SPECIAL,
+    # another pooling than its own, which has no counterpart here
+    "eurobert": SIZES | {"classifier_pooling": "mean"},
     "stablelm": SIZES | {"partial_rotary_factor": 0.5},
     "modernbert": SIZES | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
 }
