@@ -145,7 +145,8 @@ def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
     kinds = {"short_texts": {"re-ordered", "narrower"}, "tails": {"attending tail"}, "sublayers": {"sublayers dropped"}}
     for name, own in kinds.items():
         recipe = yaml.safe_load((RECIPES / "study" / f"frontier_{name}.yaml").read_text())
-        assert recipe["distill_flags"].startswith("short_texts --")
+        flags = "short_texts --max_steps 300" if name == "sublayers" else "short_texts --pooling cls"
+        assert recipe["distill_flags"].startswith(flags)
         assert {read_student(text).kind for text in recipe["students"]} == {"layers dropped"} | own
 
 

@@ -122,8 +122,8 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     full, fixed = tuple(range(config.num_sublayers)), fixed_places(config)
     least = min(run.budget) * price(full)
     layers = search(layers_of(order), fixed, losses, price, least, run.beam)
-    sublayers = search([(place,) for place in full], fixed, losses, price, least, run.beam)
-    chosen = {budget: cheapest({**sublayers, **layers}, price, budget * price(full)) for budget in run.budget}
+    sublayers = layers | search([(place,) for place in full], fixed, losses, price, least, run.beam)
+    chosen = {budget: cheapest(sublayers, price, budget * price(full)) for budget in run.budget}
     if unmet := [budget for budget, subset in chosen.items() if subset is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
     for budget, subset in chosen.items():

@@ -12,7 +12,6 @@ from sublayers.training.log import Log
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.prune.search import Price
 
-KINDS = ("milliseconds", "flops", "parameters", "cache")
 # orders that are measured, from which the times of others follow
 MEASURED = 12
 
@@ -21,7 +20,7 @@ def price_by(kind: str, config: Any, length: int, read: str, log: Log) -> Price:
     """Make the price of subsets of a model's sublayers.
 
     Args:
-        kind: one of `KINDS`; embeddings and heads are not counted.
+        kind: milliseconds, flops, parameters or cache; embeddings and heads are not counted.
         config: of the model, in its whole order.
         length: tokens of a text.
         read: which positions are read, see `sublayers order`; "next" is a token behind the text.

@@ -11,20 +11,10 @@ from matplotlib.patches import Rectangle
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import compact, expand
 from sublayers.training.distill.subsets import Subset, name_sublayers, order_of
-from sublayers.training.metrics.pictures import save
+from sublayers.training.metrics.pictures import pareto_front, save
 from sublayers.training.prune.search import Price, cheapest
 
 Found = Mapping[Subset, float]
-
-
-def frontier(found: Found, price: Price) -> list[Subset]:
-    """Find the subsets that lose less than all that cost no more, from the cheapest on."""
-    best, least = [], float("inf")
-    for subset in sorted(found, key=lambda subset: (price(subset), found[subset])):
-        if found[subset] < least:
-            best.append(subset)
-            least = found[subset]
-    return best
 
 
 def write_table(
@@ -38,13 +28,13 @@ def write_table(
 ) -> str:
     """Write a table of the best subset of each budget, beside the best whole layers, in Markdown.
 
-    `times` are those of orders, and what is lost `elsewhere` is that on other texts.
+    Whole layers are among the sublayers. `times` are those of orders; `elsewhere` has the losses on other texts.
     """
     full = tuple(range(len(expand(order))))
     lines = ["| budget | kept | price | loss | on other texts | ms | sublayers |", "|---|---|---|---|---|---|---|"]
     rows: list[tuple[str, str, Subset | None]] = [("", "all", full)]
     for share in budgets:
-        for kind, found in (("sublayers", {**sublayers, **layers}), ("whole layers", layers)):
+        for kind, found in (("sublayers", sublayers), ("whole layers", layers)):
             rows.append((f"{share:g}", kind, cheapest(found, price, share * price(full))))
     names = name_sublayers(order)
     for budget, kind, subset in rows:
@@ -53,7 +43,7 @@ def write_table(
             continue
         own = order_of(subset, order)
         # rounding may leave a loss of nothing below it
-        loss, other = (max(0.0, found[subset]) for found in ({**sublayers, **layers}, elsewhere))
+        loss, other = (max(0.0, found[subset]) for found in (sublayers, elsewhere))
         kept = " ".join(names[place] for place in subset)
         lines.append(
             f"| {budget} | {kind} | {price(subset) / price(full):.3f} | {loss:.4f} | {other:.4f} | {times[own]:.2f} | "
@@ -80,16 +70,15 @@ def draw(
     worth.yaxis.set_major_formatter("{x:.3g}")
     worth.set(title="added loss without one sublayer")
     for row, budget in enumerate(budgets):
-        for place in cheapest({**sublayers, **layers}, price, budget * price(full)) or ():
+        for place in cheapest(sublayers, price, budget * price(full)) or ():
             kept.add_patch(Rectangle((place - 0.45, row - 0.45), 0.9, 0.9, color=colours[place]))
     kept.set(ylim=(len(budgets) - 0.5, -0.5), ylabel="kept")
     kept.set_yticks(range(len(budgets)), [f"{budget:g}" for budget in budgets])
     kept.set_xticks(full, names, rotation=90, size=7)
     axes = right.subplots()
     for kind, found in (("sublayers", sublayers), ("whole layers", layers)):
-        best = frontier(found, price)
-        shares, losses = [price(subset) / price(full) for subset in best], [found[subset] for subset in best]
-        axes.step(shares, losses, where="post", marker="o", markersize=3, label=kind)
+        best = pareto_front([(price(subset) / price(full), loss) for subset, loss in found.items()])
+        axes.step(*zip(*best, strict=True), where="post", marker="o", markersize=3, label=kind)
     axes.set(title="the best subsets", xlabel=f"{price_name}, as a share of all sublayers'", ylabel="loss")
     axes.legend(frameon=False)
     save(figure, file)

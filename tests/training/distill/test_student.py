@@ -56,7 +56,7 @@ def test_a_student_of_some_sublayers_is_its_teacher_without_the_others(tmp_path)
     assert student.start == "sff"
     expected = teacher.model(**batch, dropped={2, 3, 4}).logits
     torch.testing.assert_close(student.model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"--sublayers s0 f0 f2 run in the order sff?2?, not s2f"):
+    with pytest.raises(ValueError, match=r"--sublayers s0 f0 f2 run in the order sf2, not s2f"):
         keep_sublayers(teacher, ["s0", "f0", "f2"], "s2f")
     assert keep_sublayers(teacher, ["s0", "f0", "f2"], "sf2").start == "sff"
 
