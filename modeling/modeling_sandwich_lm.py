@@ -161,6 +161,12 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):
             # every process has all of it
             del self._tp_plan["lm_head"]
 
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Score the next token: (..., hidden) -> (..., vocabulary)."""
+        logits = self.lm_head(states)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
     @can_return_tuple
     def forward(
         self,
@@ -190,9 +196,7 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):
         adaptive = self.config.adaptive_cutoffs is not None
         # an adaptive softmax is there to save them
         if labels is None or not (adaptive and self.training):
-            logits = self.lm_head(hidden_states)
-            if (cap := self.config.final_logit_softcapping) is not None:
-                logits = torch.tanh(logits / cap) * cap
+            logits = self.compute_logits(hidden_states)
         if labels is not None:
             check_labels(labels, hidden_states)
         if labels is not None and adaptive:

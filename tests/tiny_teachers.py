@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from common import randomize
-from transformers import BertConfig, BertForSequenceClassification, BertModel
+from transformers import BertConfig, BertForSequenceClassification, BertModel, LlamaConfig, LlamaForCausalLM
 
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -35,6 +35,25 @@ def save_teacher(folder, layers=3, labels=None, seed=0, words=200, model_class=B
     model = randomize((BertForSequenceClassification if labels else model_class)(config))
     with torch.no_grad():
         model.get_input_embeddings().weight.add_(seed)
+    model.save_pretrained(folder)
+    return model, tokenizer
+
+
+def save_decoder(folder, layers=3, words=300):
+    """Save transformers' Llama, whose pairs of heads share keys, with a tokenizer that adds nothing to a text."""
+    tokenizer = train_tokenizer(TEXTS, "bpe", words)
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=layers,
+        max_position_embeddings=32,
+        tie_word_embeddings=True,
+        **sizes,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = randomize(LlamaForCausalLM(config)).eval()
     model.save_pretrained(folder)
     return model, tokenizer
 

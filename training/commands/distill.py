@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sublayers.training.distill.trainer import DistillTrainer
 
 USAGE = "sublayers distill TEACHER [SETTINGS.yaml] --sublayer_order ORDER [--name value ...]"
-SCORES = ("loss", "cosine", "agreement")
+SCORES = ("loss", "cosine", "agreement", "next_loss")
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 
 
@@ -32,10 +32,13 @@ class DistillArguments:
     sublayers: list[str] | None = flag(
         "the teacher's sublayers that the student keeps, in the place of an order, such as s0 f0 f4 s5 f5"
     )
-    objective: Literal["embeddings", "states", "logits", "words", "relations"] = flag(
+    student: str | None = flag(
+        "folder of a student to go on with, in the place of an order, such as one of sublayers prune"
+    )
+    objective: Literal["embeddings", "states", "logits", "words", "relations", "next"] = flag(
         "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
         "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
-        "self-attention (MiniLMv2), after which nothing learns",
+        "self-attention (MiniLMv2), after which nothing learns; next tokens of a language model",
         "embeddings",
     )
     pooling: Literal["mean", "cls"] | None = flag(
@@ -57,7 +60,7 @@ class DistillArguments:
     hidden_size: int | None = flag("for a student with random weights; default: the teacher's sizes and weights")
     intermediate_size: int | None = flag("as --hidden_size")
     num_attention_heads: int | None = flag("as --hidden_size")
-    temperature: float = flag("of the probabilities in --objective logits or words", 2.0)
+    temperature: float = flag("of the probabilities in --objective logits, words or next", 2.0)
     relation_heads: int = flag(
         "for --objective relations; must divide both hidden sizes, not equal the numbers of heads", 12
     )
@@ -131,10 +134,15 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
     if run.sublayer_order is not None:
         expand(run.sublayer_order)
-    elif not run.sublayers:
-        raise ValueError("a student needs an order; give --sublayer_order, or --sublayers of the teacher")
+    elif not (run.sublayers or run.student):
+        raise ValueError("a student needs an order; give --sublayer_order, --sublayers of the teacher, or --student")
     if run.sublayers and (run.layers is not None or run.moves_every or any(getattr(run, name) for name in SIZES)):
         raise ValueError("--sublayers are the teacher's, in its order and sizes; leave layers, moves and sizes out")
+    made = ("sublayer_order", "sublayers", "layers", "moves_every", *SIZES)
+    if run.student and (given := [name for name in made if getattr(run, name)]):
+        raise ValueError(f"the student in {run.student} has its sublayers; leave --{given[0]} out")
+    if run.objective == "next" and not (run.sublayers or run.student):
+        raise ValueError("a language model is made of its teacher's sublayers; give --sublayers or --student")
     if corpus_args.streaming:
         raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")
     if run.moves_every < 0:
@@ -173,7 +181,7 @@ def make_trainer(
     from sublayers.training.distill.answers import AnswerCollator
     from sublayers.training.distill.moves import MovesCallback, moves
     from sublayers.training.distill.objectives import OBJECTIVES
-    from sublayers.training.distill.student import keep_sublayers, make_student
+    from sublayers.training.distill.student import keep_sublayers, make_student, open_student
     from sublayers.training.distill.teacher import open_teacher
     from sublayers.training.distill.trainer import DistillTrainer
     from sublayers.training.trainers.start import check_length
@@ -184,7 +192,9 @@ def make_trainer(
     # a new head and new sublayers may be random
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
-    if run.sublayers:
+    if run.student:
+        student = open_student(run.student, teacher)
+    elif run.sublayers:
         student = keep_sublayers(teacher, run.sublayers, run.sublayer_order)
     else:
         student = make_student(teacher, str(run.sublayer_order), run.layers, sizes, run.max_length)
@@ -192,7 +202,7 @@ def make_trainer(
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
     objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-    orders = moves(student.start if run.moves_every else order, order)
+    orders = moves(student.start, order) if run.moves_every else [expand(order)]
     texts = read_texts(objective, run, corpus_args, args)
     body: Any = student.model.base_model
     callback = MovesCallback(body.layers, orders, run.moves_every)
@@ -213,6 +223,8 @@ def make_trainer(
     remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
     if run.sublayers:
         remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
+    if run.student:
+        remarks.append(f"It began as {run.student}.")
     if run.moves_every:
         number = len(orders) - 1
         remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")
@@ -229,18 +241,15 @@ def read_texts(
         ValueError: a text that cannot be read or is empty.
     """
     from sublayers.training.distill.answers import AnsweredTexts
-    from sublayers.training.distill.texts import encode_texts
 
     corpus = load_corpus(corpus_args)
     if args.do_train and "train" not in corpus:
         raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
     wanted = {"train": (args.do_train, run.max_train_samples), "validation": (args.do_eval, run.max_eval_samples)}
-    tokenizer, texts = objective.teacher.tokenizer, {}
+    texts = {}
     for split, (is_needed, number) in wanted.items():
         if is_needed:
-            by_sentence = objective.by_sentence and not run.whole_rows
-            rows = encode_texts(corpus[split].take(number), tokenizer, run.max_length, by_sentence)
-            rows = objective.prepare(rows)
+            rows = objective.encode(corpus[split].take(number), run.max_length, run.whole_rows)
             texts[split] = AnsweredTexts(rows, objective)
     return texts
 

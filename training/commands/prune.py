@@ -46,7 +46,7 @@ class PruneArguments:
     batch_size: int = flag("texts of a batch; embeddings are compared within one", 128)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
     whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
-    beam: int = flag("subsets that a step of the search keeps, where there are too many to measure all", 4)
+    beam: int = flag("subsets that a step of the search keeps, where there are too many to measure all", 8)
     seed: int = flag("of the texts", 0)
 
 
@@ -161,7 +161,7 @@ def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, com
             "command": without_tokens(["sublayers", "prune", *command]),
             "started_from": teacher.source,
         }
-        run["remarks"] = [f"Of the sublayers of {teacher.source}, it kept {kept}. It was not trained behind that."]
+        run["remarks"] = [f"These sublayers of {teacher.source} are left: {kept}. It was not trained behind that."]
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         write_code(model.config, folder)
         if teacher.is_sentence_encoder and teacher.pooling:

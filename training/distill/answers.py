@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import DataCollatorWithPadding
 
 from sublayers.training.distill.objectives import Objective
+from sublayers.training.distill.texts import padding
 from sublayers.training.folders import claim, whole_folder
 from sublayers.training.trainers.resumable_trainer import writing
 
@@ -32,7 +32,7 @@ class AnsweredTexts(torch.utils.data.Dataset):
         self.rows, self.objective = rows, objective
         self.counts = objective.count(rows)
         self.ends = np.cumsum(self.counts)
-        self.pad: Any = DataCollatorWithPadding(objective.teacher.tokenizer)
+        self.pad = padding(objective.teacher.tokenizer)
 
     def keep(self, folder: Path, about: dict[str, Any], device: Any) -> None:
         """Choose a folder that keeps answers, made if there is none, and the device that the teacher runs on.
@@ -105,7 +105,7 @@ class AnswerCollator:
     """Pad texts to a batch; put their answers one behind the other, (rows, width), and count them, (batch,)."""
 
     def __init__(self, tokenizer: Any):
-        self.pad = DataCollatorWithPadding(tokenizer)
+        self.pad = padding(tokenizer)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Make a batch with `answers` and `counts`."""

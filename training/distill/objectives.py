@@ -10,16 +10,18 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.nn.functional import cosine_similarity, mse_loss
+from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 from transformers import PreTrainedModel
 
 from sublayers.modeling.heads import run_planned
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.modeling.plan import Plan
+from sublayers.training.data.corpus import Text
 from sublayers.training.data.masked_language_modeling import check_tokenizer
 from sublayers.training.distill.losses import embedding_loss, logit_loss, relation_loss
-from sublayers.training.distill.teacher import BODY, CLASSIFIER, WORDS, Head, Pooling, Teacher, answer
-from sublayers.training.distill.texts import mask_words
+from sublayers.training.distill.teacher import BODY, CLASSIFIER, DECODER, WORDS, Head, Pooling, Teacher, answer
+from sublayers.training.distill.texts import cut_stream, encode_texts, mask_words
 
 LABELS_OF_NUMBERS = ("regression", "multi_label_classification")
 # the names of the maps to queries, keys and values
@@ -65,6 +67,11 @@ class Objective(ABC):
     def __post_init__(self):
         """Check teacher and student, and say what is measured and reduced."""
 
+    def encode(self, text: Text, max_length: int, whole_rows: bool) -> Dataset:
+        """Tokenize a corpus, as `encode_texts` does, and change it into what teacher and student read."""
+        rows = encode_texts(text, self.teacher.tokenizer, max_length, self.by_sentence and not whole_rows)
+        return self.prepare(rows)
+
     def prepare(self, texts: Dataset) -> Dataset:
         """Change texts into what teacher and student read."""
         return texts
@@ -86,10 +93,10 @@ class Objective(ABC):
         return answers
 
     @abstractmethod
-    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Compare the answers to a batch, (rows, width) each, of which every text has so many: (batch,)."""
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Compare the answers to a batch, (rows, width) each; each text has as many as its `counts` say, (batch,)."""
 
-    def score(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    def score(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Measure for each of the answers, (rows, width), their cosine or whether both agree on a label: (rows,)."""
         if self.metric == "agreement":
             return (student.argmax(-1) == teacher.argmax(-1)).float()
@@ -119,7 +126,7 @@ class Embeddings(Objective):
         """Pool as the student does."""
         return answer(model, batch, self.pooling)
 
-    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compare texts."""
         return embedding_loss(student, teacher)
 
@@ -143,7 +150,7 @@ class Logits(Objective):
         """Classify."""
         return answer(model, batch, None)
 
-    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compare probabilities, or numbers."""
         return logit_loss(student, teacher, self.temperature, self.exclusive)
 
@@ -183,7 +190,7 @@ class States(OfTokens):
         states = model(**batch).last_hidden_state[batch["attention_mask"].bool()]
         return model.to_teacher(states) if self.is_mapped else states
 
-    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compare numbers."""
         return mse_loss(student, teacher)
 
@@ -219,8 +226,9 @@ class Relations(OfTokens):
         rows = [found[i][mask] if found[i].shape[:2] == mask.shape else found[i][0] for i in range(3)]
         return torch.cat(rows, -1)
 
-    def loss(self, student: torch.Tensor, teacher: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compare relations within each text."""
+        counts = batch["counts"]
         mask = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
         # all texts are padded in one step: the gradients of pad_sequence copy the batch once for each text
         found, wanted = (
@@ -277,6 +285,69 @@ class Words(Logits):
             return self.decoder.to(answers.device)(answers)
 
 
+class NextTokens(OfTokens):
+    """Next tokens of a language model; of the teacher's answers, the states from which its head makes logits are kept.
+
+    Raises:
+        ValueError: the teacher or the student has a memory.
+    """
+
+    head = DECODER
+    by_sentence = False
+    metric = "next_loss"
+
+    def __post_init__(self):
+        for model in (self.teacher.model, self.student):
+            if not isinstance(model, SandwichLMForCausalLM):
+                raise ValueError(f"{model.config.model_type} has a memory; give a language model without one")
+        self.reduces = (
+            "the loss of next tokens, and the divergence of both probabilities of them at temperature "
+            f"{self.temperature:g}"
+        )
+
+    def encode(self, text: Text, max_length: int, whole_rows: bool) -> Dataset:
+        """Cut a corpus into windows of tokens."""
+        return cut_stream(text, self.teacher.tokenizer, max_length)
+
+    def count(self, texts: Dataset) -> np.ndarray:
+        """Count tokens that have one behind them."""
+        return super().count(texts) - 1
+
+    def ask_teacher(self, batch: Batch) -> torch.Tensor:
+        """Take the states of tokens that have one behind them."""
+        return self.states(self.teacher.model, batch)
+
+    def ask(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Score next tokens: (tokens, vocabulary)."""
+        return model.compute_logits(self.states(model, batch))
+
+    def states(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Run a model up to its head: (tokens, hidden)."""
+        states = model.base_model(**batch, use_cache=False).last_hidden_state
+        return states[:, :-1][followed(batch)]
+
+    def read(self, answers: torch.Tensor) -> torch.Tensor:
+        """Score next tokens as the teacher does: (tokens, vocabulary)."""
+        teacher: Any = self.teacher.model
+        with torch.no_grad():
+            return teacher.to(answers.device).compute_logits(answers)
+
+    def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Compare with the tokens of the texts, and with the teacher; both count once."""
+        divergence = logit_loss(student, teacher, self.temperature, exclusive=True)
+        return self.score(student, teacher, batch).mean() + divergence
+
+    def score(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Measure the loss of the student's next tokens: (tokens,)."""
+        return cross_entropy(student, batch["input_ids"][:, 1:][followed(batch)], reduction="none")
+
+
+def followed(batch: Batch) -> torch.Tensor:
+    """Say which tokens, but the last one, have one behind them: (batch, length - 1)."""
+    mask = batch["attention_mask"].bool()
+    return mask[:, :-1] & mask[:, 1:]
+
+
 def last_projections(model: PreTrainedModel, whose: str) -> list[nn.Module]:
     """Find the maps to queries, keys and values of a model's last self-attention.
 
@@ -296,4 +367,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "logits": Logits,
     "words": Words,
     "relations": Relations,
+    "next": NextTokens,
 }

@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import by_weights, compact, expand
+from sublayers.hub.loading import load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.distill.subsets import check_prunable, find_sublayers, take_subset
-from sublayers.training.distill.teacher import Teacher
+from sublayers.training.distill.teacher import Teacher, hash_vocabulary
 
 
 class Student(NamedTuple):
@@ -125,6 +126,21 @@ def keep_sublayers(teacher: Teacher, names: Sequence[str], order: str | None = N
     if order is not None and compact(order) != own:
         raise ValueError(f"--sublayers {' '.join(names)} run in the order {own}, not {compact(order)}; leave that out")
     return Student(smaller, expand(own))
+
+
+def open_student(source: str, teacher: Teacher) -> Student:
+    """Open a student that goes on learning, such as one that `sublayers prune` left.
+
+    Raises:
+        OSError: there is no such folder or repository.
+        ValueError: it has another vocabulary or head than the teacher, or is no model of ours.
+    """
+    if hash_vocabulary(load(AutoTokenizer, source)) != hash_vocabulary(teacher.tokenizer):
+        raise ValueError(f"{source} has other tokens than {teacher.source}; give another student")
+    model = load(teacher.head.auto_class, source, dtype=torch.float32)
+    if not isinstance(model, SublayersPreTrainedModel):
+        raise ValueError(f"{source} has layers of its own; give what sublayers convert makes of it")
+    return Student(model, expand(model.config.sublayer_order))
 
 
 def make_student(

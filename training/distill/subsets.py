@@ -78,11 +78,12 @@ def fixed_places(config: Any) -> set[int]:
 def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPreTrainedModel:
     """Make a model of some of another one's sublayers, with the same head and copies of the weights.
 
-    The configuration names them as `kept_sublayers`.
+    The configuration names them as `kept_sublayers`: those of the first model, where that one is itself of some.
     """
     config: Any = copy.deepcopy(model.config)
     order = expand(config.sublayer_order)
-    config.kept_sublayers = [name_sublayers(order)[place] for place in subset]
+    names = getattr(config, "kept_sublayers", None) or name_sublayers(order)
+    config.kept_sublayers = [names[place] for place in subset]
     config.sublayer_order = order_of(subset, order)
     if "w" not in expand(config.sublayer_order):
         config.attention_window = config.local_rope_theta = None
@@ -97,6 +98,8 @@ def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPre
     with no_init_weights():
         smaller: Any = type(model)(config)
     smaller.load_state_dict(weights)
+    if model.can_generate():
+        smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller.eval()
 
 

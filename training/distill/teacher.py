@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -22,10 +23,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sublayers.convert.bert import from_bert
+from sublayers.convert.sources import from_transformers
 from sublayers.hub.loading import MODULES, damaged, folder_of, load, never_running_code
 from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import mean_state, select_positions
 
 Pooling = Literal["mean", "cls"]
@@ -59,6 +61,7 @@ class Head(NamedTuple):
 BODY = Head("encoder", AutoModel, ("",))
 CLASSIFIER = Head("classifier", AutoModelForSequenceClassification, ("ForSequenceClassification",))
 WORDS = Head("masked language model", AutoModelForMaskedLM, ("ForMaskedLM", "ForPreTraining"))
+DECODER = Head("language model", AutoModelForCausalLM, ("ForCausalLM", "LMHeadModel"))
 
 
 @dataclass
@@ -95,10 +98,10 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
     Raises:
         OSError: there is no such folder or repository.
         ValueError: the model has no such head, a SentenceTransformer does more than pool and normalise, weights
-            are missing, or what `load` and `from_bert` refuse.
+            are missing, or what `load` and `from_transformers` refuse.
     """
     tokenizer, config = load(AutoTokenizer, source), load(AutoConfig, source)
-    if config.is_encoder_decoder or tokenizer.pad_token is None:
+    if config.is_encoder_decoder or (tokenizer.pad_token is None and head is not DECODER):
         lacks = "decodes" if config.is_encoder_decoder else "has no token to pad with"
         raise ValueError(f"{source} {lacks}; give an encoder or classifier as a teacher")
     (architecture, *_) = config.architectures or [""]
@@ -110,8 +113,9 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
     # we pool ourselves, so the model may lack the weights of BERT's pooler
     if lacking := sorted(name for name in found["missing_keys"] if head is not BODY or "pooler" not in name):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; give a trained model")
-    if isinstance(model, BertPreTrainedModel):
-        model, _ = from_bert(model)
+    is_ours = isinstance(model, SublayersPreTrainedModel)
+    if isinstance(model, BertPreTrainedModel) or (head is DECODER and not is_ours):
+        model, _ = from_transformers(model, {})
     return Teacher(source, model.eval(), tokenizer, head=head, **about)
 
 

@@ -1,5 +1,6 @@
 """The texts that teacher and student read."""
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from sublayers.training.data.corpus import Text, join_lines
+from sublayers.training.data.language_modeling import all_tokens, check_stream
 from sublayers.training.data.masked_language_modeling import MASKED_SHARE, SENTENCES
 
 # of the choice of masked words
@@ -51,6 +53,28 @@ def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int
     if not len(rows):
         raise ValueError("the text has no sentences; is it empty for the teacher's tokenizer?")
     return rows
+
+
+def cut_stream(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+    """Cut a corpus into windows of `max_length` tokens, as `Windows` does; the last one may be shorter.
+
+    Raises:
+        ValueError: what `all_tokens` refuses, or a corpus without a token to predict.
+    """
+    tokens = all_tokens(text, tokenizer)
+    check_stream(tokens)
+    # the last token of a window is the first one of the next, so that each is predicted once
+    starts = range(0, len(tokens) - 1, max_length - 1)
+    return Dataset.from_dict({"input_ids": [tokens[start : start + max_length] for start in starts]})
+
+
+def padding(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Make what pads texts to a batch: with any token where the tokenizer has none for that, as none is read."""
+    if tokenizer.pad_token is None:
+        # a copy shares its backend
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
+    return DataCollatorWithPadding(tokenizer)
 
 
 def mask_words(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:

@@ -56,17 +56,16 @@ class DistillTrainer(ResumableTrainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
         """Ask the student, and compare; what is measured is the mean of each text."""
         texts = {name: tensor for name, tensor in inputs.items() if name not in ("answers", "counts")}
-        counts = inputs["counts"]
         # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
         with self.accelerator.autocast():
             answered = self.objective.ask(model, texts), self.objective.read(inputs["answers"])
         found, answers = (each.float() for each in answered)
-        loss = self.objective.loss(found, answers, counts)
+        loss = self.objective.loss(found, answers, inputs)
         if not return_outputs:
             return loss
         if self.objective.metric is None:
             return loss, {}
-        scores = self.objective.score(found, answers).split(counts.tolist())
+        scores = self.objective.score(found, answers, inputs).split(inputs["counts"].tolist())
         return loss, {"scores": torch.stack([each.mean() for each in scores])}
 
 

@@ -1,12 +1,11 @@
 """The model that is pruned, and what it is asked."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DataCollatorWithPadding
+from transformers import AutoConfig
 
 from sublayers.convert.sources import from_transformers
 from sublayers.hub.loading import load
@@ -14,11 +13,10 @@ from sublayers.modeling.losses import IGNORED
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.data.corpus import Text
 from sublayers.training.distill.objectives import OBJECTIVES
-from sublayers.training.distill.teacher import BODY, CLASSIFIER, WORDS, Head, Teacher, open_teacher
-from sublayers.training.distill.texts import encode_texts
+from sublayers.training.distill.teacher import BODY, CLASSIFIER, DECODER, WORDS, Teacher, open_teacher
+from sublayers.training.distill.texts import encode_texts, padding
 from sublayers.training.prune.calibration import Calibration, Measure
 
-DECODER = Head("language model", AutoModelForCausalLM, ("ForCausalLM", "LMHeadModel"))
 # documents that are read for each text that is asked
 DOCUMENTS = 8
 
@@ -31,12 +29,8 @@ def open_model(source: str) -> Teacher:
         ValueError: what `open_teacher` and the conversion refuse.
     """
     (architecture, *_) = load(AutoConfig, source).architectures or [""]
-    if architecture.endswith(DECODER.architectures):
-        model = load(AutoModelForCausalLM, source, dtype=torch.float32)
-        teacher = Teacher(source, model.eval(), load(AutoTokenizer, source), head=DECODER)
-    else:
-        heads = (CLASSIFIER, WORDS, BODY)
-        teacher = open_teacher(source, next(head for head in heads if architecture.endswith(head.architectures)))
+    heads = (CLASSIFIER, WORDS, DECODER, BODY)
+    teacher = open_teacher(source, next(head for head in heads if architecture.endswith(head.architectures)))
     if not isinstance(teacher.model, SublayersPreTrainedModel):
         teacher.model = from_transformers(teacher.model, {})[0].eval()
     return teacher
@@ -62,7 +56,7 @@ def read_texts(
     text = corpus[split]
     if text.documents:
         text = Text(text.rows.shuffle(seed=seed)).take(DOCUMENTS * number)
-    by_sentence = not whole_rows and objective in OBJECTIVES and OBJECTIVES[objective].by_sentence
+    by_sentence = not whole_rows and OBJECTIVES[objective].by_sentence
     rows = encode_texts(text, teacher.tokenizer, max_length, by_sentence)
     return rows.shuffle(seed=seed).select(range(min(number, len(rows))))
 
@@ -74,11 +68,7 @@ def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int) 
         ValueError: what the objective refuses.
     """
     model: Any = teacher.model
-    tokenizer = copy.copy(teacher.tokenizer)
-    if tokenizer.pad_token is None:
-        # padding is never read
-        tokenizer.pad_token = tokenizer.eos_token
-    pad: Any = DataCollatorWithPadding(tokenizer)
+    pad = padding(teacher.tokenizer)
 
     def batches(rows: Dataset) -> list[dict[str, torch.Tensor]]:
         return [pad([*rows.select(range(i, min(i + batch_size, len(rows))))]) for i in range(0, len(rows), batch_size)]
@@ -94,7 +84,7 @@ def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int) 
 
     def measure(model: Any, number: int) -> float:
         found = kind.ask(model, asked[number]).float()
-        return kind.loss(found, answers[number], counts[number]).item()
+        return kind.loss(found, answers[number], {**asked[number], "counts": counts[number]}).item()
 
     return Calibration(model, measure, [len(batch["input_ids"]) for batch in asked])
 

@@ -19,7 +19,7 @@ MOST = 14
 
 
 def search(
-    groups: Sequence[Subset], fixed: Collection[int], losses: Losses, price: Price, least: float, beam: int = 4
+    groups: Sequence[Subset], fixed: Collection[int], losses: Losses, price: Price, least: float, beam: int = 8
 ) -> dict[Subset, float]:
     """Measure subsets that are made by leaving groups of sublayers out, as far as a price.
 

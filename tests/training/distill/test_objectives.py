@@ -1,7 +1,8 @@
 import pytest
 import torch
 from datasets import Dataset
-from tiny_teachers import TEXTS, save_teacher
+from families import build
+from tiny_teachers import TEXTS, save_decoder, save_teacher
 from transformers import (
     AutoTokenizer,
     BertForMaskedLM,
@@ -16,9 +17,9 @@ from transformers import (
 from sublayers.modeling.modeling_par_bert import PARBertForMaskedLM
 from sublayers.training.data.corpus import Text
 from sublayers.training.distill.answers import AnswerCollator
-from sublayers.training.distill.objectives import Relations, States, Words
-from sublayers.training.distill.student import make_student
-from sublayers.training.distill.teacher import WORDS, open_teacher
+from sublayers.training.distill.objectives import NextTokens, Relations, States, Words
+from sublayers.training.distill.student import keep_sublayers, make_student
+from sublayers.training.distill.teacher import DECODER, WORDS, open_teacher
 from sublayers.training.distill.texts import encode_texts, mask_words
 
 
@@ -52,7 +53,7 @@ def test_states_are_those_of_every_token(order, tmp_path):
     objective = open_objective(States, tmp_path, order)
     rows, chosen = rows_of(objective), [3, 0, 40]
     batch, answers, counts = batch_of(objective, rows, chosen)
-    loss = objective.loss(objective.ask(objective.student, batch), answers, counts).item()
+    loss = objective.loss(objective.ask(objective.student, batch), answers, {"counts": counts}).item()
     total, tokens = 0.0, 0
     with torch.no_grad():
         for index in chosen:
@@ -71,7 +72,7 @@ def test_states_of_another_width_are_mapped_while_the_student_learns(tmp_path):
     states = objective.student(**batch).last_hidden_state[batch["attention_mask"].bool()]
     torch.testing.assert_close(found, objective.student.to_teacher(states))
     assert found.shape == answers.shape == (counts.sum(), 16)
-    objective.loss(found, answers, counts).backward()
+    objective.loss(found, answers, {"counts": counts}).backward()
     assert objective.student.to_teacher.weight.grad.any()
     assert "a linear map that is not kept" in objective.reduces
 
@@ -94,7 +95,7 @@ def test_relations_are_those_of_the_last_attention(order, sizes, tmp_path):
     # with padding, which our stack leaves out, without, and with too little to be left out
     for chosen in ([3, 0, 40], [1], [8, 17, 26, 7]):
         batch, answers, counts = batch_of(objective, rows_of(objective), chosen)
-        loss = objective.loss(objective.ask(objective.student, batch), answers, counts).item()
+        loss = objective.loss(objective.ask(objective.student, batch), answers, {"counts": counts}).item()
         total, tokens = 0.0, 0
         with torch.no_grad():
             for index in chosen:
@@ -165,7 +166,7 @@ def test_words_are_compared_where_they_are_masked(order, model_class, tmp_path):
     assert answers.shape == (counts.sum(), 16)
     found, wanted = objective.ask(objective.student, batch), objective.read(answers)
     assert not wanted.requires_grad
-    loss = objective.loss(found, wanted, counts).item()
+    loss = objective.loss(found, wanted, batch).item()
     total, masked, same = 0.0, 0, []
     with torch.no_grad():
         for index in chosen:
@@ -176,7 +177,7 @@ def test_words_are_compared_where_they_are_masked(order, model_class, tmp_path):
                 total, masked = total + (p * (p.log() - q.log())).sum().item(), masked + 1
                 same.append(float(p.argmax() == q.argmax()))
     assert loss == pytest.approx(4 * total / masked, rel=1e-3, abs=1e-6)
-    assert objective.score(found, wanted).tolist() == same
+    assert objective.score(found, wanted, batch).tolist() == same
     assert (loss < 1e-6) == (order == "(sf)3")
 
 
@@ -217,3 +218,40 @@ def test_a_model_of_ours_teaches_words(tmp_path):
     pair = [open_objective(Words, tmp_path / name) for name in ("bert", "ours")]
     (_, one, _), (_, other, _) = (batch_of(each, rows_of(each), [5, 2]) for each in pair)
     torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("pad_token", ["<|pad|>", None])
+def test_next_tokens_are_those_of_the_text_and_of_the_teacher(pad_token, tmp_path):
+    llama, tokenizer = save_decoder(tmp_path)
+    tokenizer.pad_token = pad_token
+    tokenizer.save_pretrained(tmp_path)
+    teacher = open_teacher(str(tmp_path), DECODER)
+    objective = NextTokens(teacher, keep_sublayers(teacher, ["s0", "f0", "f1"]).model, temperature=2.0)
+    rows = objective.encode(Text(Dataset.from_dict({"text": TEXTS})), 12, whole_rows=False)
+    # windows share one token, so that each is predicted once; the last one is shorter, and in the batch
+    ids = [token for text in TEXTS for token in [tokenizer.eos_token_id, *tokenizer(text).input_ids]]
+    assert ids[:1] + [token for row in rows["input_ids"] for token in row[1:]] == ids
+    assert len(rows[len(rows) - 1]["input_ids"]) < 12
+    batch, answers, counts = batch_of(objective, rows, [0, 3, len(rows) - 1])
+    # states, not scores
+    assert answers.shape == (counts.sum(), 16)
+    found, wanted = objective.ask(objective.student, batch), objective.read(answers)
+    losses, divergence = [], 0.0
+    with torch.no_grad():
+        for index in (0, 3, len(rows) - 1):
+            ids = torch.tensor([rows[index]["input_ids"]])
+            scores, own = (model(ids).logits[0] for model in (llama, objective.student))
+            for place, token in enumerate(ids[0, 1:]):
+                losses.append(-own[place].softmax(-1)[token].log().item())
+                p, q = (each[place].div(2).softmax(-1) for each in (scores, own))
+                divergence += 4 * (p * (p.log() - q.log())).sum().item()
+    torch.testing.assert_close(objective.score(found, wanted, batch), torch.tensor(losses), atol=1e-4, rtol=1e-4)
+    expected = (sum(losses) + divergence) / len(losses)
+    assert objective.loss(found, wanted, batch).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_with_memory_teaches_no_next_tokens(tmp_path):
+    save_decoder(tmp_path)
+    teacher = open_teacher(str(tmp_path), DECODER)
+    with pytest.raises(ValueError, match="par_transformer_xl has a memory; give a language model without one"):
+        NextTokens(teacher, build("par_transformer_xl"))
