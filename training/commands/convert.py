@@ -29,8 +29,8 @@ def main(argv: list[str] | None = None) -> None:
         "BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, EuroBERT, NomicBERT, GTE, Jina "
         "embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), one of Nemotron-NAS or of ExecuTorch's Llama, or a "
         "file (.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of "
-        "Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of adaptive span "
-        "and the Sandwich authors' character model",
+        "Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
+        "adaptive span and the Sandwich authors' character model",
     )
     parser.add_argument("destination", type=Path, help="a new folder")
     of_its_own = "default: the source's own; a model in another order needs training: sublayers"
