@@ -12,9 +12,10 @@ from sublayers.configuration.sublayer_order import expand
 from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.convert.decoders import BOTH_SIDES, ENCODERS as HEADS
+from sublayers.convert.interchange import PARAMS, from_block_configs, from_params, load_params
 from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
-from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama
+from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama, leave_out_skipped, skipped
 from sublayers.convert.modern_bert import HEADS as MODERN_HEADS, from_modern_bert
 from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.convert.transformer_xl import (
@@ -103,17 +104,20 @@ def refuse_other_orders(orders: dict[str, str], known: list[str], window: int | 
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Read the settings of a folder that transformers saved.
+    """Read the settings of a folder that transformers saved; those of Nemotron-NAS and ExecuTorch become a Llama's.
 
     Raises:
         FileNotFoundError: there is no config.json.
-        ValueError: it holds no settings.
+        ValueError: it holds no settings, or those of layers that no Llama has.
     """
     if not (source / "config.json").exists():
+        if (source / PARAMS).exists():
+            return from_params(source / PARAMS)
         raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
     with never_running_code(source / "config.json"):
         config, _ = PreTrainedConfig.get_config_dict(source)
-        return {**config}
+        config = {**config}
+    return from_block_configs(config) if config.get("model_type") == "nemotron-nas" else config
 
 
 def can_run(source: Path) -> bool:
@@ -169,7 +173,7 @@ def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> ty
 
     Raises:
         ValueError: a model that transformers does not have or none here is like, a head that none here has, quantized
-            weights, or another `is_causal` than here.
+            weights, layers of different sizes, or another `is_causal` than here.
     """
     model_type = config.get("model_type")
     if model_type in UNCOVERED:
@@ -179,6 +183,7 @@ def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> ty
         raise ValueError(f"{where} holds {model_type!r}; of transformers' models, {known} can be converted")
     if config.get("quantization_config"):
         raise ValueError(f"{where} holds quantized weights; dequantize them and save that first")
+    skipped(config)
     is_causal = check_is_causal(config)
     model_class: Any
     if model_type in ENCODERS:
@@ -204,9 +209,20 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
     """
     name = next(iter(config.get("architectures") or []), None)
     model_class = class_for(config, name, source)
-    # chunks change nothing, but they refuse lengths that they do not divide
-    options = {"chunk_size_feed_forward": 0, "ignore_mismatched_sizes": True}
-    model, found = load(model_class, source, dtype=torch.float32, output_loading_info=True, **options)
+    options: dict[str, Any] = {"ignore_mismatched_sizes": True, "dtype": torch.float32, "output_loading_info": True}
+    if not (source / "config.json").exists():
+        model, found = load_params(source, config, **options)
+    elif "per_layer_config" in config:
+        # read_config may have made it of a Nemotron-NAS's
+        own = cast(Any, model_class.config_class).from_dict(config)
+        model, found = load(model_class, source, config=own, **options)
+    else:
+        # chunks change nothing, but they refuse lengths that they do not divide
+        model, found = load(model_class, source, chunk_size_feed_forward=0, **options)
+    loaded = {*model.state_dict()} - {*found["missing_keys"]}
+    leave_out_skipped(model)
+    found["missing_keys"] &= {*model.state_dict()}
+    found["skipped_keys"] = loaded - {*model.state_dict()}
     refuse_incomplete(source, name or model_class.__name__, model, found)
     if (head := model.get_output_embeddings()) is not None:
         # whatever the settings say, transformers does not tie two matrices that differ
@@ -326,6 +342,7 @@ def _convert(
     original, found = load_transformers(source, read_config(source))
     model, pieces = from_transformers(original, orders)
     report = report_on(original.state_dict(), model, pieces, original.config.to_dict(), found["missing_keys"])
-    unexpected = f"unknown to {type(original).__name__}"
-    report.left_out.update(dict.fromkeys(sorted(found["unexpected_keys"]), unexpected))
+    reasons = {"unexpected_keys": f"unknown to {type(original).__name__}", "skipped_keys": "skipped by its layer"}
+    for keys, reason in reasons.items():
+        report.left_out.update(dict.fromkeys(sorted(found[keys]), reason))
     return model, report, original
