@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -21,6 +22,7 @@ OBJECTIVES = {
     "classifier": {"logits": "one"},
     "masked language model": {"words": "masked"},
     "language model": {"next": "all"},
+    "encoder-decoder": {"next": "all"},
 }
 TABLE, PICTURE = "README.md", "subsets.svg"
 
@@ -90,7 +92,7 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
 def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder: Path, command: list[str]) -> None:
     """Do what `main` says. Raises what it raises."""
     # these imports take seconds, for which --help does not wait
-    from sublayers.training.distill.subsets import check_prunable, fixed_places, layers_of, order_of
+    from sublayers.training.distill.subsets import check_prunable, is_model, layers_of, orders_of
     from sublayers.training.distill.teacher import hash_weights
     from sublayers.training.distill.texts import hash_rows
     from sublayers.training.prune.opening import calibrate, open_model, read_texts
@@ -103,7 +105,7 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     config: Any = teacher.model.config
     check_prunable(config, source)
     check_length("max_length", run.max_length, config, teacher.tokenizer, least=3)
-    order = config.sublayer_order
+    orders = tuple(config.orders.values())
     known = OBJECTIVES[teacher.head.name]
     default, *_ = known
     objective: str = run.objective or default
@@ -119,10 +121,10 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     about |= {"batch_size": run.batch_size, "price": run.price, "read": read, "max_length": run.max_length}
     log = open_log(folder, "pruning", about)
     price, losses = price_by(run.price, config, run.max_length, read, log), remembering(log, calibration.losses)
-    full, fixed = tuple(range(config.num_sublayers)), fixed_places(config)
+    full, can_be = tuple(range(config.num_sublayers)), partial(is_model, config=config)
     least = min(run.budget) * price(full)
-    layers = search(layers_of(order), fixed, losses, price, least, run.beam)
-    sublayers = layers | search([(place,) for place in full], fixed, losses, price, least, run.beam)
+    layers = search(layers_of(*orders), can_be, losses, price, least, run.beam)
+    sublayers = layers | search([(place,) for place in full], can_be, losses, price, least, run.beam)
     chosen = {budget: cheapest(sublayers, price, budget * price(full)) for budget in run.budget}
     if unmet := [budget for budget, subset in chosen.items() if subset is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
@@ -132,12 +134,12 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
             save(teacher, subset, place, run.max_length, command)
     beside = (cheapest(layers, price, budget * price(full)) for budget in run.budget)
     shown = [*dict.fromkeys(filter(None, (full, *chosen.values(), *beside)))]
-    times = measured(config, [order_of(subset, order) for subset in shown], run.max_length, read)
+    times = measured(config, (orders_of(subset, *orders) for subset in shown), run.max_length, read)
     # what is best on some texts may be so by chance
     elsewhere = calibrate(teacher, objective, others, run.batch_size).losses(shown)
-    table = write_table(order, sublayers, layers, price, run.budget, times, elsewhere)
+    table = write_table(orders, sublayers, layers, price, run.budget, times, elsewhere)
     (folder / TABLE).write_text(table, encoding="utf-8")
-    draw(order, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
+    draw(orders, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
     print(table)
 
 
@@ -149,12 +151,14 @@ def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, com
     from sublayers.training.distill.subsets import take_subset
     from sublayers.training.distill.teacher import CLASSIFIER
     from sublayers.training.distill.trainer import save_sentence_encoder
+    from sublayers.training.prune.opening import tokenizers_of
+    from sublayers.training.trainers.pair_trainer import save_tokenizers
     from sublayers.training.trainers.publish import without_tokens
 
     whole: Any = teacher.model
     model: Any = take_subset(whole, subset)
     with whole_folder(place) as folder:
-        teacher.tokenizer.save_pretrained(folder)
+        save_tokenizers(tokenizers_of(teacher), str(folder))
         model.save_pretrained(folder)
         kept = " ".join(model.config.kept_sublayers)
         run: dict[str, Any] = {
