@@ -14,7 +14,7 @@ from sublayers.configuration.sublayer_order import expand, has_fixed_states
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack
 
-# the places whose sublayers are kept, rising; those of a decoder behind an encoder follow the encoder's
+# the places whose sublayers are kept, as they run; those of a decoder are behind all of its encoder's
 Subset: TypeAlias = tuple[int, ...]
 
 
@@ -107,7 +107,6 @@ def stacks_of(model: SublayersPreTrainedModel) -> list[SublayerStack]:
     return [module for module in model.modules() if isinstance(module, SublayerStack)]
 
 
-@torch.no_grad()
 def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPreTrainedModel:
     """Make a model of some of another one's sublayers, with the same head and copies of the weights.
 
@@ -121,14 +120,22 @@ def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPre
         setattr(config, name, order)
     if not any("w" in order for order in config.orders.values()):
         config.attention_window = config.local_rope_theta = None
+    return copy_sublayers(model, config, split(subset, *orders.values()))
+
+
+@torch.no_grad()
+def copy_sublayers(model: SublayersPreTrainedModel, config: Any, parts: Sequence[Subset]) -> SublayersPreTrainedModel:
+    """Make a model with a configuration and copies of another one's weights.
+
+    The sublayers of each stack are those at some places of the other one's.
+    """
     with no_init_weights():
-        smaller: Any = type(model)(config)
+        copied: Any = type(model)(config)
     others = {name: tensor for name, tensor in model.state_dict().items() if "layers." not in name}
-    smaller.load_state_dict(others, strict=False)
-    parts = zip(stacks_of(smaller), stacks_of(model), split(subset, *orders.values()), strict=True)
-    for stack, whole, places in parts:
+    copied.load_state_dict(others, strict=False)
+    for stack, whole, places in zip(stacks_of(copied), stacks_of(model), parts, strict=True):
         for layer, place in zip(stack, places, strict=True):
             layer.load_state_dict(whole[place].state_dict())
     if model.can_generate():
-        smaller.generation_config = copy.deepcopy(model.generation_config)
-    return smaller.eval()
+        copied.generation_config = copy.deepcopy(model.generation_config)
+    return copied.eval()

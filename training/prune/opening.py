@@ -109,13 +109,13 @@ def encode_pairs(text: Text, tokenizers: Sequence[PreTrainedTokenizerBase], max_
     return tokenize_pairs(pairs, tokenizers[0], tokenizers[-1], max_length, max_length, drop_long=False, desc=split)
 
 
-def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int) -> Calibration:
-    """Ask the model itself about texts, and make what compares it without some of its sublayers.
+def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int, model: Any = None) -> Calibration:
+    """Ask the model itself about texts, and make what compares it, or another one, without some of its sublayers.
 
     Raises:
         ValueError: what the objective refuses.
     """
-    model: Any = teacher.model
+    model = model or teacher.model
     tokenizer = copy.copy(teacher.tokenizer)
     if tokenizer.pad_token is None:
         # padding is never read

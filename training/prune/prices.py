@@ -69,7 +69,7 @@ def features(order: str) -> np.ndarray:
     """
     tail = tail_start(order)
     parts = order[: max(tail - 1, 0)], order[max(tail - 1, 0) : tail], order[tail:]
-    return np.array([1.0, *chain.from_iterable((part.count("c"), part.count("f"), len(part)) for part in parts)])
+    return np.array([1.0, *chain.from_iterable((*map(part.count, "cfw"), len(part)) for part in parts)])
 
 
 def time_table(config: Any, order: str, read: str | None, length: int) -> np.ndarray:

@@ -12,13 +12,14 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import compact, expand
 from sublayers.training.distill.subsets import Subset, name_sublayers, number_places, orders_of
 from sublayers.training.metrics.pictures import pareto_front, save
-from sublayers.training.prune.search import Price, cheapest
+from sublayers.training.prune.search import Price, cheapest, without
 
 Found = Mapping[Subset, float]
 
 
 def write_table(
     orders: Sequence[str],
+    full: Subset,
     sublayers: Found,
     layers: Found,
     price: Price,
@@ -31,7 +32,6 @@ def write_table(
     Whole layers are among the sublayers. `times` are those of orders; `elsewhere` has the losses on other texts.
     """
     names = name_sublayers(*orders)
-    full = tuple(range(len(names)))
     lines = ["| budget | kept | price | loss | on other texts | ms | sublayers |", "|---|---|---|---|---|---|---|"]
     rows: list[tuple[str, str, Subset | None]] = [("", "all", full)]
     for share in budgets:
@@ -54,6 +54,7 @@ def write_table(
 
 def draw(
     orders: Sequence[str],
+    full: Subset,
     sublayers: Found,
     layers: Found,
     price: Price,
@@ -63,12 +64,12 @@ def draw(
 ) -> None:
     """Draw what the model loses without each sublayer, which ones each budget keeps, and loss against price."""
     order, names = "".join(map(expand, orders)), name_sublayers(*orders)
-    full, colours = tuple(range(len(order))), [ALPHABET[letter].colour for letter in order]
+    places, colours = range(len(order)), [ALPHABET[letter].colour for letter in order]
     figure = Figure(figsize=(4 + 0.25 * len(order), 3.5 + 0.25 * len(budgets)), layout="constrained")
     halves: Any = figure.subfigures(1, 2, width_ratios=[0.25 * len(order) + 1, 4])
     left, right = halves
     worth, kept = left.subplots(2, 1, sharex=True, height_ratios=[3, 0.3 + 0.3 * len(budgets)])
-    single = {place: full[:place] + full[place + 1 :] for place in full}
+    single = {place: without(full, [(place,)]) for place in full}
     lost = {place: sublayers[subset] - sublayers[full] for place, subset in single.items() if subset in sublayers}
     worth.bar([*lost], [*lost.values()], color=[colours[place] for place in lost], edgecolor="gray")
     # one that the model cannot do without would press all others together
@@ -80,11 +81,11 @@ def draw(
             kept.add_patch(Rectangle((place - 0.45, row - 0.45), 0.9, 0.9, color=colours[place]))
     kept.set(ylim=(len(budgets) - 0.5, -0.5), ylabel="kept")
     kept.set_yticks(range(len(budgets)), [f"{budget:g}" for budget in budgets])
-    kept.set_xticks(full, names, rotation=90, size=7)
-    for places in number_places(*orders)[1:]:
+    kept.set_xticks(places, names, rotation=90, size=7)
+    for stack in number_places(*orders)[1:]:
         # between encoder and decoder
-        worth.axvline(places.start - 0.5, color="gray", linestyle=":")
-        kept.axvline(places.start - 0.5, color="gray", linestyle=":")
+        worth.axvline(stack.start - 0.5, color="gray", linestyle=":")
+        kept.axvline(stack.start - 0.5, color="gray", linestyle=":")
     axes = right.subplots()
     for kind, found in (("sublayers", sublayers), ("whole layers", layers)):
         best = pareto_front([(price(subset) / price(full), loss) for subset, loss in found.items()])

@@ -23,8 +23,9 @@ from sublayers.configuration.sublayer_cost import parameters
 from sublayers.training.commands.prune import main as prune
 from sublayers.training.commands.seq2seq import main as seq2seq
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.distill.subsets import is_model, orders_of, take_subset
+from sublayers.training.distill.subsets import is_model, name_sublayers, orders_of, take_subset
 from sublayers.training.log import Log
+from sublayers.training.prune.moves import add_windows
 from sublayers.training.prune.opening import open_model, read_texts
 
 FAST = ["--texts=24", "--max_length=16", "--whole_rows=true"]
@@ -193,6 +194,38 @@ def test_encoder_decoders_of_others_become_ours(tmp_path):
         prune([str(tmp_path / "t5"), *flags, f"--output_dir={tmp_path / 'no'}"])
 
 
+def test_moves_lose_less_within_the_budget(classifier, tmp_path):
+    names, found = ["s0", "f0", "s1", "f1", "s2", "f2", "w0", "w1", "w2"], {}
+    for kind, flags in {"plain": [], "moved": ["--moves"], "local": ["--moves", "--attention_window=4"]}.items():
+        folder = tmp_path / kind
+        prune([*classifier, "--budget=0.6", "--read=all", "--price=cache", f"--output_dir={folder}", *flags])
+        events = Log(folder).events("losses")
+        losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
+        model = AutoModelForSequenceClassification.from_pretrained(folder / "0.6").eval()
+        kept = tuple(map(names.index, model.config.kept_sublayers))
+        # keys and values of 16 tokens, or of the last three
+        caches = {subset: sum({"s": 16, "w": 3, "f": 0}[names[place][0]] for place in subset) for subset in losses}
+        assert losses[kept] == min(loss for subset, loss in losses.items() if caches[subset] <= 0.6 * 48)
+        found[kind] = losses[kept]
+        assert (model.config.attention_window is None) == ("w" not in model.config.sublayer_order)
+    assert found["local"] <= found["moved"] <= found["plain"]
+    assert found["local"] < found["plain"]
+
+
+def test_both_stacks_of_an_encoder_decoder_move(tmp_path):
+    model, *_ = save_translator(tmp_path / "teacher", **ORDERS)
+    flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.8"]
+    prune([str(tmp_path / "teacher"), *flags, "--moves", "--attention_window=3", f"--output_dir={tmp_path / 'out'}"])
+    config = AutoConfig.from_pretrained(tmp_path / "out" / "0.8")
+    names = name_sublayers("(sf)2w2", "scfw")
+    places = tuple(map(names.index, config.kept_sublayers))
+    assert config.orders == take_subset(add_windows(model, 3), places).config.orders
+    assert len(translate(tmp_path / "out" / "0.8", ["eins drei"])) == 1
+    measured = [tuple(subset) for event in Log(tmp_path / "out").events("losses") for subset, _ in event["measured"]]
+    assert any([*subset] != sorted(subset) for subset in measured)
+    assert any({4, 5, 9} & {*subset} for subset in measured)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -202,6 +235,8 @@ def test_encoder_decoders_of_others_become_ours(tmp_path):
         (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
         (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
         (["--budget=0.5", "--read=next"], "a classifier generates no tokens; give --read all, masked or one"),
+        (["--budget=0.5", "--attention_window=4"], "--attention_window is one of the --moves; give that, too"),
+        (["--budget=0.5", "--moves", "--attention_window=0"], "--attention_window 0 is too small"),
         (["--budget=0.5", "--streaming=true"], "leave --streaming out"),
         (["--budget=0.5", "--max_length=33"], "max_length=33 is not between 3 and the model's 32; give another"),
     ],

@@ -72,6 +72,19 @@ def test_what_stays_stays_and_layers_go_whole(monkeypatch):
     assert all({0, 1} <= {*subset} for subset in found)
 
 
+def test_only_models_are_measured(monkeypatch):
+    monkeypatch.setattr("sublayers.training.prune.search.MOST", 0)
+    for seed in range(4):
+        landscape = Landscape(8, seed)
+
+        def is_model(subset):
+            return bool({0, 1, 2} & {*subset}) and bool({3, 4, 5, 6, 7} & {*subset})
+
+        search([(place,) for place in range(8)], is_model, landscape.losses, landscape.price, 0)
+        assert all(map(is_model, landscape.asked))
+        assert min(map(len, landscape.asked)) == 2
+
+
 @pytest.mark.parametrize("budget", [3, 6, 9])
 def test_a_knapsack_is_the_least_sum_of_single_losses(budget):
     landscape, full = Landscape(8, 1, pairs=0), tuple(range(8))

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from families import small
-from tiny_translators import FAMILIES, loss_of, save_pairs, save_translator
+from tiny_translators import FAMILIES, draw_pairs, loss_of, save_pairs, save_translator
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import SandwichSeq2SeqConfig
@@ -37,8 +37,11 @@ def draw_subsets(config, number):
 @pytest.mark.parametrize("joint", [True, False])
 @torch.no_grad()
 def test_losses_are_those_of_the_models_without_the_others(family, joint, tmp_path):
-    save_translator(tmp_path, family, joint)
+    _, source, target = save_translator(tmp_path, family, joint)
     teacher, rows, calibration = calibrated(tmp_path, batch_size=9)
+    for name, tokenizer in (("input_ids", source), ("labels", target)):
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in rows[name]]
+        assert {*texts} <= {pair[name == "labels"] for pair in draw_pairs(40)}
     assert len({len(ids) for ids in rows["input_ids"]}) > 2
     assert len({len(ids) for ids in rows["labels"]}) > 2
     subsets = [*draw_subsets(teacher.model.config, 12), tuple(range(teacher.model.config.num_sublayers))]
