@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -21,6 +22,7 @@ OBJECTIVES = {
     "classifier": {"logits": "one"},
     "masked language model": {"words": "masked"},
     "language model": {"next": "all"},
+    "encoder-decoder": {"next": "all"},
 }
 TABLE, PICTURE = "README.md", "subsets.svg"
 
@@ -46,6 +48,8 @@ class PruneArguments:
     batch_size: int = flag("texts of a batch; embeddings are compared within one", 128)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
     whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
+    moves: bool = flag("improve the best subsets: neighbours trade places, sublayers come and go", False)
+    attention_window: int | None = flag("with --moves, attention may also see so many tokens only, see sublayers order")
     beam: int = flag("subsets that a step of the search keeps, where there are too many to measure all", 8)
     seed: int = flag("of the texts", 0)
 
@@ -79,9 +83,11 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
     if not run.budget or not all(0 < budget < 1 for budget in run.budget):
         given = " ".join(map(str, run.budget)) or "nothing"
         raise ValueError(f"--budget {given} is no share of the whole price; give numbers between 0 and 1")
-    for name in ("texts", "batch_size", "max_length", "beam"):
-        if getattr(run, name) < 1:
+    for name in ("texts", "batch_size", "max_length", "beam", "attention_window"):
+        if getattr(run, name) is not None and getattr(run, name) < 1:
             raise ValueError(f"--{name} {getattr(run, name)} is too small; give 1 or more")
+    if run.attention_window and not run.moves:
+        raise ValueError("--attention_window is one of the --moves; give that, too")
     if corpus_args.streaming:
         raise ValueError("texts are drawn from all that there are; leave --streaming out")
     return source, run, corpus_args
@@ -90,9 +96,10 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
 def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder: Path, command: list[str]) -> None:
     """Do what `main` says. Raises what it raises."""
     # these imports take seconds, for which --help does not wait
-    from sublayers.training.distill.subsets import check_prunable, fixed_places, layers_of, order_of
+    from sublayers.training.distill.subsets import check_prunable, is_model, layers_of, orders_of
     from sublayers.training.distill.teacher import hash_weights
     from sublayers.training.distill.texts import hash_rows
+    from sublayers.training.prune.moves import add_windows, improve, moves_of, originals
     from sublayers.training.prune.opening import calibrate, open_model, read_texts
     from sublayers.training.prune.prices import measured, price_by
     from sublayers.training.prune.report import draw, write_table
@@ -100,10 +107,10 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     from sublayers.training.trainers.start import check_length
 
     teacher = open_model(source)
-    config: Any = teacher.model.config
+    model: Any = teacher.model
+    config: Any = model.config
     check_prunable(config, source)
     check_length("max_length", run.max_length, config, teacher.tokenizer, least=3)
-    order = config.sublayer_order
     known = OBJECTIVES[teacher.head.name]
     default, *_ = known
     objective: str = run.objective or default
@@ -114,34 +121,45 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     read = run.read or ("one" if objective == "embeddings" and teacher.pooling == "cls" else known[objective])
     texts, corpus = (run.texts, run.max_length, run.whole_rows, run.seed), load_corpus(corpus_args)
     rows, others = (read_texts(teacher, objective, *texts, corpus, split) for split in ("train", "validation"))
-    calibration = calibrate(teacher, objective, rows, run.batch_size)
+    if run.attention_window:
+        model = add_windows(model, run.attention_window)
+        config = model.config
+    orders = tuple(config.orders.values())
+    original = originals(orders) if run.attention_window else {i: i for i in range(config.num_sublayers)}
+    full = tuple(place for place, own in original.items() if place == own)
+    calibration = calibrate(teacher, objective, rows, run.batch_size, model)
     about: dict[str, Any] = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
     about |= {"batch_size": run.batch_size, "price": run.price, "read": read, "max_length": run.max_length}
+    about |= {"moves": run.moves, "attention_window": run.attention_window}
     log = open_log(folder, "pruning", about)
     price, losses = price_by(run.price, config, run.max_length, read, log), remembering(log, calibration.losses)
-    full, fixed = tuple(range(config.num_sublayers)), fixed_places(config)
-    least = min(run.budget) * price(full)
-    layers = search(layers_of(order), fixed, losses, price, least, run.beam)
-    sublayers = layers | search([(place,) for place in full], fixed, losses, price, least, run.beam)
+    can_be, least = partial(is_model, config=config), min(run.budget) * price(full)
+    whole_layers = [layer for layer in layers_of(*orders) if {*layer} <= {*full}]
+    layers = search(whole_layers, can_be, losses, price, least, run.beam)
+    sublayers = layers | search([(place,) for place in full], can_be, losses, price, least, run.beam)
+    for budget in run.budget if run.moves else []:
+        if start := cheapest(sublayers, price, budget * price(full)):
+            moves = moves_of(config, original)
+            sublayers |= improve(start, moves, losses, price, budget * price(full), run.beam)
     chosen = {budget: cheapest(sublayers, price, budget * price(full)) for budget in run.budget}
     if unmet := [budget for budget, subset in chosen.items() if subset is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
     for budget, subset in chosen.items():
         place = folder / f"{budget:g}"
         if subset and not place.exists():
-            save(teacher, subset, place, run.max_length, command)
+            save(teacher, model, subset, place, run.max_length, command)
     beside = (cheapest(layers, price, budget * price(full)) for budget in run.budget)
     shown = [*dict.fromkeys(filter(None, (full, *chosen.values(), *beside)))]
-    times = measured(config, [order_of(subset, order) for subset in shown], run.max_length, read)
+    times = measured(config, (orders_of(subset, *orders) for subset in shown), run.max_length, read)
     # what is best on some texts may be so by chance
-    elsewhere = calibrate(teacher, objective, others, run.batch_size).losses(shown)
-    table = write_table(order, sublayers, layers, price, run.budget, times, elsewhere)
+    elsewhere = calibrate(teacher, objective, others, run.batch_size, model).losses(shown)
+    table = write_table(orders, full, sublayers, layers, price, run.budget, times, elsewhere)
     (folder / TABLE).write_text(table, encoding="utf-8")
-    draw(order, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
+    draw(orders, full, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
     print(table)
 
 
-def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, command: list[str]) -> None:
+def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_length: int, command: list[str]) -> None:
     """Save a model of some sublayers, which opens as the whole one does."""
     from sublayers.hub.loading import folder_of
     from sublayers.hub.model_card import RUN, write_card
@@ -149,12 +167,13 @@ def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, com
     from sublayers.training.distill.subsets import take_subset
     from sublayers.training.distill.teacher import CLASSIFIER
     from sublayers.training.distill.trainer import save_sentence_encoder
+    from sublayers.training.prune.opening import tokenizers_of
+    from sublayers.training.trainers.pair_trainer import save_tokenizers
     from sublayers.training.trainers.publish import without_tokens
 
-    whole: Any = teacher.model
     model: Any = take_subset(whole, subset)
     with whole_folder(place) as folder:
-        teacher.tokenizer.save_pretrained(folder)
+        save_tokenizers(tokenizers_of(teacher), str(folder))
         model.save_pretrained(folder)
         kept = " ".join(model.config.kept_sublayers)
         run: dict[str, Any] = {

@@ -1,34 +1,57 @@
 """Subsets of a model's sublayers: their names, the models that they make, and which models have some."""
 
 import copy
-import re
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import torch
 from transformers.initialization import no_init_weights
 
+from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.sublayer_order import compact, expand, has_fixed_states
+from sublayers.configuration.sublayer_order import expand, has_fixed_states
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
+from sublayers.modeling.stack import SublayerStack
 
-# the places of the order whose sublayers are kept, rising
+# the places whose sublayers are kept, as they run; those of a decoder are behind all of its encoder's
 Subset: TypeAlias = tuple[int, ...]
 
 
-def name_sublayers(order: str) -> list[str]:
-    """Name the sublayers of an order by their letters and numbers: `s0 f0 s1 f1` are those of `sfsf`."""
-    order = expand(order)
-    return [f"{letter}{order[:place].count(letter)}" for place, letter in enumerate(order)]
+def number_places(*orders: str) -> list[range]:
+    """Number the places of orders, one behind the other."""
+    return [range(*ends) for ends in pairwise(accumulate((len(expand(order)) for order in orders), initial=0))]
 
 
-def find_sublayers(names: Sequence[str], order: str) -> Subset:
+def split(subset: Subset, *orders: str) -> list[Subset]:
+    """Say which places of each of the orders a subset has."""
+    return [tuple(place - places[0] for place in subset if place in places) for places in number_places(*orders)]
+
+
+def name_sublayers(*orders: str) -> list[str]:
+    """Name the sublayers of orders by their letters and numbers: `s0 f0 s1 f1` are those of `sfsf`.
+
+    The names of a second order, that of a decoder, begin with `decoder.`
+    """
+    return [
+        f"{stack}{letter}{order[:place].count(letter)}"
+        for stack, order in zip(("", "decoder."), map(expand, orders), strict=False)
+        for place, letter in enumerate(order)
+    ]
+
+
+def names_of(config: Any) -> list[str]:
+    """Name the sublayers of a model, as those of the first model where this one is itself of some."""
+    return getattr(config, "kept_sublayers", None) or name_sublayers(*config.orders.values())
+
+
+def find_sublayers(names: Sequence[str], *orders: str) -> Subset:
     """Find the places of sublayers by their names, see `name_sublayers`.
 
     Raises:
-        ValueError: one that the order does not have, or some that do not rise.
+        ValueError: one that the orders do not have, or some that do not rise.
     """
-    known = name_sublayers(order)
+    known = name_sublayers(*orders)
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"there is no sublayer {unknown[0]} among {' '.join(known)}; choose some of these")
     places = tuple(known.index(name) for name in names)
@@ -38,16 +61,20 @@ def find_sublayers(names: Sequence[str], order: str) -> Subset:
     return places
 
 
-def order_of(subset: Subset, order: str) -> str:
-    """Write the order of a subset of an order's sublayers."""
-    return "".join(expand(order)[place] for place in subset)
+def orders_of(subset: Subset, *orders: str) -> tuple[str, ...]:
+    """Write the orders of a subset of orders' sublayers."""
+    parts = zip(split(subset, *orders), map(expand, orders), strict=True)
+    return tuple("".join(order[place] for place in part) for part, order in parts)
 
 
-def layers_of(order: str) -> list[Subset]:
-    """Cut an order into layers, each of which begins with attention and ends in front of the next one."""
-    starts = [place for place, letter in enumerate(expand(order)) if letter != "f"]
-    starts = [0, *starts[1:]] if starts else [0]
-    return [tuple(range(start, end)) for start, end in zip(starts, [*starts[1:], len(expand(order))], strict=True)]
+def layers_of(*orders: str) -> list[Subset]:
+    """Cut orders into layers, each of which begins with an `s` or the like and ends in front of the next one."""
+    layers: list[Subset] = []
+    for places, order in zip(number_places(*orders), map(expand, orders), strict=True):
+        starts = [place for place, letter in zip(places, order, strict=True) if letter not in "cf"]
+        ends = pairwise([places.start, *starts[1:], places.stop])
+        layers += [tuple(range(*each)) for each in ends]
+    return layers
 
 
 def check_prunable(config: Any, source: str) -> None:
@@ -57,53 +84,62 @@ def check_prunable(config: Any, source: str) -> None:
         ValueError: they do not, and why.
     """
     reasons = {
-        "two stacks": config.is_encoder_decoder,
+        "orders that it chooses from": isinstance(config, IOTSeq2SeqConfig),
         "a memory": isinstance(config, RecurrentLMConfig),
         "sublayers m, which see the states in front of the first of them": any(
             map(has_fixed_states, config.orders.values())
         ),
         "another activation before attention": config.pre_attention_act not in (None, config.hidden_act),
+        "convolutions of several widths": any({*"dl"} & {*expand(order)} for order in config.orders.values())
+        and len({*config.kernel_sizes}) > 1,
     }
     for reason, holds in reasons.items():
         if holds:
             raise ValueError(f"{source} has {reason}, so its sublayers cannot be taken out; give another model")
 
 
-def fixed_places(config: Any) -> set[int]:
-    """Find the places that stay: a first sublayer without a norm would leave one with a norm in its place."""
-    return set() if config.first_norm else {0}
+def is_model(subset: Subset, config: Any) -> bool:
+    """Say whether some sublayers of a model make another one.
+
+    No stack is empty, and a first sublayer without a norm stays, as it would leave one with a norm in its place.
+    """
+    parts = split(subset, *config.orders.values())
+    return all(part and (config.first_norm or part[0] == 0) for part in parts)
 
 
-@torch.no_grad()
+def stacks_of(model: SublayersPreTrainedModel) -> list[SublayerStack]:
+    """Find the stacks of a model, an encoder's in front of its decoder's."""
+    return [module for module in model.modules() if isinstance(module, SublayerStack)]
+
+
 def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPreTrainedModel:
     """Make a model of some of another one's sublayers, with the same head and copies of the weights.
 
     The configuration names them as `kept_sublayers`: those of the first model, where that one is itself of some.
     """
     config: Any = copy.deepcopy(model.config)
-    order = expand(config.sublayer_order)
-    names = getattr(config, "kept_sublayers", None) or name_sublayers(order)
+    orders, names = config.orders, names_of(config)
     config.kept_sublayers = [names[place] for place in subset]
-    config.sublayer_order = order_of(subset, order)
-    if "w" not in expand(config.sublayer_order):
+    for name, order in zip(orders, orders_of(subset, *orders.values()), strict=True):
+        setattr(config, name, order)
+    if not any("w" in order for order in config.orders.values()):
         config.attention_window = config.local_rope_theta = None
-    new_places = {str(old): str(new) for new, old in enumerate(subset)}
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        found = re.match(r"((?:.*\.)?layers\.)(\d+)(\..*)", name)
-        if found is None:
-            weights[name] = tensor
-        elif found[2] in new_places:
-            weights[f"{found[1]}{new_places[found[2]]}{found[3]}"] = tensor
+    return copy_sublayers(model, config, split(subset, *orders.values()))
+
+
+@torch.no_grad()
+def copy_sublayers(model: SublayersPreTrainedModel, config: Any, parts: Sequence[Subset]) -> SublayersPreTrainedModel:
+    """Make a model with a configuration and copies of another one's weights.
+
+    The sublayers of each stack are those at some places of the other one's.
+    """
     with no_init_weights():
-        smaller: Any = type(model)(config)
-    smaller.load_state_dict(weights)
+        copied: Any = type(model)(config)
+    others = {name: tensor for name, tensor in model.state_dict().items() if "layers." not in name}
+    copied.load_state_dict(others, strict=False)
+    for stack, whole, places in zip(stacks_of(copied), stacks_of(model), parts, strict=True):
+        for layer, place in zip(stack, places, strict=True):
+            layer.load_state_dict(whole[place].state_dict())
     if model.can_generate():
-        smaller.generation_config = copy.deepcopy(model.generation_config)
-    return smaller.eval()
-
-
-def tell(subset: Subset, order: str) -> str:
-    """Write a subset as people read it: its order, and the names of its sublayers."""
-    names = name_sublayers(order)
-    return f"{compact(order_of(subset, order))} ({' '.join(names[place] for place in subset)})"
+        copied.generation_config = copy.deepcopy(model.generation_config)
+    return copied.eval()

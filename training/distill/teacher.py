@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sublayers.convert.sources import from_transformers
+from sublayers.convert.sources import class_for, from_transformers
 from sublayers.hub.loading import MODULES, damaged, folder_of, load, never_running_code
 from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
@@ -113,10 +113,17 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
     # we pool ourselves, so the model may lack the weights of BERT's pooler
     if lacking := sorted(name for name in found["missing_keys"] if head is not BODY or "pooler" not in name):
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; give a trained model")
-    is_ours = isinstance(model, SublayersPreTrainedModel)
-    if isinstance(model, BertPreTrainedModel) or (head is DECODER and not is_ours):
-        model, _ = from_transformers(model, {})
+    if isinstance(model, BertPreTrainedModel) or head is DECODER:
+        model = as_ours(model, source)
     return Teacher(source, model.eval(), tokenizer, head=head, **about)
+
+
+def as_ours(model: PreTrainedModel, source: str) -> PreTrainedModel:
+    """Convert a model of transformers that is from a source, if it is not ours. Raises what the conversion raises."""
+    if not isinstance(model, SublayersPreTrainedModel):
+        class_for(model.config.to_dict(), type(model).__name__, source)
+        model, _ = from_transformers(model, {})
+    return model
 
 
 @contextmanager

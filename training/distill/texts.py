@@ -94,12 +94,13 @@ def mask_words(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
 
 
 def hash_rows(rows: Dataset) -> str:
-    """Hash the tokens of rows."""
+    """Hash the tokens of rows, and those of their targets."""
     digest = hashlib.sha256()
     for table in rows.with_format("arrow").iter(batch_size=1000):
-        ids = table["input_ids"].combine_chunks()
-        for numbers in (pc.list_value_length(ids), ids.flatten()):
-            digest.update(numbers.to_numpy().astype("int64").tobytes())
+        for name in [name for name in ("input_ids", "labels") if name in table.column_names]:
+            ids = table[name].combine_chunks()
+            for numbers in (pc.list_value_length(ids), ids.flatten()):
+                digest.update(numbers.to_numpy().astype("int64").tobytes())
     return digest.hexdigest()
 
 

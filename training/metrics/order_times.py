@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
@@ -63,12 +63,13 @@ def milliseconds(
     positions = shared_positions(config)
     takes_mean = isinstance(config, ReorderedBertConfig) and config.tail_query == "mean"
 
-    def batch(states: torch.Tensor, plan: Plan, cache: Cache | None = None) -> Batch:
-        start = 0 if cache is None else cache.get_seq_length()
-        numbers = torch.arange(start, start + states.shape[1])[None]
-        return Batch(states, plan, numbers=numbers, past_key_values=cache, positions=positions, source=Source(text))
+    def batch(states: torch.Tensor, plan: Plan, cache: EncoderDecoderCache | None = None) -> Batch:
+        own = None if cache is None else cache.self_attention_cache
+        start = 0 if own is None else own.get_seq_length()
+        numbers, source = torch.arange(start, start + states.shape[1])[None], Source(text, past_key_values=cache)
+        return Batch(states, plan, numbers=numbers, past_key_values=own, positions=positions, source=source)
 
-    def decode(order: int, cache: Cache) -> None:
+    def decode(order: int, cache: EncoderDecoderCache) -> None:
         # the order that runs has its sublayers at other places of the stack in each step
         stack(token, batch(token, Plan(token), cache), order=order)
 
@@ -83,7 +84,7 @@ def milliseconds(
         for number, order in enumerate(orders):
             plan = Plan(text, read=None if read == "all" else places, takes_mean=takes_mean and read == "one")
             if read == "next":
-                cache = DynamicCache(config=config)
+                cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
                 stack(text, batch(text, plan, cache), order=number)
                 calls[order] = partial(decode, number, cache)
                 continue

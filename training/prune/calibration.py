@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, groupby
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from tqdm.auto import tqdm
 from sublayers.modeling.mixer import Batch
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack
-from sublayers.training.distill.subsets import Subset
+from sublayers.training.distill.subsets import Subset, split, stacks_of
 
 # asks a model about the texts of a batch, and says how far its answers are from what they should be
 Measure = Callable[[Any, int], float]
@@ -20,51 +21,62 @@ class Calibration:
     """Losses of a model with any of its sublayers, each beginning that several have in common run once.
 
     Args:
-        model: whose stack runs in its order, without a cache.
+        model: whose stacks run in their orders, without a cache.
         measure: the loss of a model on the batch with a number.
         sizes: how much each batch counts.
     """
 
     def __init__(self, model: SublayersPreTrainedModel, measure: Measure, sizes: Sequence[int]):
-        self.model, self.measure, self.sizes = model, measure, sizes
-        body: Any = model.base_model
-        self.stack: SublayerStack = body.layers
+        self.model, self.measure, self.sizes, self.stacks = model, measure, sizes, stacks_of(model)
 
     @torch.inference_mode()
     def losses(self, subsets: Sequence[Subset]) -> dict[Subset, float]:
-        """Measure the mean loss over all batches for each subset of places of the order."""
-        found = dict.fromkeys(subsets, 0.0)
+        """Measure the mean loss over all batches for each subset."""
+        found = dict.fromkeys(sorted(subsets), 0.0)
+        # sorted, those with a common beginning follow each other
+        parts = [split(subset, *self.model.config.orders.values()) for subset in found]
         steps = tqdm(total=len(self.sizes) * len(found), desc="Measuring subsets", unit="subset", leave=False)
         for number, size in enumerate(self.sizes):
-            # sorted, those with a common beginning follow each other
-            runs = [self._run(sorted(found), states, batch) for states, batch in self._enter(number)]
-            for subset, *left in zip(sorted(found), *runs, strict=True):
-                following = iter(left)
-
-                def leave(hidden_states: torch.Tensor, batch: Batch, following: Any = following, **kwargs):
-                    return whole(batch, next(following))
-
-                with diverted(self.stack, leave):
-                    found[subset] += self.measure(self.model, number) * size / sum(self.sizes)
+            for subset, loss in zip(found, self._measure(parts, number), strict=True):
+                found[subset] += loss * size / sum(self.sizes)
                 steps.update()
         steps.close()
         return found
 
-    def _enter(self, number: int) -> list[tuple[torch.Tensor, Batch]]:
-        """Take what the stack gets of a batch, which may run in parts."""
+    def _measure(self, subsets: Sequence[Sequence[Subset]], number: int, depth: int = 0) -> Iterator[float]:
+        """Measure subsets, each the places of each stack, that agree in the first stacks, which are diverted."""
+        if depth == len(self.stacks):
+            yield self.measure(self.model, number)
+            return
+        stack = self.stacks[depth]
+        groups = {places: [*some] for places, some in groupby(subsets, key=lambda each: each[depth])}
+        runs = [self._run(stack, [*groups], states, batch) for states, batch in self._enter(stack, number)]
+        for some, *left in zip(groups.values(), *runs, strict=True):
+            following = cycle(left)
+
+            def leave(hidden_states: torch.Tensor, batch: Batch, following: Any = following, **kwargs):
+                return whole(batch, next(following))
+
+            with diverted(stack, leave):
+                yield from self._measure(some, number, depth + 1)
+
+    def _enter(self, stack: SublayerStack, number: int) -> list[tuple[torch.Tensor, Batch]]:
+        """Take what a stack gets of a batch, which may run in parts."""
         given: list[tuple[torch.Tensor, Batch]] = []
 
         def record(hidden_states: torch.Tensor, batch: Batch, **kwargs):
             given.append((hidden_states, batch))
             return whole(batch, hidden_states)
 
-        with diverted(self.stack, record):
+        with diverted(stack, record):
             self.measure(self.model, number)
         return given
 
-    def _run(self, subsets: Sequence[Subset], states: torch.Tensor, batch: Batch) -> Iterator[torch.Tensor]:
-        """Run subsets one after the other, each from where it differs from the one before."""
-        inputs, packing = self.stack.prepare(batch), batch.plan.packing
+    def _run(
+        self, stack: SublayerStack, subsets: Sequence[Subset], states: torch.Tensor, batch: Batch
+    ) -> Iterator[torch.Tensor]:
+        """Run subsets of a stack one after the other, each from where it differs from the one before."""
+        inputs, packing = stack.prepare(batch), batch.plan.packing
         path: list[tuple[int, torch.Tensor]] = [(-1, batch.plan.enter(states))]
         for subset in subsets:
             shared = 0
@@ -72,7 +84,7 @@ class Calibration:
                 shared += 1
             del path[shared + 1 :]
             for place in subset[shared:]:
-                path.append((place, self.stack.run_one(place, path[-1][1], inputs, packing)))
+                path.append((place, stack.run_one(place, path[-1][1], inputs, packing)))
             yield batch.plan.leave(path[-1][1])
 
 

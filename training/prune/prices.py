@@ -1,13 +1,14 @@
 """What subsets of a model's sublayers cost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
-from sublayers.training.distill.subsets import order_of
+from sublayers.training.distill.subsets import orders_of
 from sublayers.training.log import Log
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.prune.search import Price
@@ -29,50 +30,71 @@ def price_by(kind: str, config: Any, length: int, read: str, log: Log) -> Price:
     Raises:
         ValueError: milliseconds of a family whose stacks are not measured.
     """
-    order, sizes = expand(config.sublayer_order), config.sizes._asdict()
+    orders, sizes = tuple(map(expand, config.orders.values())), config.sizes._asdict()
+    # what is kept for a next token is the decoder's
+    reads = reads_of(orders, "next" if kind == "cache" else read)
     if kind == "milliseconds":
         if not log.events("times"):
-            log.append("times", table=[*time_table(config, length, read)])
-        table = np.array(log.events("times")[0]["table"])
-        return lambda subset: max(0.0, float(features(order_of(subset, order)) @ table))
-    by_order: dict[str, Any] = {
-        "parameters": lambda letters: parameters(letters, **sizes),
-        "cache": lambda letters: cache_bytes(letters, length=length, **sizes),
-    }
-    if read == "next":
-        by_order["flops"] = lambda letters: flops(letters, length=1, read=1, keeps_cache=True, **sizes)
-    else:
-        number = read_positions(length)[READS[read]]
-        by_order["flops"] = lambda letters: flops(letters, length=length, read=number, **sizes)
-    return lambda subset: float(by_order[kind](order_of(subset, order)))
+            stacks = zip(orders, reads, strict=True)
+            log.append("times", tables=[[*time_table(config, *stack, length)] for stack in stacks])
+        tables = np.array(log.events("times")[0]["tables"])
+
+    def cost(number: int, order: str) -> float:
+        read = reads[number]
+        if kind == "parameters":
+            return parameters(order, **sizes)
+        if read is None:
+            return 0.0
+        if kind == "milliseconds":
+            return max(0.0, float(features(order) @ tables[number]))
+        if kind == "cache":
+            return cache_bytes(order, length=length, **sizes)
+        if read == "next":
+            # the keys and values of its source are there
+            return flops(order, length=1, read=1, source_length=0, keeps_cache=True, **sizes)
+        return flops(order, length=length, read=read_positions(length)[READS[read]], **sizes)
+
+    return lambda subset: float(sum(cost(*each) for each in enumerate(orders_of(subset, *orders))))
+
+
+def reads_of(orders: Sequence[str], read: str) -> list[str | None]:
+    """Say what is read of each stack: all of an encoder's, and None where it has run before the next token."""
+    return [None if read == "next" else "all"] * (len(orders) - 1) + [read]
 
 
 def features(order: str) -> np.ndarray:
-    """Count what the time of an order is a sum of: attention and others, in front of the tail and in it, and the rest.
+    """Count what the time of an order is a sum of: kinds of sublayers in front of the tail and in it, and the rest.
 
     The first sublayer of a tail computes less, too, but for its keys and values.
     """
     tail = tail_start(order)
     parts = order[: max(tail - 1, 0)], order[max(tail - 1, 0) : tail], order[tail:]
-    return np.array(
-        [1.0, *(float(sum((letter == "f") == is_f for letter in part)) for part in parts for is_f in (0, 1))]
-    )
+    return np.array([1.0, *chain.from_iterable((*map(part.count, "cfw"), len(part)) for part in parts)])
 
 
-def time_table(config: Any, length: int, read: str) -> np.ndarray:
-    """Measure some orders of the sublayers on this machine, and say what each of the `features` takes: milliseconds."""
-    order = expand(config.sublayer_order)
+def time_table(config: Any, order: str, read: str | None, length: int) -> np.ndarray:
+    """Measure some orders of a stack's sublayers on this machine, and say what each of the `features` takes: ms."""
     generator = np.random.default_rng(0)
     shares = np.linspace(0.2, 1, MEASURED)
     drawn = (np.sort(generator.choice(len(order), max(1, round(share * len(order))), False)) for share in shares)
-    orders = dict.fromkeys(["".join(order[place] for place in places) for places in drawn] + [order])
-    times = measured(config, orders, length, read)
+    orders = [*dict.fromkeys(["".join(order[place] for place in places) for places in drawn] + [order])]
+    times = time_orders(config, orders, read, length)
     rows = np.stack([features(each) for each in orders])
-    found, *_ = np.linalg.lstsq(rows, np.array([times[each] for each in orders]))
+    found, *_ = np.linalg.lstsq(rows, np.array(times))
     return found
 
 
-def measured(config: Any, orders: Iterable[str], length: int, read: str) -> dict[str, float]:
-    """Measure how long orders take on this machine, in milliseconds."""
+def measured(config: Any, models: Iterable[tuple[str, ...]], length: int, read: str) -> dict[tuple[str, ...], float]:
+    """Measure how long models with these orders of their stacks take on this machine, in milliseconds."""
+    known = [*dict.fromkeys(models)]
+    by_stack = zip(zip(*known, strict=True), reads_of(known[0], read), strict=True)
+    times = [time_orders(config, *stack, length) for stack in by_stack]
+    return dict(zip(known, map(sum, zip(*times, strict=True)), strict=True))
+
+
+def time_orders(config: Any, orders: Sequence[str], read: str | None, length: int) -> list[float]:
+    """Measure how long a stack takes in each of some orders, in milliseconds; nothing where nothing is read."""
+    if read is None:
+        return [0.0] * len(orders)
     times = milliseconds(config, [*dict.fromkeys(orders)], length, [read], seconds=60)
-    return {order: found[read] for order, found in times.items()}
+    return [times[order][read] for order in orders]

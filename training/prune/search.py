@@ -1,6 +1,6 @@
 """The search for subsets of sublayers that lose least for what they save."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -19,7 +19,12 @@ MOST = 14
 
 
 def search(
-    groups: Sequence[Subset], fixed: Collection[int], losses: Losses, price: Price, least: float, beam: int = 8
+    groups: Sequence[Subset],
+    is_model: Callable[[Subset], bool],
+    losses: Losses,
+    price: Price,
+    least: float,
+    beam: int = 8,
 ) -> dict[Subset, float]:
     """Measure subsets that are made by leaving groups of sublayers out, as far as a price.
 
@@ -27,8 +32,8 @@ def search(
     that a knapsack of the losses of single groups asks for (Bercovich et al. 2024, "Puzzle", section 3).
 
     Args:
-        groups: single sublayers or whole layers; together they are the whole order.
-        fixed: places that stay.
+        groups: single sublayers or whole layers; together they are the whole model.
+        is_model: says whether a subset can be measured.
         losses: of subsets.
         price: of a subset.
         least: price below which nothing is looked for.
@@ -37,19 +42,20 @@ def search(
     Returns:
         The losses of all that were measured.
     """
-    free = [group for group in groups if not {*group} & {*fixed}]
     full = tuple(sorted(place for group in groups for place in group))
+    free = [group for group in groups if is_model(without(full, [group]))]
     if len(free) <= MOST:
         left_out = (chosen for number in range(len(free) + 1) for chosen in combinations(free, number))
-        return losses([subset for chosen in left_out if (subset := without(full, chosen))])
+        return losses([subset for chosen in left_out if is_model(subset := without(full, chosen))])
     found = losses([full, *(without(full, [group]) for group in free)])
     steps = np.linspace(price(full), least, 12)[1:]
-    guesses = {without(full, knapsack(free, full, found, price, step)) for step in steps} - {()}
-    found |= losses(sorted(guesses))
+    guesses = {without(full, knapsack(free, full, found, price, step)) for step in steps}
+    found |= losses(sorted(filter(is_model, guesses)))
     kept = [full]
     while kept := [subset for subset in kept if price(subset) > least]:
-        following = {without(subset, [group]) for subset in kept for group in free if {*group} <= {*subset}} - {()}
-        found |= losses(sorted(following))
+        next_ones = {without(subset, [group]) for subset in kept for group in free if {*group} <= {*subset}}
+        following = sorted(filter(is_model, next_ones))
+        found |= losses(following)
         kept = sorted(following, key=lambda subset: slope(subset, full, found, price))[:beam]
     return found
 

@@ -1,13 +1,32 @@
+import json
+from itertools import combinations
+
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from tiny_translators import draw_pairs, loss_of, save_pairs, save_translator
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+    pipeline,
+)
 
+import sublayers.pipelines  # noqa: F401
+from sublayers.configuration.sublayer_cost import parameters
 from sublayers.training.commands.prune import main as prune
-from sublayers.training.distill.subsets import take_subset
+from sublayers.training.commands.seq2seq import main as seq2seq
+from sublayers.training.data.corpus import CorpusArguments, load_corpus
+from sublayers.training.distill.subsets import is_model, name_sublayers, orders_of, take_subset
 from sublayers.training.log import Log
-from sublayers.training.prune.opening import open_model
+from sublayers.training.prune.moves import add_windows
+from sublayers.training.prune.opening import open_model, read_texts
 
 FAST = ["--texts=24", "--max_length=16", "--whole_rows=true"]
 
@@ -73,6 +92,140 @@ def test_other_prices(classifier, price, tmp_path):
     assert (tmp_path / "out" / "0.7" / "config.json").exists()
 
 
+ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
+BART = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
+
+
+def translate(folder, texts):
+    return [each["generated_text"] for each in pipeline("text2text-generation", model=str(folder), device="cpu")(texts)]
+
+
+def pair_files(folder):
+    """Texts that are chosen by, and others."""
+    lines = ("\t".join(pair) + "\n" for pair in draw_pairs(9, seed=1))
+    (folder / "others.txt").write_text("".join(lines))
+    return {"train_file": save_pairs(folder), "validation_file": str(folder / "others.txt")}
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
+    model, *tokenizers = save_translator(tmp_path / "teacher", joint=joint, **ORDERS)
+    files, out = pair_files(tmp_path), tmp_path / "out"
+    flags = [*(f"--{name}={file}" for name, file in files.items()), "--texts=16", "--max_length=16"]
+    prune([str(tmp_path / "teacher"), *flags, "--budget", "0.7", "0.4", "--price=parameters", f"--output_dir={out}"])
+    measured = {tuple(subset): loss for event in Log(out).events("losses") for subset, loss in event["measured"]}
+    every = [subset for size in range(2, 8) for subset in combinations(range(7), size)]
+    assert measured.keys() == {subset for subset in every if is_model(subset, model.config)}
+    corpus = load_corpus(CorpusArguments(**files))
+    rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 16, 16, False, 0, corpus, "train")
+    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in measured}
+    assert measured == pytest.approx(losses, abs=1e-4)
+    sizes, orders = model.config.sizes._asdict(), model.config.orders.values()
+    counted = {subset: parameters("".join(orders_of(subset, *orders)), **sizes) for subset in losses}
+    names = ["s0", "f0", "s1", "f1", "decoder.s0", "decoder.c0", "decoder.f0"]
+    for budget in (0.7, 0.4):
+        affordable = [subset for subset in losses if counted[subset] <= budget * counted[tuple(range(7))]]
+        folder = out / f"{budget:g}"
+        smaller = AutoModelForSeq2SeqLM.from_pretrained(folder)
+        kept = tuple(names.index(name) for name in smaller.config.kept_sublayers)
+        assert kept in affordable
+        # a decoder without cross-attention answers alike whatever the encoder keeps
+        assert losses[kept] == pytest.approx(min(losses[subset] for subset in affordable), abs=1e-5)
+        assert (smaller.generation_config.num_beams, smaller.generation_config.max_length) == (2, 12)
+        places = [folder, folder if joint else folder / "target_tokenizer"]
+        for tokenizer, place in zip(tokenizers, places, strict=True):
+            assert AutoTokenizer.from_pretrained(place).get_vocab() == tokenizer.get_vocab()
+        (ids,) = take_subset(model, kept).generate(torch.tensor([tokenizers[0]("eins drei").input_ids]))
+        assert translate(folder, ["eins drei"]) == [tokenizers[1].decode(ids, skip_special_tokens=True)]
+
+
+def test_a_pruned_encoder_decoder_is_healed_by_training(tmp_path):
+    save_translator(tmp_path / "teacher", joint=False, **ORDERS)
+    flags = [*(f"--{name}={file}" for name, file in pair_files(tmp_path).items()), "--texts=16", "--max_length=16"]
+    prune([str(tmp_path / "teacher"), *flags, "--budget=0.5", f"--output_dir={tmp_path / 'out'}"])
+    row = (tmp_path / "out" / "README.md").read_text().splitlines()[3]
+    train = [
+        f"--model_name_or_path={tmp_path}/out/0.5",
+        "--task=translation",
+        "--source=de",
+        "--target=en",
+        "--use_cpu",
+    ]
+    train += ["--max_source_length=16", "--max_target_length=16", "--predict_with_generate=false"]
+    for split, number, seed in (("train", 40, 0), ("validation", 9, 1)):
+        pairs = [{"de": source, "en": target} for source, target in draw_pairs(number, seed)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        train.append(f"--{split}_file={tmp_path / split}.jsonl")
+    before = seq2seq([*train, "--do_eval", f"--output_dir={tmp_path / 'before'}"])
+    assert float(row.split("|")[5]) == pytest.approx(before["eval_loss"], abs=1e-4)
+    learn = ["--max_steps=20", "--learning_rate=1e-2", "--warmup_steps=0", f"--output_dir={tmp_path / 'healed'}"]
+    assert seq2seq([*train, *learn])["eval_loss"] < before["eval_loss"]
+    pruned, healed = map(AutoConfig.from_pretrained, (tmp_path / "out" / "0.5", tmp_path / "healed"))
+    assert pruned.kept_sublayers == healed.kept_sublayers
+
+
+@pytest.mark.parametrize("read", ["all", "next"])
+@pytest.mark.parametrize("price", ["milliseconds", "cache"])
+def test_other_prices_of_encoder_decoders(price, read, tmp_path):
+    save_translator(tmp_path / "teacher", **ORDERS)
+    flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
+    prune([str(tmp_path / "teacher"), *flags, f"--output_dir={tmp_path / 'out'}", f"--price={price}", f"--read={read}"])
+    kept = AutoConfig.from_pretrained(tmp_path / "out" / "0.6").kept_sublayers
+    assert any(name.startswith("decoder.") for name in kept)
+    if price == "cache":
+        assert len({"decoder.s0", "decoder.c0"} & {*kept}) < 2
+
+
+def test_encoder_decoders_of_others_become_ours(tmp_path):
+    _, tokenizer, _ = save_translator(tmp_path / "teacher")
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in BART.items()}
+    bart = BartConfig(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
+    BartForConditionalGeneration(bart).save_pretrained(tmp_path / "bart")
+    t5 = T5Config(vocab_size=len(tokenizer), d_model=16, d_ff=8, num_layers=1)
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
+    for name in ("bart", "t5"):
+        tokenizer.save_pretrained(tmp_path / name)
+    flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
+    prune([str(tmp_path / "bart"), *flags, f"--output_dir={tmp_path / 'out'}"])
+    assert AutoConfig.from_pretrained(tmp_path / "out" / "0.6").model_type == "sandwich_seq2seq"
+    assert len(translate(tmp_path / "out" / "0.6", ["eins drei"])) == 1
+    with pytest.raises(ValueError, match=r"t5 holds 't5'; of transformers' models, .* can be converted"):
+        prune([str(tmp_path / "t5"), *flags, f"--output_dir={tmp_path / 'no'}"])
+
+
+def test_moves_lose_less_within_the_budget(classifier, tmp_path):
+    names, found = ["s0", "f0", "s1", "f1", "s2", "f2", "w0", "w1", "w2"], {}
+    for kind, flags in {"plain": [], "moved": ["--moves"], "local": ["--moves", "--attention_window=4"]}.items():
+        folder = tmp_path / kind
+        prune([*classifier, "--budget=0.6", "--read=all", "--price=cache", f"--output_dir={folder}", *flags])
+        events = Log(folder).events("losses")
+        losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
+        model = AutoModelForSequenceClassification.from_pretrained(folder / "0.6").eval()
+        kept = tuple(map(names.index, model.config.kept_sublayers))
+        # keys and values of 16 tokens, or of the last three
+        caches = {subset: sum({"s": 16, "w": 3, "f": 0}[names[place][0]] for place in subset) for subset in losses}
+        assert losses[kept] == min(loss for subset, loss in losses.items() if caches[subset] <= 0.6 * 48)
+        found[kind] = losses[kept]
+        assert (model.config.attention_window is None) == ("w" not in model.config.sublayer_order)
+    assert found["local"] <= found["moved"] <= found["plain"]
+    assert found["local"] < found["plain"]
+
+
+def test_both_stacks_of_an_encoder_decoder_move(tmp_path):
+    model, *_ = save_translator(tmp_path / "teacher", **ORDERS)
+    flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.8"]
+    prune([str(tmp_path / "teacher"), *flags, "--moves", "--attention_window=3", f"--output_dir={tmp_path / 'out'}"])
+    config = AutoConfig.from_pretrained(tmp_path / "out" / "0.8")
+    names = name_sublayers("(sf)2w2", "scfw")
+    places = tuple(map(names.index, config.kept_sublayers))
+    assert config.orders == take_subset(add_windows(model, 3), places).config.orders
+    assert len(translate(tmp_path / "out" / "0.8", ["eins drei"])) == 1
+    measured = [tuple(subset) for event in Log(tmp_path / "out").events("losses") for subset, _ in event["measured"]]
+    assert any([*subset] != sorted(subset) for subset in measured)
+    assert any({4, 5, 9} & {*subset} for subset in measured)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -82,6 +235,8 @@ def test_other_prices(classifier, price, tmp_path):
         (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
         (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
         (["--budget=0.5", "--read=next"], "a classifier generates no tokens; give --read all, masked or one"),
+        (["--budget=0.5", "--attention_window=4"], "--attention_window is one of the --moves; give that, too"),
+        (["--budget=0.5", "--moves", "--attention_window=0"], "--attention_window 0 is too small"),
         (["--budget=0.5", "--streaming=true"], "leave --streaming out"),
         (["--budget=0.5", "--max_length=33"], "max_length=33 is not between 3 and the model's 32; give another"),
     ],

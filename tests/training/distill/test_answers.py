@@ -205,7 +205,8 @@ def test_the_hash_of_rows_is_that_of_their_tokens(teacher):
     tokenizer = teacher.tokenizer
     assert hash_rows(rows_of(["a short", "text"], tokenizer)) == hash_rows(rows_of(["a short\ntext"], tokenizer))
     found = [hash_rows(Dataset.from_dict({"input_ids": ids})) for ids in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [4]])]
-    assert len({*found}) == 3
+    found += [hash_rows(Dataset.from_dict({"input_ids": [[1]], "labels": [[label]]})) for label in (2, 3)]
+    assert len({*found}) == 5
 
 
 def test_batches_have_texts_and_their_answers(teacher):

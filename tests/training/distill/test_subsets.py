@@ -4,7 +4,14 @@ from common import every_other_local, tokens
 from families import build
 from transformers import AutoModel
 
-from sublayers.training.distill.subsets import check_prunable, find_sublayers, layers_of, name_sublayers, take_subset
+from sublayers.training.distill.subsets import (
+    check_prunable,
+    find_sublayers,
+    layers_of,
+    name_sublayers,
+    orders_of,
+    take_subset,
+)
 
 SUBSETS = [(0, 3, 5), (1,), (2, 3, 4, 7), (0, 1, 2, 3, 4, 5, 6, 7)]
 MODELS = {
@@ -22,6 +29,18 @@ def test_sublayers_have_names():
     assert layers_of("(sf)2f") == [(0, 1), (2, 3, 4)]
     # what stands in front of the first attention goes with it
     assert layers_of("f2s2f") == [(0, 1, 2), (3, 4)]
+
+
+def test_sublayers_of_two_stacks_are_numbered_one_behind_the_other():
+    orders = ("(fsf)2", "s(cf)2sf")
+    names = name_sublayers(*orders)
+    assert names[:6] == ["f0", "s0", "f1", "f2", "s1", "f3"]
+    assert names[6:] == [f"decoder.{name}" for name in ("s0", "c0", "f0", "c1", "f1", "s1", "f2")]
+    assert find_sublayers(["s0", "f3", "decoder.c1"], *orders) == (1, 5, 9)
+    assert orders_of((1, 5, 9), *orders) == ("sf", "c")
+    # cross-attention begins no layer
+    assert layers_of(*orders) == [(0, 1, 2, 3), (4, 5), (6, 7, 8, 9, 10), (11, 12)]
+    assert layers_of("s", "cfc") == [(0,), (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +78,8 @@ def test_a_subset_is_the_model_without_the_others(kind, subset):
 @pytest.mark.parametrize(
     ("family", "options", "reason"),
     [
-        ("sandwich_seq2seq", {}, "two stacks"),
+        ("iot_seq2seq", {}, "orders that it chooses from"),
+        ("sandwich_seq2seq", {"encoder_sublayer_order": "(df)2"}, "convolutions of several widths"),
         ("par_transformer_xl", {}, "a memory"),
         ("par_bert", {"sublayer_order": "sf(mf)2"}, "sublayers m"),
         ("par_bert", {"pre_attention_act": "relu", "hidden_act": "gelu"}, "another activation before attention"),

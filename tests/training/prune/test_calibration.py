@@ -47,7 +47,6 @@ def test_embeddings_are_compared_as_distillation_compares_them(mode, tmp_path):
 
 
 @torch.no_grad()
-@torch.no_grad()
 def test_large_batches_run_in_parts(tmp_path, monkeypatch):
     save_teacher(tmp_path)
     make_sentence_encoder(tmp_path)
@@ -95,8 +94,9 @@ def test_a_common_beginning_runs_once(tmp_path, monkeypatch):
     save_teacher(tmp_path, labels=3)
     _, _, calibration = calibrated(tmp_path, "logits", batch_size=40)
     runs = []
-    run_one = calibration.stack.run_one
-    monkeypatch.setattr(calibration.stack, "run_one", lambda *args: runs.append(args[0]) or run_one(*args))
+    (stack,) = calibration.stacks
+    run_one = stack.run_one
+    monkeypatch.setattr(stack, "run_one", lambda *args: runs.append(args[0]) or run_one(*args))
     calibration.losses([(0, 1, 2), (0, 1, 3), (0, 1, 3, 4), (2,)])
     assert runs == [0, 1, 2, 3, 4, 2]
 

@@ -32,10 +32,14 @@ def subsets_of(number):
     return [subset for size in range(1, number + 1) for subset in combinations(range(number), size)]
 
 
+def keeps_first(subset):
+    return subset[:1] == (0,)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_few_sublayers_are_searched_exactly(seed):
     landscape = Landscape(8, seed)
-    found = search([(place,) for place in range(8)], set(), landscape.losses, landscape.price, 0)
+    found = search([(place,) for place in range(8)], bool, landscape.losses, landscape.price, 0)
     assert found.keys() == {*subsets_of(8)}
     for budget in (2, 5, 8):
         affordable = [subset for subset in subsets_of(8) if landscape.price(subset) <= budget]
@@ -48,7 +52,7 @@ def test_many_sublayers_are_searched_nearly_exactly(seed, monkeypatch):
     landscape, full = Landscape(12, seed, pairs=0.05), tuple(range(12))
     exact = {subset: landscape.loss(subset) for subset in subsets_of(12)}
     monkeypatch.setattr("sublayers.training.prune.search.MOST", 4)
-    found = search([(place,) for place in full], set(), landscape.losses, landscape.price, landscape.price(full) / 3)
+    found = search([(place,) for place in full], bool, landscape.losses, landscape.price, landscape.price(full) / 3)
     assert len(found) < 500
     worst = max(exact.values())
     for share in (0.9, 0.7, 0.5, 0.35):
@@ -59,13 +63,26 @@ def test_many_sublayers_are_searched_nearly_exactly(seed, monkeypatch):
 
 def test_what_stays_stays_and_layers_go_whole(monkeypatch):
     landscape = Landscape(6)
-    found = search([(place,) for place in range(6)], {0}, landscape.losses, landscape.price, 0)
+    found = search([(place,) for place in range(6)], keeps_first, landscape.losses, landscape.price, 0)
     assert all(subset[0] == 0 for subset in found)
-    found = search([(0, 1), (2, 3), (4, 5)], {0}, landscape.losses, landscape.price, 0)
+    found = search([(0, 1), (2, 3), (4, 5)], keeps_first, landscape.losses, landscape.price, 0)
     assert found.keys() == {(0, 1), (0, 1, 2, 3), (0, 1, 4, 5), (0, 1, 2, 3, 4, 5)}
     monkeypatch.setattr("sublayers.training.prune.search.MOST", 0)
-    found = search([(0, 1), (2, 3), (4, 5)], {0}, landscape.losses, landscape.price, 0)
+    found = search([(0, 1), (2, 3), (4, 5)], keeps_first, landscape.losses, landscape.price, 0)
     assert all({0, 1} <= {*subset} for subset in found)
+
+
+def test_only_models_are_measured(monkeypatch):
+    monkeypatch.setattr("sublayers.training.prune.search.MOST", 0)
+    for seed in range(4):
+        landscape = Landscape(8, seed)
+
+        def is_model(subset):
+            return bool({0, 1, 2} & {*subset}) and bool({3, 4, 5, 6, 7} & {*subset})
+
+        search([(place,) for place in range(8)], is_model, landscape.losses, landscape.price, 0)
+        assert all(map(is_model, landscape.asked))
+        assert min(map(len, landscape.asked)) == 2
 
 
 @pytest.mark.parametrize("budget", [3, 6, 9])
@@ -80,7 +97,7 @@ def test_a_knapsack_is_the_least_sum_of_single_losses(budget):
 
 def test_nothing_meets_a_budget_of_nothing():
     landscape = Landscape(4)
-    found = search([(place,) for place in range(4)], set(), landscape.losses, landscape.price, 0)
+    found = search([(place,) for place in range(4)], bool, landscape.losses, landscape.price, 0)
     assert cheapest(found, landscape.price, 0.5) is None
 
 
