@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
+from sublayers.training.extras import require
 from sublayers.training.flags import HELP, flag, parse_flags
 from sublayers.training.folders import claim, whole_folder
 from sublayers.training.log import open_log
@@ -47,6 +48,8 @@ class PruneArguments:
     texts: int = flag("texts that are asked, drawn from the training data", 128)
     batch_size: int = flag("texts of a batch; embeddings are compared within one", 128)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
+    shape: str | None = flag("texts and tokens that are priced, such as 32x128; default: one text of --max_length")
+    runtime: Literal["torch", "onnx", "openvino"] = flag("program whose milliseconds are measured", "torch")
     whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
     moves: bool = flag("improve the best subsets: neighbours trade places, sublayers come and go", False)
     attention_window: int | None = flag("with --moves, attention may also see so many tokens only, see sublayers order")
@@ -88,6 +91,10 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
             raise ValueError(f"--{name} {getattr(run, name)} is too small; give 1 or more")
     if run.attention_window and not run.moves:
         raise ValueError("--attention_window is one of the --moves; give that, too")
+    if run.runtime != "torch":
+        require(run.runtime)
+        if run.price != "milliseconds" or run.read == "next":
+            raise ValueError(f"--runtime {run.runtime} is for --price milliseconds of whole texts; leave it out")
     if corpus_args.streaming:
         raise ValueError("texts are drawn from all that there are; leave --streaming out")
     return source, run, corpus_args
@@ -99,9 +106,10 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     from sublayers.training.distill.subsets import check_prunable, is_model, layers_of, orders_of
     from sublayers.training.distill.teacher import hash_weights
     from sublayers.training.distill.texts import hash_rows
+    from sublayers.training.metrics.timing import read_shape
     from sublayers.training.prune.moves import add_windows, improve, moves_of, originals
     from sublayers.training.prune.opening import calibrate, open_model, read_texts
-    from sublayers.training.prune.prices import measured, price_by
+    from sublayers.training.prune.prices import Use, measured, price_by
     from sublayers.training.prune.report import draw, write_table
     from sublayers.training.prune.search import cheapest, remembering, search
     from sublayers.training.trainers.start import check_length
@@ -119,6 +127,10 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     if run.read == "next" and objective != "next":
         raise ValueError(f"a {teacher.head.name} generates no tokens; give --read all, masked or one")
     read = run.read or ("one" if objective == "embeddings" and teacher.pooling == "cls" else known[objective])
+    if config.is_encoder_decoder and run.runtime != "torch":
+        raise ValueError(f"{source} has two stacks, which run in torch here; leave --runtime {run.runtime} out")
+    lengths = read_shape(run.shape or f"1x{run.max_length}")
+    use = Use(read, lengths[0], len(lengths), run.runtime)
     texts, corpus = (run.texts, run.max_length, run.whole_rows, run.seed), load_corpus(corpus_args)
     rows, others = (read_texts(teacher, objective, *texts, corpus, split) for split in ("train", "validation"))
     if run.attention_window:
@@ -129,10 +141,10 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     full = tuple(place for place, own in original.items() if place == own)
     calibration = calibrate(teacher, objective, rows, run.batch_size, model)
     about: dict[str, Any] = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
-    about |= {"batch_size": run.batch_size, "price": run.price, "read": read, "max_length": run.max_length}
+    about |= {"batch_size": run.batch_size, "price": run.price, "max_length": run.max_length, **use._asdict()}
     about |= {"moves": run.moves, "attention_window": run.attention_window}
     log = open_log(folder, "pruning", about)
-    price, losses = price_by(run.price, config, run.max_length, read, log), remembering(log, calibration.losses)
+    price, losses = price_by(run.price, model, use, log), remembering(log, calibration.losses)
     can_be, least = partial(is_model, config=config), min(run.budget) * price(full)
     whole_layers = [layer for layer in layers_of(*orders) if {*layer} <= {*full}]
     layers = search(whole_layers, can_be, losses, price, least, run.beam)
@@ -150,10 +162,11 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
             save(teacher, model, subset, place, run.max_length, command)
     beside = (cheapest(layers, price, budget * price(full)) for budget in run.budget)
     shown = [*dict.fromkeys(filter(None, (full, *chosen.values(), *beside)))]
-    times = measured(config, (orders_of(subset, *orders) for subset in shown), run.max_length, read)
+    times = measured(model, (orders_of(subset, *orders) for subset in shown), use)
     # what is best on some texts may be so by chance
     elsewhere = calibrate(teacher, objective, others, run.batch_size, model).losses(shown)
-    table = write_table(orders, full, sublayers, layers, price, run.budget, times, elsewhere)
+    is_predicted = run.price == "milliseconds"
+    table = write_table(orders, full, sublayers, layers, price, run.budget, times, elsewhere, is_predicted)
     (folder / TABLE).write_text(table, encoding="utf-8")
     draw(orders, full, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
     print(table)

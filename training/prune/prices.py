@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,28 +15,46 @@ from sublayers.training.prune.search import Price
 
 # orders that are measured, from which the times of others follow
 MEASURED = 12
+# after which no new round of measurements begins
+SECONDS = 60
 
 
-def price_by(kind: str, config: Any, length: int, read: str, log: Log) -> Price:
+class Use(NamedTuple):
+    """What a model is served for: what times and prices are of.
+
+    Attributes:
+        read: which positions are read, see `sublayers order`; "next" is a token behind the text.
+        length: tokens of a text.
+        rows: texts that run at once.
+        runtime: torch, or the program that runs graphs.
+    """
+
+    read: str
+    length: int
+    rows: int = 1
+    runtime: str = "torch"
+
+
+def price_by(kind: str, model: Any, use: Use, log: Log) -> Price:
     """Make the price of subsets of a model's sublayers.
 
     Args:
         kind: milliseconds, flops, parameters or cache; embeddings and heads are not counted.
-        config: of the model, in its whole order.
-        length: tokens of a text.
-        read: which positions are read, see `sublayers order`; "next" is a token behind the text.
+        model: in its whole order.
+        use: what it is served for; FLOPs, parameters and cache are those of one text.
         log: keeps what was measured, so that a search which goes on has the same prices.
 
     Raises:
         ValueError: milliseconds of a family whose stacks are not measured.
     """
-    orders, sizes = tuple(map(expand, config.orders.values())), config.sizes._asdict()
+    orders, sizes = tuple(map(expand, model.config.orders.values())), model.config.sizes._asdict()
+    length = use.length
     # what is kept for a next token is the decoder's
-    reads = reads_of(orders, "next" if kind == "cache" else read)
+    reads = reads_of(orders, "next" if kind == "cache" else use.read)
     if kind == "milliseconds":
         if not log.events("times"):
             stacks = zip(orders, reads, strict=True)
-            log.append("times", tables=[[*time_table(config, *stack, length)] for stack in stacks])
+            log.append("times", tables=[[*time_table(model, *stack, use)] for stack in stacks])
         tables = np.array(log.events("times")[0]["tables"])
 
     def cost(number: int, order: str) -> float:
@@ -72,29 +90,37 @@ def features(order: str) -> np.ndarray:
     return np.array([1.0, *chain.from_iterable((*map(part.count, "cfw"), len(part)) for part in parts)])
 
 
-def time_table(config: Any, order: str, read: str | None, length: int) -> np.ndarray:
+def time_table(model: Any, order: str, read: str | None, use: Use) -> np.ndarray:
     """Measure some orders of a stack's sublayers on this machine, and say what each of the `features` takes: ms."""
     generator = np.random.default_rng(0)
     shares = np.linspace(0.2, 1, MEASURED)
     drawn = (np.sort(generator.choice(len(order), max(1, round(share * len(order))), False)) for share in shares)
     orders = [*dict.fromkeys(["".join(order[place] for place in places) for places in drawn] + [order])]
-    times = time_orders(config, orders, read, length)
+    times = time_orders(model, orders, read, use)
     rows = np.stack([features(each) for each in orders])
     found, *_ = np.linalg.lstsq(rows, np.array(times))
     return found
 
 
-def measured(config: Any, models: Iterable[tuple[str, ...]], length: int, read: str) -> dict[tuple[str, ...], float]:
-    """Measure how long models with these orders of their stacks take on this machine, in milliseconds."""
-    known = [*dict.fromkeys(models)]
-    by_stack = zip(zip(*known, strict=True), reads_of(known[0], read), strict=True)
-    times = [time_orders(config, *stack, length) for stack in by_stack]
+def measured(model: Any, orders: Iterable[tuple[str, ...]], use: Use) -> dict[tuple[str, ...], float]:
+    """Measure how long a model with these orders of its stacks takes on this machine, in milliseconds."""
+    known = [*dict.fromkeys(orders)]
+    by_stack = zip(zip(*known, strict=True), reads_of(known[0], use.read), strict=True)
+    times = [time_orders(model, *stack, use) for stack in by_stack]
     return dict(zip(known, map(sum, zip(*times, strict=True)), strict=True))
 
 
-def time_orders(config: Any, orders: Sequence[str], read: str | None, length: int) -> list[float]:
-    """Measure how long a stack takes in each of some orders, in milliseconds; nothing where nothing is read."""
+def time_orders(model: Any, orders: Sequence[str], read: str | None, use: Use) -> list[float]:
+    """Measure how long a stack takes in each of some orders, in milliseconds; nothing where nothing is read.
+
+    In a graph, embeddings and head count, too.
+    """
     if read is None:
         return [0.0] * len(orders)
-    times = milliseconds(config, [*dict.fromkeys(orders)], length, [read], seconds=60)
+    if use.runtime != "torch":
+        # other programs take seconds to import, and not everybody has them
+        from sublayers.training.prune.graphs import time_graphs
+
+        return time_graphs(model, orders, use.runtime, use.rows, use.length, read == "one", SECONDS)
+    times = milliseconds(model.config, [*dict.fromkeys(orders)], use.length, [read], use.rows, SECONDS)
     return [times[order][read] for order in orders]

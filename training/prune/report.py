@@ -26,10 +26,12 @@ def write_table(
     budgets: list[float],
     times: Mapping[tuple[str, ...], float],
     elsewhere: Found,
+    is_predicted: bool,
 ) -> str:
     """Write a table of the best subset of each budget, beside the best whole layers, in Markdown.
 
-    Whole layers are among the sublayers. `times` are those of orders; `elsewhere` has the losses on other texts.
+    Whole layers are among the sublayers. `times` are those of orders; `elsewhere` has the losses on other texts. Where
+    the price is a time that was predicted, it stands beside what was measured.
     """
     names = name_sublayers(*orders)
     lines = ["| budget | kept | price | loss | on other texts | ms | sublayers |", "|---|---|---|---|---|---|---|"]
@@ -45,8 +47,9 @@ def write_table(
         # rounding may leave a loss of nothing below it
         loss, other = (max(0.0, found[subset]) for found in (sublayers, elsewhere))
         kept = " ".join(names[place] for place in subset)
+        took = f"{times[own]:.2f}" + (f" (predicted {price(subset):.2f})" if is_predicted else "")
         lines.append(
-            f"| {budget} | {kind} | {price(subset) / price(full):.3f} | {loss:.4f} | {other:.4f} | {times[own]:.2f} | "
+            f"| {budget} | {kind} | {price(subset) / price(full):.3f} | {loss:.4f} | {other:.4f} | {took} | "
             f"{' '.join(f'`{compact(order)}`' for order in own)}: {kept} |"
         )
     return "\n".join(lines) + "\n"

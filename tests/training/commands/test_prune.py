@@ -1,6 +1,9 @@
+import importlib
 import json
+from collections import Counter
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -86,10 +89,39 @@ def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifie
         prune([*flags, "--seed=1"])
 
 
-@pytest.mark.parametrize("price", ["milliseconds", "cache"])
-def test_other_prices(classifier, price, tmp_path):
-    prune([*classifier, "--budget=0.7", f"--output_dir={tmp_path / 'out'}", f"--price={price}"])
+@pytest.mark.parametrize(
+    "flags", [["--price=cache"], ["--price=milliseconds"], ["--price=milliseconds", "--shape=3x9"]]
+)
+def test_other_prices(classifier, flags, tmp_path):
+    prune([*classifier, "--budget=0.7", f"--output_dir={tmp_path / 'out'}", *flags])
     assert (tmp_path / "out" / "0.7" / "config.json").exists()
+    whole = (tmp_path / "out" / "README.md").read_text().splitlines()[2].split("|")[6]
+    assert ("(predicted " in whole) == ("--price=milliseconds" in flags)
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_milliseconds_are_those_of_the_program_that_serves(runtime, classifier, tmp_path, monkeypatch):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(runtime, runtime))
+    program = importlib.import_module(f"sublayers.training.serve.{runtime}_runtime")
+    given, load = [], program.load
+
+    def recording(file):
+        run = load(file)
+        return lambda batch: given.append((file.parent.name, batch)) or run(batch)
+
+    monkeypatch.setattr(program, "load", recording)
+    flags = ["--budget=0.7", f"--output_dir={tmp_path / 'out'}", "--price=milliseconds", f"--runtime={runtime}"]
+    prune([*classifier, *flags, "--shape=3x9"])
+    assert (tmp_path / "out" / "0.7" / "config.json").exists()
+    assert {batch["input_ids"].shape for _, batch in given} == {(3, 9)}
+    assert all(batch["attention_mask"].all() for _, batch in given)
+    # each order is a graph of its own, which runs as often as others
+    times = Counter(number for number, _ in given)
+    assert len(times) > 5
+    table = Log(tmp_path / "out").events("times")[0]["tables"]
+    assert np.isfinite(table).all()
+    with pytest.raises(FileExistsError, match="with runtime"):
+        prune([*classifier, *flags[:-1], "--shape=3x9"])
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
@@ -234,6 +266,8 @@ def test_both_stacks_of_an_encoder_decoder_move(tmp_path):
         (["--budget=0.001"], r"no sublayers of .*teacher meet --budget 0\.001; give a larger one"),
         (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
         (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
+        (["--budget=0.5", "--runtime=onnx"], "--runtime onnx is for --price milliseconds of whole texts; leave it out"),
+        (["--budget=0.5", "--shape=x3"], "'x3' is no shape"),
         (["--budget=0.5", "--read=next"], "a classifier generates no tokens; give --read all, masked or one"),
         (["--budget=0.5", "--attention_window=4"], "--attention_window is one of the --moves; give that, too"),
         (["--budget=0.5", "--moves", "--attention_window=0"], "--attention_window 0 is too small"),

@@ -9,7 +9,7 @@ from families import small
 from tiny_translators import FAMILIES, draw_pairs, loss_of, save_pairs, save_translator
 from transformers import AutoModelForSeq2SeqLM
 
-from sublayers import SandwichSeq2SeqConfig
+from sublayers import SandwichSeq2SeqConfig, SandwichSeq2SeqModel
 from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.modeling.attention import CrossAttention
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
@@ -17,7 +17,7 @@ from sublayers.training.distill.subsets import is_model, name_sublayers, take_su
 from sublayers.training.log import Log
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.prune.opening import calibrate, open_model, read_texts
-from sublayers.training.prune.prices import measured, price_by
+from sublayers.training.prune.prices import Use, measured, price_by
 
 
 def calibrated(folder, batch_size=64, texts=24):
@@ -105,12 +105,13 @@ def test_every_stack_keeps_a_sublayer_and_a_first_one_without_a_norm():
 
 def test_prices_are_sums_of_both_stacks(tmp_path):
     config = small(SandwichSeq2SeqConfig, encoder_sublayer_order="(sf)2", decoder_sublayer_order="(scf)2")
+    model = SandwichSeq2SeqModel(config)
     sizes, subset = config.sizes._asdict(), (0, 2, 3, 4, 5, 9)
     names = name_sublayers(*config.orders.values())
     assert [names[place] for place in subset] == ["s0", "s1", "f1", "decoder.s0", "decoder.c0", "decoder.f1"]
 
     def price(kind, read="all"):
-        return price_by(kind, config, 12, read, Log(tmp_path / read / kind))(subset)
+        return price_by(kind, model, Use(read, 12), Log(tmp_path / read / kind))(subset)
 
     assert price("parameters") == price("parameters", "next") == parameters("ssfscf", **sizes)
     both = flops("ssf", length=12, read=12, **sizes) + flops("scf", length=12, read=12, **sizes)
@@ -125,16 +126,18 @@ def test_prices_are_sums_of_both_stacks(tmp_path):
 @pytest.mark.parametrize("read", ["all", "next"])
 def test_milliseconds_are_sums_of_both_stacks(read, tmp_path, monkeypatch):
     config = small(SandwichSeq2SeqConfig, encoder_sublayer_order="(sf)3", decoder_sublayer_order="(scf)3")
+    model, use = SandwichSeq2SeqModel(config), Use(read, 12, rows=3)
     sizes = {"s": 3.0, "f": 1.0, "c": 5.0}
 
-    def fake(config, orders, length, reads, **options):
+    def fake(config, orders, length, reads, rows, seconds):
+        assert (length, rows) == (12, 3)
         return {order: {reads[0]: 0.5 + sum(map(sizes.get, order)) + 2 * (reads[0] == "next")} for order in orders}
 
     monkeypatch.setattr("sublayers.training.prune.prices.milliseconds", fake)
-    price, subset = price_by("milliseconds", config, 12, read, Log(tmp_path)), (0, 1, 3, 6, 7, 8, 10)
+    price, subset = price_by("milliseconds", model, use, Log(tmp_path)), (0, 1, 3, 6, 7, 8, 10)
     expected = (0.5 + 5 + 0.5 + 14) if read == "all" else 0.5 + 14 + 2
     assert price(subset) == pytest.approx(expected)
-    assert measured(config, [("sff", "scfc")], 12, read) == {("sff", "scfc"): expected}
+    assert measured(model, [("sff", "scfc")], use) == {("sff", "scfc"): expected}
 
 
 def test_a_token_is_timed_with_the_keys_and_values_of_its_source(monkeypatch):
