@@ -82,8 +82,9 @@ def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifie
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "0.5")
     assert len(model.config.kept_sublayers) == model.config.num_sublayers < 6
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "0.5").pad_token
-    with pytest.raises(FileExistsError, match=r"is a pruning with texts .*, not"):
-        prune([*flags, "--seed=1"])
+    for other, name in (("--seed=1", "texts"), ("--moves", "moves")):
+        with pytest.raises(FileExistsError, match=rf"is a pruning with {name} .*, not"):
+            prune([*flags, other])
 
 
 @pytest.mark.parametrize("price", ["milliseconds", "cache"])
@@ -196,6 +197,8 @@ def test_encoder_decoders_of_others_become_ours(tmp_path):
 
 def test_moves_lose_less_within_the_budget(classifier, tmp_path):
     names, found = ["s0", "f0", "s1", "f1", "s2", "f2", "w0", "w1", "w2"], {}
+    # the others are the same texts
+    classifier.append(classifier[1].replace("train", "validation"))
     for kind, flags in {"plain": [], "moved": ["--moves"], "local": ["--moves", "--attention_window=4"]}.items():
         folder = tmp_path / kind
         prune([*classifier, "--budget=0.6", "--read=all", "--price=cache", f"--output_dir={folder}", *flags])
@@ -203,10 +206,14 @@ def test_moves_lose_less_within_the_budget(classifier, tmp_path):
         losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
         model = AutoModelForSequenceClassification.from_pretrained(folder / "0.6").eval()
         kept = tuple(map(names.index, model.config.kept_sublayers))
+        # a sublayer has a window or none
+        assert not any({2 * i, 6 + i} <= {*subset} for subset in losses for i in range(3))
         # keys and values of 16 tokens, or of the last three
         caches = {subset: sum({"s": 16, "w": 3, "f": 0}[names[place][0]] for place in subset) for subset in losses}
         assert losses[kept] == min(loss for subset, loss in losses.items() if caches[subset] <= 0.6 * 48)
         found[kind] = losses[kept]
+        table = (folder / "README.md").read_text().splitlines()
+        assert all(loss == other for *_, loss, other, _, _, _ in (row.split("|") for row in table[2:4]))
         assert (model.config.attention_window is None) == ("w" not in model.config.sublayer_order)
     assert found["local"] <= found["moved"] <= found["plain"]
     assert found["local"] < found["plain"]
