@@ -13,6 +13,8 @@ from transformers import (
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -94,6 +96,7 @@ def test_other_prices(classifier, price, tmp_path):
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
+OTHERS = {"Bart": (BartConfig, BartForConditionalGeneration), "Marian": (MarianConfig, MarianMTModel)}
 BART = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
 
 
@@ -177,22 +180,28 @@ def test_other_prices_of_encoder_decoders(price, read, tmp_path):
         assert len({"decoder.s0", "decoder.c0"} & {*kept}) < 2
 
 
-def test_encoder_decoders_of_others_become_ours(tmp_path):
+@pytest.mark.parametrize("kind", ["Bart", "Marian"])
+def test_encoder_decoders_of_others_become_ours(kind, tmp_path):
     _, tokenizer, _ = save_translator(tmp_path / "teacher")
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in BART.items()}
-    bart = BartConfig(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
-    BartForConditionalGeneration(bart).save_pretrained(tmp_path / "bart")
-    t5 = T5Config(vocab_size=len(tokenizer), d_model=16, d_ff=8, num_layers=1)
-    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
-    for name in ("bart", "t5"):
-        tokenizer.save_pretrained(tmp_path / name)
+    ids |= {"decoder_start_token_id": tokenizer.eos_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
+    config_class, model_class = OTHERS[kind]
+    config = config_class(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
+    model_class(config).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
     flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
-    prune([str(tmp_path / "bart"), *flags, f"--output_dir={tmp_path / 'out'}"])
+    prune([str(tmp_path / "other"), *flags, f"--output_dir={tmp_path / 'out'}"])
     assert AutoConfig.from_pretrained(tmp_path / "out" / "0.6").model_type == "sandwich_seq2seq"
     assert len(translate(tmp_path / "out" / "0.6", ["eins drei"])) == 1
+
+
+def test_encoder_decoders_that_are_not_converted_are_refused(tmp_path):
+    _, tokenizer, _ = save_translator(tmp_path / "t5")
+    t5 = T5Config(vocab_size=len(tokenizer), d_model=16, d_ff=8, num_layers=1)
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     with pytest.raises(ValueError, match=r"t5 holds 't5'; of transformers' models, .* can be converted"):
-        prune([str(tmp_path / "t5"), *flags, f"--output_dir={tmp_path / 'no'}"])
+        open_model(str(tmp_path / "t5"))
 
 
 def test_moves_lose_less_within_the_budget(classifier, tmp_path):
