@@ -69,9 +69,9 @@ def read_texts(
         text = Text(text.rows.shuffle(seed=seed)).take(DOCUMENTS * number)
     if teacher.head is PAIRS:
         rows = encode_pairs(text, tokenizers_of(teacher), max_length, split)
-        return rows.shuffle(seed=seed).select(range(min(number, len(rows))))
-    by_sentence = not whole_rows and OBJECTIVES[objective].by_sentence
-    rows = encode_texts(text, teacher.tokenizer, max_length, by_sentence)
+    else:
+        by_sentence = not whole_rows and OBJECTIVES[objective].by_sentence
+        rows = encode_texts(text, teacher.tokenizer, max_length, by_sentence)
     return rows.shuffle(seed=seed).select(range(min(number, len(rows))))
 
 

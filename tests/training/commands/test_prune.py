@@ -16,6 +16,8 @@ from transformers import (
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -85,8 +87,9 @@ def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifie
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "0.5")
     assert len(model.config.kept_sublayers) == model.config.num_sublayers < 6
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "0.5").pad_token
-    with pytest.raises(FileExistsError, match=r"is a pruning with texts .*, not"):
-        prune([*flags, "--seed=1"])
+    for other, name in (("--seed=1", "texts"), ("--moves", "moves")):
+        with pytest.raises(FileExistsError, match=rf"is a pruning with {name} .*, not"):
+            prune([*flags, other])
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,7 @@ def test_milliseconds_are_those_of_the_program_that_serves(runtime, classifier, 
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
+OTHERS = {"Bart": (BartConfig, BartForConditionalGeneration), "Marian": (MarianConfig, MarianMTModel)}
 BART = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
 
 
@@ -208,26 +212,34 @@ def test_other_prices_of_encoder_decoders(price, read, tmp_path):
         assert len({"decoder.s0", "decoder.c0"} & {*kept}) < 2
 
 
-def test_encoder_decoders_of_others_become_ours(tmp_path):
+@pytest.mark.parametrize("kind", ["Bart", "Marian"])
+def test_encoder_decoders_of_others_become_ours(kind, tmp_path):
     _, tokenizer, _ = save_translator(tmp_path / "teacher")
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in BART.items()}
-    bart = BartConfig(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
-    BartForConditionalGeneration(bart).save_pretrained(tmp_path / "bart")
-    t5 = T5Config(vocab_size=len(tokenizer), d_model=16, d_ff=8, num_layers=1)
-    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
-    for name in ("bart", "t5"):
-        tokenizer.save_pretrained(tmp_path / name)
+    ids |= {"decoder_start_token_id": tokenizer.eos_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
+    config_class, model_class = OTHERS[kind]
+    config = config_class(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
+    model_class(config).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
     flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
-    prune([str(tmp_path / "bart"), *flags, f"--output_dir={tmp_path / 'out'}"])
+    prune([str(tmp_path / "other"), *flags, f"--output_dir={tmp_path / 'out'}"])
     assert AutoConfig.from_pretrained(tmp_path / "out" / "0.6").model_type == "sandwich_seq2seq"
     assert len(translate(tmp_path / "out" / "0.6", ["eins drei"])) == 1
+
+
+def test_encoder_decoders_that_are_not_converted_are_refused(tmp_path):
+    _, tokenizer, _ = save_translator(tmp_path / "t5")
+    t5 = T5Config(vocab_size=len(tokenizer), d_model=16, d_ff=8, num_layers=1)
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     with pytest.raises(ValueError, match=r"t5 holds 't5'; of transformers' models, .* can be converted"):
-        prune([str(tmp_path / "t5"), *flags, f"--output_dir={tmp_path / 'no'}"])
+        open_model(str(tmp_path / "t5"))
 
 
 def test_moves_lose_less_within_the_budget(classifier, tmp_path):
     names, found = ["s0", "f0", "s1", "f1", "s2", "f2", "w0", "w1", "w2"], {}
+    # the others are the same texts
+    classifier.append(classifier[1].replace("train", "validation"))
     for kind, flags in {"plain": [], "moved": ["--moves"], "local": ["--moves", "--attention_window=4"]}.items():
         folder = tmp_path / kind
         prune([*classifier, "--budget=0.6", "--read=all", "--price=cache", f"--output_dir={folder}", *flags])
@@ -235,10 +247,14 @@ def test_moves_lose_less_within_the_budget(classifier, tmp_path):
         losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
         model = AutoModelForSequenceClassification.from_pretrained(folder / "0.6").eval()
         kept = tuple(map(names.index, model.config.kept_sublayers))
+        # a sublayer has a window or none
+        assert not any({2 * i, 6 + i} <= {*subset} for subset in losses for i in range(3))
         # keys and values of 16 tokens, or of the last three
         caches = {subset: sum({"s": 16, "w": 3, "f": 0}[names[place][0]] for place in subset) for subset in losses}
         assert losses[kept] == min(loss for subset, loss in losses.items() if caches[subset] <= 0.6 * 48)
         found[kind] = losses[kept]
+        table = (folder / "README.md").read_text().splitlines()
+        assert all(loss == other for *_, loss, other, _, _, _ in (row.split("|") for row in table[2:4]))
         assert (model.config.attention_window is None) == ("w" not in model.config.sublayer_order)
     assert found["local"] <= found["moved"] <= found["plain"]
     assert found["local"] < found["plain"]
