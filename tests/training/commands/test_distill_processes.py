@@ -22,7 +22,7 @@ RUN = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=16"
 # past the end of an epoch of 40 texts, in steps of two batches and of one; by SGD, weights tell the size of gradients
 STEPS = ["--gradient_accumulation_steps=2", "--optim=sgd", "--learning_rate=0.02", "--max_grad_norm=1e9"]
 STEPS += ["--max_steps=5", "--logging_steps=1", "--eval_steps=2", "--save_steps=5"]
-# of the last batch, the second process has one text where there are 13, and none where there are 11
+# of the last batch that is scored, the second process has one text where there are 13, and none where there are 11
 OBJECTIVES = {
     "embeddings": ["--max_eval_samples=13"],
     "embeddings of first tokens": ["--pooling=cls", "--max_eval_samples=11"],
