@@ -80,6 +80,8 @@ class DistillTrainingArguments(FromScratchArguments):
     per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
     learning_rate: float = default("learning_rate", 1e-4)
     weight_decay: float = default("weight_decay", 0.01)
+    # nothing reads a body's pooler, nor what stands behind the relations of tokens
+    ddp_find_unused_parameters: bool | None = default("ddp_find_unused_parameters", True)
 
     def __post_init__(self):
         # answers are not arguments of the model, and means are weighted by their counts
@@ -158,8 +160,12 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         run.pooling = "cls"
     if run.temperature <= 0:
         raise ValueError(f"--temperature {run.temperature} is not positive; give a larger one")
-    if args.world_size > 1 or args.n_gpu > 1:
-        raise ValueError("a student is compared within one batch on one device; start one process with one GPU")
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"a process trains on one GPU, not on {args.n_gpu}; start one for each with accelerate launch or torchrun"
+        )
+    if args.process_index != args.local_process_index and not run.answers:
+        raise ValueError("machines share no answers; name a folder on the disk of each one with --answers")
     if args.dataloader_num_workers:
         raise ValueError("the teacher answers in the process that trains; leave --dataloader_num_workers out")
     return source, run, corpus_args, args
@@ -203,7 +209,8 @@ def make_trainer(
         student.model.config.tail_query = run.tail_query
     objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
     orders = moves(student.start, order) if run.moves_every else [expand(order)]
-    texts = read_texts(objective, run, corpus_args, args)
+    with args.main_process_first(desc="reading and tokenizing the texts"):
+        texts = read_texts(objective, run, corpus_args, args)
     body: Any = student.model.base_model
     callback = MovesCallback(body.layers, orders, run.moves_every)
     trainer = DistillTrainer(
@@ -219,7 +226,8 @@ def make_trainer(
     )
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
-    keep_answers(texts, objective, run, args)
+    with args.main_process_first(desc="making a folder for the answers"):
+        keep_answers(texts, objective, run, args)
     remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
     if run.sublayers:
         remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")

@@ -46,6 +46,8 @@ class Objective(ABC):
         relation_heads: into which queries, keys and values are cut.
         head: of teacher and student.
         by_sentence: whether a text is a sentence, or else a row of the corpus.
+        compares_texts: whether texts of a batch, with one answer each, are compared with each other; if not, the loss
+            is a mean over answers.
         dtype: of the answers on disk.
         metric: name of what `score` measures, if there is anything but the loss.
         reduces: what the student is trained to reduce, as its card tells.
@@ -53,6 +55,7 @@ class Objective(ABC):
 
     head: ClassVar[Head] = BODY
     by_sentence: ClassVar[bool] = True
+    compares_texts: ClassVar[bool] = False
     dtype: ClassVar[type] = np.float32
 
     teacher: Teacher
@@ -111,6 +114,7 @@ class Objective(ABC):
 class Embeddings(Objective):
     """Embeddings of texts; a student may pool otherwise than its teacher."""
 
+    compares_texts = True
     reduces = "one minus the cosine of both, and the squared difference of the cosines within a batch"
 
     def __post_init__(self):

@@ -1,15 +1,17 @@
 """The Trainer of a student."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import EvalPrediction
 
 from sublayers.hub.loading import folder_of
 from sublayers.hub.self_contained import copy_modules
-from sublayers.training.distill.objectives import Objective
+from sublayers.training.distill.objectives import Batch, Objective
 from sublayers.training.distill.teacher import CLASSIFIER, Pooling, Teacher
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
@@ -19,6 +21,8 @@ FIRST_TOKEN = {"text": {"method": "forward_first_token", "method_output_name": "
 
 class DistillTrainer(ResumableTrainer):
     """A Trainer whose batches have the teacher's `answers`, (rows, width), and the `counts` of each text's, (batch,).
+
+    Several processes have the losses and gradients that one has whose batches are as large as theirs together.
 
     Args:
         objective: what is asked, and how answers are compared.
@@ -58,15 +62,66 @@ class DistillTrainer(ResumableTrainer):
         texts = {name: tensor for name, tensor in inputs.items() if name not in ("answers", "counts")}
         # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
         with self.accelerator.autocast():
-            answered = self.objective.ask(model, texts), self.objective.read(inputs["answers"])
+            answered = self.ask(model, texts), self.objective.read(inputs["answers"])
         found, answers = (each.float() for each in answered)
-        loss = self.objective.loss(found, answers, inputs)
+        # texts that fill up the last batches of several processes are not evaluated twice
+        gather = self.accelerator.gather_for_metrics if return_outputs else self.accelerator.gather
+        loss = self.compare(found, answers, {**texts, "counts": inputs["counts"]}, gather)
         if not return_outputs:
             return loss
         if self.objective.metric is None:
             return loss, {}
         scores = self.objective.score(found, answers, inputs).split(inputs["counts"].tolist())
         return loss, {"scores": torch.stack([each.mean() for each in scores])}
+
+    def ask(self, model: Any, texts: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Ask the student, in the forward of what averages its gradients over processes: (rows, width)."""
+        if not isinstance(model, DistributedDataParallel):
+            return self.objective.ask(model, texts)
+        student = model.module
+        forward = student.forward
+
+        def ask(**texts: torch.Tensor) -> torch.Tensor:
+            student.forward = forward
+            return self.objective.ask(student, texts)
+
+        student.forward = ask
+        return model(**texts)
+
+    def compare(
+        self, found: torch.Tensor, answers: torch.Tensor, batch: Batch, gather: Callable[[Any], Any]
+    ) -> torch.Tensor:
+        """Compute the loss of the batches of all processes; the mean of the processes' gradients is the gradient of it.
+
+        Args:
+            found: the student's answers to the texts of this process, (rows, width).
+            answers: the teacher's.
+            batch: these texts, with their `counts` of rows, (batch,).
+            gather: makes of the counts of each process those of all texts that are compared.
+        """
+        processes, own = self.args.world_size, self.args.process_index
+        if processes == 1:
+            return self.objective.loss(found, answers, batch)
+        counts = batch["counts"]
+        all_counts = gather(counts)
+        if self.objective.compares_texts:
+            rows = int(all_counts.sum())
+            parts = [*self.accelerator.gather(found.detach()).split(len(found))]
+            # what is gathered has no gradients
+            parts[own] = found
+            found, answers = torch.cat(parts)[:rows], self.accelerator.gather(answers)[:rows]
+            loss = self.objective.loss(found, answers, {"counts": all_counts})
+        else:
+            counts = all_counts[own * len(counts) :][: len(counts)]
+            rows = int(counts.sum())
+            found, answers = found[:rows], answers[:rows]
+            batch = {name: tensor[: len(counts)] for name, tensor in batch.items()} | {"counts": counts}
+            # there is no mean of no rows
+            total = self.objective.loss(found, answers, batch) * rows if rows else found.sum()
+            others = self.accelerator.reduce(total.detach(), "sum") - total.detach()
+            loss = (total + others) / all_counts.sum()
+        # each process has the gradients of its own rows only, which are going to be averaged, not added up
+        return loss + (processes - 1) * (loss - loss.detach())
 
 
 def save_sentence_encoder(folder: str | Path, teacher: Teacher, pooling: Pooling, max_length: int) -> None:

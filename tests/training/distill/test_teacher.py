@@ -113,7 +113,10 @@ def test_what_cannot_teach_is_refused(tmp_path):
 def test_the_body_of_a_masked_language_model_teaches_without_a_pooler(tmp_path):
     bert, _ = save_teacher(tmp_path)
     BertForMaskedLM(bert.config).save_pretrained(tmp_path)
-    assert open_teacher(str(tmp_path)).pooling == "mean"
+    teachers = [open_teacher(str(tmp_path)) for _ in range(2)]
+    assert teachers[0].pooling == "mean"
+    # who goes on with its answers knows it again
+    assert len({hash_weights(teacher.model) for teacher in teachers}) == 1
 
 
 def test_hashes_are_of_weights_and_of_tokens(tmp_path):
