@@ -1,12 +1,13 @@
 """What can be converted: sources are loaded, and each goes to the conversion of its kind."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import transformers
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, logging
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
@@ -201,6 +202,17 @@ def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> ty
     return model_class
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide transformers' report of missing weights: we have one, which knows what layers skip."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
 def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model from a folder with these settings, and say what was missing or unexpected there.
 
@@ -210,15 +222,16 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
     name = next(iter(config.get("architectures") or []), None)
     model_class = class_for(config, name, source)
     options: dict[str, Any] = {"ignore_mismatched_sizes": True, "dtype": torch.float32, "output_loading_info": True}
-    if not (source / "config.json").exists():
-        model, found = load_params(source, config, **options)
-    elif "per_layer_config" in config:
-        # read_config may have made it of a Nemotron-NAS's
-        own = cast(Any, model_class.config_class).from_dict(config)
-        model, found = load(model_class, source, config=own, **options)
-    else:
-        # chunks change nothing, but they refuse lengths that they do not divide
-        model, found = load(model_class, source, chunk_size_feed_forward=0, **options)
+    with quiet():
+        if not (source / "config.json").exists():
+            model, found = load_params(source, config, **options)
+        elif "per_layer_config" in config:
+            # read_config may have made it of a Nemotron-NAS's
+            own = cast(Any, model_class.config_class).from_dict(config)
+            model, found = load(model_class, source, config=own, **options)
+        else:
+            # chunks change nothing, but they refuse lengths that they do not divide
+            model, found = load(model_class, source, chunk_size_feed_forward=0, **options)
     loaded = {*model.state_dict()} - {*found["missing_keys"]}
     leave_out_skipped(model)
     found["missing_keys"] &= {*model.state_dict()}
