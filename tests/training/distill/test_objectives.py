@@ -220,12 +220,13 @@ def test_a_model_of_ours_teaches_words(tmp_path):
     torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("pad_token", ["<|pad|>", None])
-def test_next_tokens_are_those_of_the_text_and_of_the_teacher(pad_token, tmp_path):
+@pytest.mark.parametrize(("pad_token", "side"), [("<|pad|>", "left"), (None, "right")])
+def test_next_tokens_are_those_of_the_text_and_of_the_teacher(pad_token, side, tmp_path):
     llama, tokenizer = save_decoder(tmp_path)
     tokenizer.pad_token = pad_token
     tokenizer.save_pretrained(tmp_path)
     teacher = open_teacher(str(tmp_path), DECODER)
+    teacher.tokenizer.padding_side = side
     objective = NextTokens(teacher, keep_sublayers(teacher, ["s0", "f0", "f1"]).model, temperature=2.0)
     rows = objective.encode(Text(Dataset.from_dict({"text": TEXTS})), 12, whole_rows=False)
     # windows share one token, so that each is predicted once; the last one is shorter, and in the batch
