@@ -24,6 +24,7 @@ COMMANDS = {
     "recipe": ("commands.recipe", "describe recipes: their orders, costs, settings, and what the papers report"),
     "bench": ("lab.bench.command", "measure speed and memory against peers"),
     "search random": ("lab.search.run_random", "train random orders, and find what the good ones share"),
+    "search sample": ("lab.search.run_sample", "let NSGA-II or TPE choose orders by loss and price, and train them"),
     "search supernet": ("lab.search.run_supernet", "learn an order, within a budget, and compare it with others"),
     "search report": ("lab.search.report", "draw the tables and pictures of a search again"),
     "study bert": ("lab.studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),

@@ -2,15 +2,16 @@
 
 from typing import NamedTuple
 
+import optuna
 import torch
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
-from sublayers.training.lab.search.settings import Cost
-from sublayers.training.log import Log
+from sublayers.training.lab.search.settings import Cost, costs_of
 from sublayers.training.metrics.order_times import can_be_measured, milliseconds
+from sublayers.training.trials import results
 
 # more sublayers of a kind in a row, so that the clock sees something
 IN_A_ROW = 4
@@ -81,23 +82,22 @@ def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: 
     return Price(*({letter: of(letter, number) for letter in letters} for number in positions))
 
 
-def log_costs(log: Log, config: SublayersConfig, length: int) -> None:
-    """Count and measure what the orders of a log cost for one sequence, and log it.
+def log_costs(study: optuna.Study, config: SublayersConfig, length: int) -> None:
+    """Count and measure what the orders of a search cost for one sequence, and keep it as attributes of its study.
 
     Milliseconds can be compared where they were measured in turn, so all orders are measured again.
     """
-    orders = [*dict.fromkeys(event["order"] for event in log.events("order"))]
-    if any(event["length"] == length and event["costs"].keys() >= {*orders} for event in log.events("costs")[-1:]):
+    orders = [*dict.fromkeys(trial.user_attrs["order"] for trial in results(study))]
+    if all(study.user_attrs.get(costs_of(order), {}).get("length") == length for order in orders):
         return
     sizes = config.sizes._asdict()
     positions = {read: read_positions(length)[name] for read, name in READS.items()}
     times = milliseconds(config, orders, length, [*READS]) if can_be_measured(config) else {}
-    costs = {}
     for order in orders:
         counted = {read: flops(order, length=length, read=number, **sizes) for read, number in positions.items()}
         cache = {"all": cache_bytes(order, length=length, **sizes)}
-        costs[order] = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
-    log.append("costs", length=length, costs=costs)
+        costs = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
+        study.set_user_attr(costs_of(order), {"length": length, "costs": costs})
 
 
 def _measured(config: SublayersConfig, letters: str, length: int, read: str) -> Price:

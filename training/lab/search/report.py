@@ -1,19 +1,20 @@
-"""`sublayers search report`: draw the tables and pictures of a search from its log, as far as it has come."""
+"""`sublayers search report`: draw the tables and pictures of a search as far as it has come."""
 
 import argparse
 import math
+from contextlib import suppress
 from itertools import accumulate, combinations
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pandas as pd
 from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import READS
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.lab.search.draw import unit, units
-from sublayers.training.log import Log, read_log
+from sublayers.training.lab.search.settings import costs_of
 from sublayers.training.metrics.pictures import (
     draw_bottom_halves,
     draw_costs,
@@ -21,26 +22,33 @@ from sublayers.training.metrics.pictures import (
     draw_orders,
     draw_probabilities,
 )
-from sublayers.training.results import PROVENANCE, Row, measured, score, table, write
+from sublayers.training.results import Row, measured, score, table, write
+from sublayers.training.trials import SETTINGS, TASK, TrialState, read_study, results
 
-# the event of a log that says how its figures are made
-BEGUN = "begun"
+# the studies of a search, and the attribute that says how figures are made
+SEARCH, SUPERNETS, BEGUN = "search", "super-networks", "begun"
 # the heads of costs by the positions that are read, and their units
 COSTS = {"flops": ("GFLOP of reading {}", 1e9), "milliseconds": ("reading {} (ms)", 1), "cache": ("cache (MiB)", 2**20)}
 
 
 def main(argv: list[str]) -> pd.DataFrame:
-    """Write tables and pictures into the folder of a search from its log, and print what they say.
+    """Write tables and pictures into the folder of a search, and print what they say.
 
     Returns:
         A row for each run, see `report`.
 
     Raises:
         FileNotFoundError: there is no search in the folder.
+        OSError: the storage cannot be reached.
     """
     parser = argparse.ArgumentParser(prog="sublayers search report", description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="the --output_dir of a search")
-    return report(read_log(parser.parse_args(argv).folder))
+    parser.add_argument("--storage", help="the --storage of the search, if it has one")
+    args = parser.parse_args(argv)
+    study, supernets = read_study(SEARCH, args.folder, args.storage), None
+    with suppress(FileNotFoundError):
+        supernets = read_study(SUPERNETS, args.folder, args.storage)
+    return report(study, args.folder, supernets)
 
 
 def halves(order: str) -> tuple[str, str]:
@@ -55,31 +63,32 @@ def halves(order: str) -> tuple[str, str]:
     return letters[:cut], letters[cut:]
 
 
-def rows_of(log: Log) -> pd.DataFrame:
+def rows_of(study: optuna.Study) -> pd.DataFrame:
     """Make a table with a row for each run: order, names, seeds, parameters, halves, costs, loss and perplexity."""
     drawn: dict[str, list[dict[str, Any]]] = {}
-    for event in log.events("order"):
-        drawn.setdefault(event["order"], []).append(event)
-    costs = log.events("costs")[-1]["costs"] if log.events("costs") else {}
-    searched = log.events("search")[0]["letters"]
+    for candidate in study.user_attrs.get("candidates", []):
+        drawn.setdefault(candidate["order"], []).append(candidate)
+    searched = study.user_attrs[SETTINGS]["letters"]
     rows = []
-    for event in log.events("run"):
-        order, metrics = event["order"], event["metrics"]
-        names = ", ".join(origin["name"] for origin in drawn[order])
-        row = {"order": order, "names": names, "draw_seed": drawn[order][0]["draw_seed"], "seed": event["seed"]}
-        row["parameters"] = event["parameters"]
+    for trial in results(study):
+        order = trial.user_attrs["order"]
+        origins = drawn.get(order, [{"name": f"trial {trial.number}", "draw_seed": None}])
+        row = {"order": order, "names": ", ".join(origin["name"] for origin in origins)}
+        row["draw_seed"] = origins[0]["draw_seed"]
         for half, letters in zip(("bottom", "top"), halves(order), strict=True):
             row |= {f"{half}_{letter}": letters.count(letter) for letter in searched}
-        for kind, numbers in costs.get(order, {}).items():
+        for kind, numbers in study.user_attrs.get(costs_of(order), {"costs": {}})["costs"].items():
             row |= {f"{kind}_{read}": number for read, number in numbers.items()}
-        # more than 709 would overflow
-        row |= {"loss": metrics["eval_loss"], "perplexity": math.exp(min(metrics["eval_loss"], 709))}
-        rows.append(row | metrics)
+        for run in trial.user_attrs["runs"]:
+            metrics = run["metrics"]
+            # more than 709 would overflow
+            found = {"loss": metrics["eval_loss"], "perplexity": math.exp(min(metrics["eval_loss"], 709))}
+            rows.append(row | {"seed": run["seed"], "parameters": run["parameters"]} | found | metrics)
     return pd.DataFrame(rows)
 
 
-def report(log: Log) -> pd.DataFrame:
-    """Write tables and pictures of all runs and super-networks of a log into its folder, and print what they say.
+def report(study: optuna.Study, folder: Path, supernets: optuna.Study | None = None) -> pd.DataFrame:
+    """Write tables and pictures of a search and of its super-networks into a folder, and print what they say.
 
     `results.csv` has a row for each order. `orders.svg` has the orders from the best to the worst,
     `bottom_half.svg` the loss against the self-attentions in the bottom half, `cost.svg` the loss against what counts
@@ -88,29 +97,48 @@ def report(log: Log) -> pd.DataFrame:
     Returns:
         The rows.
     """
-    folder, console = log.file.parent, Console()
-    letters = log.events("search")[0]["letters"]
-    mixtures = []
-    for event in sorted(log.events("supernet"), key=itemgetter("seed")):
-        title, curve = f"seed {event['seed']}: {event['order']}", event["curve"]
-        draw_probabilities(curve, letters, title, folder / f"supernet-{event['seed']}.svg")
-        mixtures.append((title, curve[-1]["probabilities"]))
-    if mixtures:
-        draw_mixtures(mixtures, letters, folder / "mixtures.svg")
-    rows = rows_of(log)
+    console = Console()
+    settings = study.user_attrs[SETTINGS]
+    if supernets and results(supernets):
+        draw_supernets(supernets, settings["letters"], folder)
+    rows = rows_of(study)
     if len(rows):
         runs = rows.groupby("order", sort=False)
         orders = runs.first().assign(loss=runs["loss"].mean()).sort_values("loss")
         figures = _figures(orders, rows)
-        *_, begun = {}, *log.events(BEGUN)
-        write(figures, folder / "results.csv", {name: begun[name] for name in PROVENANCE if name in begun})
-        _draw(orders, log)
+        write(figures, folder / "results.csv", study.user_attrs.get(BEGUN, {}))
+        _draw(orders, settings, folder)
         # a terminal has no room for all columns
         shown = [name for name in measured(figures) if not name.startswith(("perplexity", "cache", "bottom", "top"))]
         shown_table = table(figures, {name: name for name in ("order", *shown, "seeds")})
-        console.print("\n".join([shown_table, *_remarks(orders, rows)]), soft_wrap=True, markup=False, highlight=False)
+        remarks = [*_remarks(orders, rows), *early(study)]
+        console.print("\n".join([shown_table, *remarks]), soft_wrap=True, markup=False, highlight=False)
     console.print(f"tables and pictures are in {folder}", soft_wrap=True)
     return rows
+
+
+def draw_supernets(supernets: optuna.Study, letters: str, folder: Path) -> None:
+    """Draw what each super-network learned, and what all of them ended with."""
+    mixtures = []
+    for trial in sorted(results(supernets), key=lambda trial: trial.user_attrs[TASK]["seed"]):
+        seed, order, curve = trial.user_attrs[TASK]["seed"], trial.user_attrs["order"], trial.user_attrs["curve"]
+        draw_probabilities(curve, letters, f"seed {seed}: {order}", folder / f"supernet-{seed}.svg")
+        mixtures.append((f"seed {seed}: {order}", curve[-1]["probabilities"]))
+    draw_mixtures(mixtures, letters, folder / "mixtures.svg")
+
+
+def early(study: optuna.Study) -> list[str]:
+    """Say how well the losses of each evaluation rank the orders as the last ones do, and how many were ended early."""
+    losses = pd.DataFrame([trial.intermediate_values for trial in results(study)])
+    remarks = []
+    if len(losses) > 2 and losses.shape[1] > 1:
+        *steps, last = sorted(losses)
+        ranks = [f"{losses[step].corr(losses[last], method='spearman'):.2f}" for step in steps]
+        told = f"rank correlations of the losses of evaluations {steps[0]} to {steps[-1]} of {last} with the last ones"
+        remarks.append(f"{told}: {' '.join(ranks)}")
+    if pruned := results(study, TrialState.PRUNED):
+        remarks.append(f"{len(pruned)} trainings were ended early; they are in no table")
+    return remarks
 
 
 def _figures(orders: pd.DataFrame, rows: pd.DataFrame) -> list[Row]:
@@ -131,13 +159,12 @@ def _figures(orders: pd.DataFrame, rows: pd.DataFrame) -> list[Row]:
     return found
 
 
-def _draw(orders: pd.DataFrame, log: Log) -> None:
-    folder = log.file.parent
+def _draw(orders: pd.DataFrame, settings: dict[str, Any], folder: Path) -> None:
     titles = [(f"{row.loss:.4f}  {row.names}", str(order)) for order, row in orders.iterrows()]
     draw_orders(titles, folder / "orders.svg")
     if "bottom_s" in orders:
         draw_bottom_halves([*zip(orders["bottom_s"], orders["loss"], strict=True)], folder / "bottom_half.svg")
-    cost, read = (log.events("search")[0].get(name, usual) for name, usual in (("cost", "flops"), ("read", "all")))
+    cost, read = (settings.get(name, usual) for name, usual in (("cost", "flops"), ("read", "all")))
     column = next((name for name in (f"{cost}_{read}", f"{cost}_all", cost) if name in orders), "parameters")
     points = [*zip(orders["names"], orders[column], orders["loss"], strict=True)]
     draw_costs(points, column.replace("_", ", positions read: "), folder / "cost.svg")

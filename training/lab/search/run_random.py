@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sublayers.training.flags import positive
-from sublayers.training.folders import claim
 from sublayers.training.lab.search.draw import Candidate, draw, read_orders
 from sublayers.training.lab.search.settings import make_parser
 
@@ -23,19 +22,19 @@ def main(argv: list[str]) -> "pd.DataFrame":
 
     Raises:
         FileExistsError: the output folder holds something else, or another search.
+        OSError: the storage cannot be reached.
         ValueError: bad flags, orders that the family cannot run, or fewer orders than are asked for.
     """
     args, space, candidates = parse(argv)
     # these imports take seconds, for which --help does not wait
     from sublayers.training.lab.search.price import log_costs
     from sublayers.training.lab.search.report import report
-    from sublayers.training.lab.search.runs import train_orders
+    from sublayers.training.lab.search.runs import TrainOrder, train_orders
 
-    with claim(args.output_dir):
-        log = space.open_log(args.output_dir, ["random", *argv])
-        train_orders(log, space.training, candidates, args.seeds, args.jobs)
-        log_costs(log, space.config, args.length)
-        return report(log)
+    study = space.open_study(args, ["random", *argv])
+    train_orders(study, TrainOrder(space.training, args.output_dir), candidates, args.seeds, args.jobs)
+    log_costs(study, space.config, args.length)
+    return report(study, args.output_dir)
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]]:

@@ -1,19 +1,19 @@
 """`sublayers search supernet`: learn an order together with a model, and compare it with others of equal cost."""
 
 import argparse
-from dataclasses import fields, replace
-from functools import partial
+import shutil
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from sublayers.configuration.sublayer_cost import READS
 from sublayers.training.flags import finite, positive
-from sublayers.training.folders import claim
 from sublayers.training.lab.search.draw import Candidate, draw_at_cost, patterns, read_orders
 from sublayers.training.lab.search.settings import Cost, Settings, make_parser
-from sublayers.training.log import Log
+from sublayers.training.trials import SETTINGS, TASK
 
 if TYPE_CHECKING:
+    import optuna
     import pandas as pd
 
     from sublayers.training.lab.search.space import Space
@@ -34,39 +34,57 @@ def main(argv: list[str]) -> "pd.DataFrame":
     """
     args, space, settings, others = parse(argv)
     # these imports take seconds, for which --help does not wait
-    from sublayers.training.lab.search.price import Price, log_costs, price
-    from sublayers.training.lab.search.report import report
-    from sublayers.training.lab.search.runs import Work, run_all, train_orders
+    from sublayers.training.lab.search.price import log_costs
+    from sublayers.training.lab.search.report import SUPERNETS, report
+    from sublayers.training.lab.search.runs import TrainOrder, train_orders
+    from sublayers.training.trials import open_study, results, run_trials
 
     told = ("search_steps", "cost", "read", "length", "budget", *(each.name for each in FLAGS))
-    with claim(args.output_dir):
-        # times are measured once, and a resumed search reads them again
-        known = Log(args.output_dir).events("price")
-        if known:
-            paid = Price(known[0]["full"], known[0]["read"])
-        else:
-            paid = price(space.config, space.letters, args.cost, args.length, args.read)
-        budget = None if args.budget is None else args.budget * paid.cost(space.order)
-        if budget is not None and budget < (least := min(paid.read.values())):
-            share = least / paid.cost(space.order)
-            raise ValueError(f"no order meets a budget of {args.budget}; the cheapest one needs {share:.2g}")
-        log = space.open_log(args.output_dir, ["supernet", *argv], **{name: getattr(args, name) for name in told})
-        if not known:
-            log.append("price", **paid._asdict())
-        search = partial(space.search, replace(settings, price=paid, budget=budget), args.search_steps)
-        supernets = args.output_dir / "supernets"
-        work = {supernets / f"seed-{seed}": Work({"seed": seed}, partial(search, seed)) for seed in args.search_seeds}
-        say = "seed {seed} found {order}".format_map
-        run_all("super-networks", log, "supernet", work, lambda events: say(events[-1]), args.jobs)
-        if not args.only_search:
-            found = {event["order"]: event["seed"] for event in log.events("supernet")}
-            cost = paid.cost(next(iter(found))) if budget is None else budget
-            candidates = [Candidate(order, f"found {seed}") for order, seed in found.items()]
-            candidates += patterns(space.letters, paid, cost)
-            candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
-            train_orders(log, space.training, [*candidates, *others], args.seeds, args.jobs)
-            log_costs(log, space.config, args.length)
-        return report(log)
+    study = space.open_study(args, ["supernet", *argv], **{name: getattr(args, name) for name in told})
+    paid = space.price(study, args)
+    budget = space.budget(paid, args.budget)
+    supernets = open_study(SUPERNETS, args.output_dir, study.user_attrs[SETTINGS], args.storage)
+    search = Search(space, replace(settings, price=paid, budget=budget), args.search_steps, args.output_dir)
+    tasks = [{"seed": seed} for seed in args.search_seeds]
+    run_trials(supernets, search, args.output_dir, tasks, jobs=args.jobs, say=found)
+    orders = {trial.user_attrs["order"]: trial.user_attrs[TASK]["seed"] for trial in results(supernets)}
+    if not args.only_search:
+        cost = paid.cost(next(iter(orders))) if budget is None else budget
+        candidates = [Candidate(order, f"found {seed}") for order, seed in orders.items()]
+        candidates += patterns(space.letters, paid, cost)
+        candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
+        train = TrainOrder(space.training, args.output_dir)
+        train_orders(study, train, [*candidates, *others], args.seeds, args.jobs)
+        log_costs(study, space.config, args.length)
+    return report(study, args.output_dir, supernets)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Searches with the seed of a trial: a super-network finds an order."""
+
+    space: "Space"
+    settings: Settings
+    steps: int | None
+    folder: Path
+
+    def __call__(self, trial: "optuna.Trial") -> float:
+        """Train a super-network; the value is its mean loss."""
+        seed = trial.user_attrs[TASK]["seed"]
+        folder = self.folder / "supernets" / f"seed-{seed}"
+        # a process that died may have left files
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, value in (event := self.space.search(self.settings, self.steps, seed, folder)).items():
+            trial.set_user_attr(name, value)
+        return event["metrics"]["train_loss"]
+
+
+def found(supernets: "optuna.Study") -> str:
+    """Say what the last super-network found."""
+    from sublayers.training.trials import results
+
+    done = [f"seed {trial.user_attrs[TASK]['seed']} found {trial.user_attrs['order']}" for trial in results(supernets)]
+    return done[-1] if done else ""
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", Settings, list[Candidate]]:

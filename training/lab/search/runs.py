@@ -1,27 +1,26 @@
-"""The trainings of a search, each in a process of its own, some at a time, which go on where they were killed."""
+"""The trainings of a search, which are the trials of a study."""
 
 import argparse
-import os
-import shutil
-import sys
-import traceback
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
-from multiprocessing import get_context, parent_process
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from statistics import mean
 from typing import Any, NamedTuple
 
-import torch
-from tqdm.auto import tqdm
+import optuna
+from transformers import TrainerCallback
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.model_card import num_parameters
-from sublayers.training import cli
+from sublayers.training.commands import pretrain, seq2seq
+from sublayers.training.folders import claim
 from sublayers.training.lab.search.draw import Candidate
-from sublayers.training.log import Log
+from sublayers.training.lab.search.price import Price
+from sublayers.training.trainers.resume import find_checkpoint
+from sublayers.training.trainers.run import train_and_evaluate
+from sublayers.training.trials import TASK, results, run_trials
 
+COMMANDS: dict[str, Any] = {"pretrain": pretrain, "seq2seq": seq2seq}
 # fields of a configuration whose order has local attention
 OF_WINDOWS = ("attention_window", "local_rope_theta")
 
@@ -33,19 +32,73 @@ class Training(NamedTuple):
     flags: list[str]
     field: str
 
-    def run(self, order: str, seed: int, folder: Path) -> dict[str, Any]:
-        """Train and evaluate an order, and return the number of its parameters and the metrics."""
+    def run(self, order: str, seed: int, folder: Path, *callbacks: TrainerCallback) -> dict[str, Any]:
+        """Train and evaluate an order, or go on with it; return the number of its parameters and the metrics."""
         own = [f"--{self.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
+        own += ["--resume_from_checkpoint"] if folder.exists() else []
         flags = self.flags if "w" in expand(order) else without_windows(self.flags)
-        metrics = cli.run([self.command, *flags, *own])
+        command = COMMANDS[self.command]
+        *parsed, args = command.parse([*flags, *own])
+        with claim(folder):
+            checkpoint = find_checkpoint(args)
+            trainer = command.make_trainer(*parsed, args, checkpoint)
+            for callback in callbacks:
+                trainer.add_callback(callback)
+            metrics = train_and_evaluate(trainer, checkpoint)
         return {"parameters": num_parameters(folder), "metrics": metrics}
 
 
-class Work(NamedTuple):
-    """A run: what its event in the log is known by, and a call that does it in a folder and returns the rest to log."""
+class EarlyLosses(TrainerCallback):
+    """Report the loss of each evaluation to a trial, which may end then."""
 
-    about: dict[str, Any]
-    call: Callable[[Path], dict[str, Any]]
+    def __init__(self, trial: optuna.Trial):
+        self.trial, self.last = trial, 0
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        """Count evaluations; the last one is at the end of the training."""
+        number = state.global_step // max(1, int(state.eval_steps))
+        if number > self.last:
+            self.last = number
+            self.trial.report(kwargs["metrics"]["eval_loss"], number)
+            if self.trial.should_prune():
+                raise optuna.TrialPruned
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """Trains the order of a trial; its value is the mean loss, and the price beside it where that is a goal.
+
+    Attributes:
+        training: how.
+        folder: of the search.
+        seeds: with which an order is trained that a sampler has chosen; those of a task have their own.
+        choose: reads the order that a sampler has chosen off a trial.
+        price: what orders cost, where that is a goal.
+        whole: price of the order that the flags give, of which prices are shares.
+    """
+
+    training: Training
+    folder: Path
+    seeds: Sequence[int] = ()
+    choose: Callable[[optuna.Trial], str] | None = None
+    price: Price | None = None
+    whole: float = 1.0
+
+    def __call__(self, trial: optuna.Trial) -> float | tuple[float, float]:
+        """Train with every seed that a process that died had not finished."""
+        task: Any = trial.user_attrs.get(TASK)
+        runs = trial.user_attrs.get("runs", [])
+        seeds = [task["seed"]] if self.choose is None else self.seeds
+        order = task["order"] if self.choose is None else self.choose(trial)
+        trial.set_user_attr("order", order)
+        for seed in seeds[len(runs) :]:
+            # Optuna takes no losses before the last one where there are two goals, and those of a second seed are late
+            callbacks = [] if self.price or runs else [EarlyLosses(trial)]
+            found = self.training.run(order, seed, self.folder / "runs" / f"{order}-{seed}", *callbacks)
+            runs = [*runs, {"seed": seed} | found]
+            trial.set_user_attr("runs", runs)
+        loss = mean(run["metrics"]["eval_loss"] for run in runs)
+        return (loss, self.price.cost(order) / self.whole) if self.price else loss
 
 
 def without_windows(flags: list[str]) -> list[str]:
@@ -56,90 +109,26 @@ def without_windows(flags: list[str]) -> list[str]:
     return parser.parse_known_args(flags)[1]
 
 
-def train_orders(log: Log, training: Training, candidates: list[Candidate], seeds: list[int], jobs: int) -> None:
-    """Train every order with every seed, if the log does not have it yet, and log what came of it.
+def train_orders(
+    study: optuna.Study, train: TrainOrder, candidates: list[Candidate], seeds: list[int], jobs: int
+) -> None:
+    """Train every order with every seed, if that was not done, and note where the orders are from.
 
     Raises:
         ValueError: no training came to its end.
     """
-    known = [(event["order"], event["name"]) for event in log.events("order")]
-    for candidate in candidates:
-        if candidate[:2] not in known:
-            log.append("order", **candidate._asdict())
-    work = {}
-    for seed in seeds:
-        for order, *_ in candidates:
-            call = partial(training.run, order, seed)
-            work[log.file.parent / "runs" / f"{order}-{seed}"] = Work({"order": order, "seed": seed}, call)
-
-    def say(runs: list[dict[str, Any]]) -> str:
-        best = min(runs, key=lambda event: event["metrics"]["eval_loss"])
-        return f"best so far {best['order']}, loss {best['metrics']['eval_loss']:.4f}"
-
-    run_all("orders", log, "run", work, say, jobs)
+    known = study.user_attrs.get("candidates", [])
+    named = [(each["order"], each["name"]) for each in known]
+    new = [candidate._asdict() for candidate in candidates if candidate[:2] not in named]
+    study.set_user_attr("candidates", known + new)
+    tasks = [{"order": candidate.order, "seed": seed} for seed in seeds for candidate in candidates]
+    run_trials(study, train, train.folder, tasks, jobs=jobs, say=best)
 
 
-def run_all(
-    name: str, log: Log, kind: str, work: dict[Path, Work], say: Callable[[list[dict[str, Any]]], str], jobs: int
-) -> None:
-    """Do the work that the log does not have yet in processes of its own, with a progress bar, and log it.
-
-    Args:
-        name: of the work.
-        log: of the search.
-        kind: of the events.
-        work: by folder. What a killed process left there is removed before, and what it prints goes into `FOLDER.log`.
-        say: from all events of the kind, the new one last, to a line on how matters stand.
-        jobs: how many processes there are at a time. The processors are divided among them.
-
-    Raises:
-        ValueError: nothing was finished, now or before.
-    """
-    events, faults = log.events(kind), []
-    left = {
-        folder: each
-        for folder, each in work.items()
-        if not any(each.about.items() <= event.items() for event in events)
-    }
-    bar = tqdm(total=len(work), initial=len(work) - len(left), desc=name, unit="run")
-    # a fork would share torch's threads
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (max(1, torch.get_num_threads() // jobs),))
-    with bar, pool:
-        futures = {pool.submit(_do, folder, each.call): folder for folder, each in left.items()}
-        for future in as_completed(futures):
-            folder = futures[future]
-            if error := future.exception():
-                faults.append(f"{folder.name} failed ({error}); {folder}.log has all that it printed")
-                bar.write(faults[-1], file=sys.stderr)
-                continue
-            log.append(kind, **left[folder].about, **future.result())
-            bar.set_postfix_str(say(log.events(kind)))
-            bar.update()
-    if faults and len(faults) == len(work):
-        raise ValueError(f"no run of {name} came to its end: {faults[0]}")
-
-
-def _begin(threads: int) -> None:
-    torch.set_num_threads(threads)
-    # a search that is killed ends its trainings, too
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent: Any = parent_process()
-    parent.join()
-    os._exit(1)
-
-
-def _do(folder: Path, call: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.log", "wb") as printed:
-        # the file descriptors are replaced, too, for libraries that write past Python
-        for stream in (1, 2):
-            os.dup2(printed.fileno(), stream)
-    try:
-        return call(folder)
-    except Exception:
-        traceback.print_exc()
-        raise
+def best(study: optuna.Study) -> str:
+    """Say which order is the best so far."""
+    done = results(study)
+    if not done:
+        return ""
+    first = min(done, key=lambda trial: trial.values[0])
+    return f"best so far {first.user_attrs['order']}, loss {first.values[0]:.4f}"

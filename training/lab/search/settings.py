@@ -50,13 +50,23 @@ class Settings:
                 raise ValueError(f"{name} of {value} would learn nothing; give more than 0")
 
 
+def costs_of(order: str) -> str:
+    """Name the attribute of a study that holds what an order costs."""
+    return f"costs of {order}"
+
+
 def make_parser(kind: str, description: str | None) -> argparse.ArgumentParser:
     """Make the parser of `sublayers search KIND` with the flags that all searches have."""
     parser = argparse.ArgumentParser(prog=f"sublayers search {kind}", description=description, allow_abbrev=False)
     folder = f"runs/search-{kind}"
     folder_help = f"default {folder}; what is finished in it is not run again"
+    storage_help = (
+        "where the search is kept, a URL or a file of Optuna; default: journal.log in --output_dir. All processes that "
+        "run the same command with one storage work together"
+    )
     parser.add_argument("training", choices=("pretrain", "seq2seq"), help="the command that trains an order")
     parser.add_argument("--output_dir", type=Path, default=Path(folder), help=folder_help)
+    parser.add_argument("--storage", help=storage_help)
     parser.add_argument("--stack", choices=("encoder", "decoder"), default="decoder", help="of an encoder-decoder")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="each order is trained with each seed")
     parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")

@@ -1,29 +1,31 @@
 """The space of orders that the flags of a training span, and how they are trained and searched."""
 
+import argparse
+from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import optuna
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_order import expand, has_fixed_states
-from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.flags import expand_settings_file
 from sublayers.training.lab.runs import data_names
 from sublayers.training.lab.search.draw import Candidate, letters_of
-from sublayers.training.lab.search.report import BEGUN
-from sublayers.training.lab.search.runs import OF_WINDOWS, Training
+from sublayers.training.lab.search.price import Price, price
+from sublayers.training.lab.search.report import BEGUN, SEARCH
+from sublayers.training.lab.search.runs import COMMANDS, OF_WINDOWS, Training
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
-from sublayers.training.log import Log, open_log
 from sublayers.training.results import provenance
+from sublayers.training.trials import open_study
 
-# the commands that train an order, and what trains a super-network instead
-COMMANDS: dict[str, tuple[Any, Any]] = {
-    "pretrain": (pretrain, SupernetTrainer),
-    "seq2seq": (seq2seq, SupernetPairTrainer),
-}
+# what trains a super-network
+SUPERNET_TRAINERS: dict[str, Any] = {"pretrain": SupernetTrainer, "seq2seq": SupernetPairTrainer}
 
 
 class Space(NamedTuple):
@@ -56,17 +58,43 @@ class Space(NamedTuple):
                     setattr(config, name, None)
             config.validate()
 
-    def open_log(self, folder: Path, argv: list[str], **settings: Any) -> Log:
-        """Open the log of a new search, or of one that goes on, and note how its figures are made from now on.
+    def open_study(
+        self,
+        args: argparse.Namespace,
+        argv: list[str],
+        goals: Sequence[Literal["minimize", "maximize"]] = ("minimize",),
+        **settings: Any,
+    ) -> optuna.Study:
+        """Open the study of a new search, or of one that goes on, and note how its figures are made from now on.
 
         Args:
-            folder: of the search; FileExistsError is raised where it holds something else, or another search.
+            args: with the folder of the search and its storage.
             argv: the words of the command line behind `sublayers search`.
+            goals: of the search.
             settings: what the search is told besides.
+
+        Raises:
+            FileExistsError: the folder holds something else, or another search.
+            OSError: the storage cannot be reached.
         """
-        log = open_log(folder, "search", {**self.training._asdict(), "letters": self.letters, **settings})
-        log.append(BEGUN, **provenance(["search", *argv], self.data))
-        return log
+        settings = {**self.training._asdict(), "letters": self.letters, **settings}
+        study = open_study(SEARCH, args.output_dir, settings, args.storage, goals)
+        study.set_user_attr(BEGUN, provenance(["search", *argv], self.data))
+        return study
+
+    def price(self, study: optuna.Study, args: argparse.Namespace) -> Price:
+        """Find what sublayers cost; times are measured once, and a search that goes on reads them again."""
+        if "price" not in study.user_attrs:
+            paid = price(self.config, self.letters, args.cost, args.length, args.read)
+            study.set_user_attr("price", paid._asdict())
+        return Price(**study.user_attrs["price"])
+
+    def budget(self, paid: Price, share: float | None) -> float | None:
+        """Turn a share of what the order costs that the flags give into a price. Raises ValueError if it is too low."""
+        whole = paid.cost(self.order)
+        if share is not None and share * whole < (least := min(paid.read.values())):
+            raise ValueError(f"no order meets a budget of {share}; the cheapest one needs {least / whole:.2g}")
+        return None if share is None else share * whole
 
     def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
         """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
@@ -74,10 +102,29 @@ class Space(NamedTuple):
         own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
         own += [f"--max_steps={steps}"] if steps else []
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
-        command, trainer_class = COMMANDS[self.training.command]
+        command, trainer_class = COMMANDS[self.training.command], SUPERNET_TRAINERS[self.training.command]
         trainer = command.make_trainer(*command.parse(flags), trainer_class=partial(trainer_class, settings=settings))
         metrics = trainer.train().metrics
         return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Says whether an order can be trained: it is not empty, the family can run it, and it meets the budget, if any."""
+
+    space: Space
+    price: Price
+    budget: float | None
+
+    def __call__(self, order: str) -> bool:
+        """Say so of an order."""
+        if not order or (self.budget is not None and self.price.cost(order) > self.budget):
+            return False
+        try:
+            self.space.check([Candidate(order, order)])
+        except ValueError:
+            return False
+        return True
 
 
 def read_space(command: str, flags: list[str], stack: str) -> Space:
@@ -87,16 +134,16 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
         ValueError: flags that the command refuses, or a family that has no single order.
     """
     flags = expand_settings_file(flags, command)
-    run, model_flags, data, args = COMMANDS[command][0].parse(flags)
+    run, model_flags, data, args = COMMANDS[command].parse(flags)
     if run.model_name_or_path:
         raise ValueError("orders are trained from scratch; leave --model_name_or_path out")
     if not (args.do_train and args.do_eval):
         raise ValueError("orders are trained, then ranked by their loss; give both --do_train and --do_eval or neither")
     config: Any
     if command == "seq2seq":
-        config, field = seq2seq.make_config(run, model_flags, data), f"{stack}_sublayer_order"
+        config, field = COMMANDS[command].make_config(run, model_flags, data), f"{stack}_sublayer_order"
     else:
-        config, field = pretrain.make_config(run, model_flags), "sublayer_order"
+        config, field = COMMANDS[command].make_config(run, model_flags), "sublayer_order"
     if field not in config.orders:
         raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
     return Space(Training(command, flags, field), config, data_names(data))

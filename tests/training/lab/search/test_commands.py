@@ -8,8 +8,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from sublayers import expand, random_balanced
 from sublayers.training import cli
-from sublayers.training.log import Log
 from sublayers.training.results import read
+from sublayers.training.trials import read_study, results
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +42,11 @@ def here(tmp_path, monkeypatch):
 
 def search(*words):
     return cli.run(["search", *words])
+
+
+def supernets(folder):
+    """What the super-networks of a search found."""
+    return [trial.user_attrs for trial in results(read_study("super-networks", folder))]
 
 
 @pytest.mark.full
@@ -83,7 +88,7 @@ def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monk
     for name, picture in pictures.items():
         # matplotlib numbers what it defines by chance
         assert len((folder / f"{name}.svg").read_text()) == pytest.approx(len(picture), abs=50)
-    with pytest.raises(FileExistsError, match="is a search with flags"):
+    with pytest.raises(FileExistsError, match="has a search with flags"):
         search("random", "pretrain", "lm.json", "--output_dir", "found", "--weight_decay", "0.5")
 
 
@@ -106,7 +111,7 @@ def test_searches_a_stack_of_an_encoder_decoder(tmp_path, stack):
     found = tmp_path / "found"
     flags = ["seq2seq", "pairs.json", "--stack", stack, "--length", "12", "--output_dir", str(found)]
     rows = search("supernet", *flags, "--random", "1", "--budget", "0.9", "--cost", "parameters")
-    event = Log(found).events("supernet")[0]
+    event = supernets(found)[0]
     assert {*expand(event["order"])} <= {*("sf" if stack == "encoder" else "scf")}
     layers = 2 if stack == "encoder" else 3
     assert len(event["curve"][-1]["probabilities"]) == layers
@@ -125,9 +130,9 @@ def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
     flags = ["--search_seeds", "0", "1", "--only_search", "--cost", "flops", "--read", "one", "--budget", "0.9"]
     flags += ["--output_dir", "found", "--length", "24", "--temperatures", "2", "0.5"]
     search("supernet", "pretrain", "bert.json", *flags)
-    events = Log(tmp_path / "found").events("supernet")
-    assert [event["seed"] for event in events] == [0, 1]
-    table = Log(tmp_path / "found").events("price")[0]
+    events = supernets(tmp_path / "found")
+    assert [event["task"] for event in events] == [{"seed": 0}, {"seed": 1}]
+    table = read_study("search", tmp_path / "found").user_attrs["price"]
     for event in events:
         letters = expand(event["order"])
         last = len(letters.rstrip("f")) - 1
@@ -145,7 +150,7 @@ def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
         "supernet", "pretrain", "bert.json", *flags[:3], *flags[4:], "--random", "0", "--orders", "orders.txt"
     )
     assert {"found 0", "f6"} <= {*", ".join(rows["names"]).split(", ")}
-    assert len(Log(tmp_path / "found").events("supernet")) == 2
+    assert len(supernets(tmp_path / "found")) == 2
 
 
 @pytest.mark.parametrize(

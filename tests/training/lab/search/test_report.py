@@ -1,40 +1,58 @@
 import math
 
+import optuna
 import pytest
 
 from sublayers import PARTransformerXLConfig, SandwichLMConfig
 from sublayers.configuration.sublayer_cost import flops
+from sublayers.training.lab.search import price
 from sublayers.training.lab.search.price import log_costs
 from sublayers.training.lab.search.report import report
-from sublayers.training.log import open_log
 from sublayers.training.metrics.pictures import pareto_front
 from sublayers.training.results import read
+from sublayers.training.trials import open_study
 
 CONFIG = SandwichLMConfig(hidden_size=16, intermediate_size=64, num_attention_heads=2)
 # the more attention in the bottom half, the better; the second seed agrees with the first
 LOSSES = {"s3f3": (1.0, 1.1), "ssfsff": (2.0, 2.1), "(sf)3": (3.0, 3.2), "f3s3": (4.0, 4.5)}
 
 
+def train(study, order, *losses, early=()):
+    """Add the trial of an order that was trained once for each loss."""
+    runs = [
+        {"seed": seed, "parameters": 1000, "metrics": {"eval_loss": loss, "train_loss": 9.0}}
+        for seed, loss in enumerate(losses)
+    ]
+    attributes = {"order": order, "runs": runs}
+    told = dict(enumerate(early, 1))
+    study.add_trial(optuna.trial.create_trial(value=losses[0], user_attrs=attributes, intermediate_values=told))
+
+
 @pytest.fixture
-def log(tmp_path):
-    log = open_log(tmp_path / "search", "search", {"letters": "sf"})
-    for number, (order, losses) in enumerate(LOSSES.items()):
-        log.append("order", order=order, name=f"random {number}", draw_seed=number)
-        for seed, loss in enumerate(losses):
-            log.append("run", order=order, seed=seed, parameters=1000, metrics={"eval_loss": loss, "train_loss": 9.0})
-    log.append("order", order="s3f3", name="sandwich", draw_seed=None)
-    return log
+def study(tmp_path):
+    study = open_study("search", tmp_path / "search", {"letters": "sf"})
+    candidates = [{"order": order, "name": f"random {n}", "draw_seed": n} for n, order in enumerate(LOSSES)]
+    candidates.append({"order": "s3f3", "name": "sandwich", "draw_seed": None})
+    study.set_user_attr("candidates", candidates)
+    for order, losses in LOSSES.items():
+        train(study, order, *losses)
+    return study
 
 
-def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(log):
-    for day, machine in enumerate(("a slow one", "mine"), 1):
-        log.append(
-            "begun", date=f"2026-01-0{day}", machine=machine, data="words", commit="abc", command="sublayers search"
-        )
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "search"
+
+
+def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(study, folder):
+    about = {"date": "2026-01-02", "machine": "mine", "data": "words", "commit": "abc", "command": "sublayers search"}
+    study.set_user_attr("begun", about)
     curve = [{"step": step, "probabilities": [[0.2, 0.5, 0.3]] * 6} for step in (1, 2, 3)]
-    log.append("supernet", seed=3, order="f6", curve=curve, metrics={})
-    log_costs(log, CONFIG, 40)
-    rows = report(log)
+    supernets = open_study("super-networks", folder, {})
+    attributes = {"task": {"seed": 3}, "order": "f6", "curve": curve}
+    supernets.add_trial(optuna.trial.create_trial(value=1.0, user_attrs=attributes))
+    log_costs(study, CONFIG, 40)
+    rows = report(study, folder, supernets)
     row = rows[(rows["order"] == "s3f3") & (rows["seed"] == 1)].iloc[0]
     assert row["names"] == "random 0, sandwich"
     assert row["draw_seed"] == 0
@@ -46,7 +64,7 @@ def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(log):
         assert row[f"flops_{kind}"] == flops("s3f3", 16, 64, 40, positions, num_attention_heads=2)
         assert row[f"milliseconds_{kind}"] > 0
     assert row["cache_all"] == 2 * 16 * 2 * 3 * 40
-    figures = read(log.file.parent / "results.csv")
+    figures = read(folder / "results.csv")
     # from the best to the worst
     assert [row["order"] for row in figures] == [*LOSSES]
     last = figures[-1]
@@ -58,11 +76,11 @@ def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(log):
     assert (last["bottom half s"], last["top half s"]) == ("0", "3")
     assert (last["date"], last["machine"], last["command"]) == ("2026-01-02", "mine", "sublayers search")
     for name in ("supernet-3", "mixtures", "orders", "bottom_half", "cost"):
-        assert "<svg" in (log.file.parent / f"{name}.svg").read_text()
+        assert "<svg" in (folder / f"{name}.svg").read_text()
 
 
-def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(log, capsys):
-    report(log)
+def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(study, folder, capsys):
+    report(study, folder)
     shown = capsys.readouterr().out
     # 9 units are cut into sssf|ff and ssfs|ff
     assert "mean of the better 2 orders: bottom s 3.0, bottom f 1.0, top s 0.0, top f 2.0" in shown
@@ -73,20 +91,36 @@ def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(log, cap
     assert "| `s3f3` | random 0, sandwich | 1,000 | 1.0500 ± 0.0707 | 0, 1 |" in shown
 
 
-def test_costs_are_counted_again_for_new_orders_only(log):
-    log_costs(log, CONFIG, 40)
-    log_costs(log, CONFIG, 40)
-    assert len(log.events("costs")) == 1
-    log.append("order", order="f", name="given", draw_seed=None)
-    log_costs(log, CONFIG, 40)
-    assert log.events("costs")[-1]["costs"].keys() == {*LOSSES, "f"}
-    log_costs(log, CONFIG, 80)
-    assert log.events("costs")[-1]["length"] == 80
+def test_early_losses_are_compared_with_the_last_ones(tmp_path, capsys):
+    study = open_study("search", tmp_path / "search", {"letters": "sf"})
+    # the first evaluation ranks all orders the other way round, the second one only some
+    for order, early in {"sf": (3.0, 2.0, 1.0), "fs": (2.0, 2.1, 1.5), "s2f": (1.0, 1.9, 1.6)}.items():
+        train(study, order, early[-1], early=early)
+    ended = {"state": optuna.trial.TrialState.PRUNED, "intermediate_values": {1: 9.0}}
+    study.add_trial(optuna.trial.create_trial(**ended))
+    report(study, tmp_path / "search")
+    shown = capsys.readouterr().out
+    assert "rank correlations of the losses of evaluations 1 to 2 of 3 with the last ones: -1.00 -0.50" in shown
+    assert "1 trainings were ended early" in shown
 
 
-def test_models_with_memory_have_no_milliseconds(log):
-    log_costs(log, PARTransformerXLConfig(hidden_size=16, intermediate_size=64, num_attention_heads=2), 40)
-    rows = report(log)
+def test_costs_are_counted_again_for_new_orders_only(study, monkeypatch):
+    counted = []
+    monkeypatch.setattr(price, "milliseconds", lambda config, orders, *_: counted.append({*orders}) or {})
+    log_costs(study, CONFIG, 40)
+    log_costs(study, CONFIG, 40)
+    assert counted == [{*LOSSES}]
+    train(study, "f", 5.0)
+    log_costs(study, CONFIG, 40)
+    # times can be compared where they are measured together
+    assert counted[1:] == [{*LOSSES, "f"}]
+    log_costs(study, CONFIG, 80)
+    assert study.user_attrs["costs of f"]["length"] == 80
+
+
+def test_models_with_memory_have_no_milliseconds(study, folder):
+    log_costs(study, PARTransformerXLConfig(hidden_size=16, intermediate_size=64, num_attention_heads=2), 40)
+    rows = report(study, folder)
     assert "flops_all" in rows
     assert "milliseconds_all" not in rows
 

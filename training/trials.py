@@ -1,0 +1,337 @@
+"""Trials: trainings and the like, which any number of processes and machines share, as studies of Optuna."""
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Literal
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+from tqdm.auto import tqdm
+
+from sublayers import __version__
+from sublayers.training.folders import LOCK
+
+# of a folder whose studies are not in another storage
+JOURNAL = "journal.log"
+# attributes of a study: what all trials have in common
+SETTINGS = "settings"
+# attributes of a trial: what is to be done; which beat of its process was the last; why there is no result
+TASK, BEAT, ERROR, SURPLUS = "task", "beat", "error", "surplus"
+# seconds between two beats, and after which a trial without a new one is given to another process
+BEATS, SILENCE = 5.0, 60.0
+# seconds between two looks at what others do
+POLL = 1.0
+
+Do = Callable[[optuna.Trial], float | Sequence[float]]
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def open_study(
+    kind: str,
+    folder: Path,
+    settings: dict[str, Any],
+    storage: str | None = None,
+    goals: Sequence[Literal["minimize", "maximize"]] = ("minimize",),
+) -> optuna.Study:
+    """Open the study of new trials, or of some that others began with the same settings and version.
+
+    Args:
+        kind: what they are, such as a search.
+        folder: of what they leave, which a storage in a file is in.
+        settings: what they have in common.
+        storage: a URL or a file of Optuna's; by default `journal.log` in the folder.
+        goals: "minimize" or "maximize" for each value of a trial.
+
+    Raises:
+        FileExistsError: the folder holds something else, or the study has other settings.
+        OSError: the storage cannot be reached, or is no such.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (storage or (folder / JOURNAL).exists()) and any(path.name != LOCK for path in folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")
+    # the values as JSON reads them back
+    settings = json.loads(json.dumps(settings | {"version": __version__}))
+    with _reading(place := storage or str(folder / JOURNAL)):
+        study = optuna.create_study(
+            storage=_open(place), study_name=_name(kind, folder, storage), directions=[*goals], load_if_exists=True
+        )
+        # Optuna would end trials early
+        study.pruner = optuna.pruners.NopPruner()
+        if SETTINGS not in study.user_attrs:
+            study.set_user_attr(SETTINGS, settings)
+        before = study.user_attrs[SETTINGS]
+    for name in before | settings:
+        # a flag that only one of two versions has may be None in the other
+        if before.get(name) != settings.get(name):
+            raise FileExistsError(
+                f"{storage or folder} has a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; "
+                "choose another --output_dir, or go on with the same"
+            )
+    return study
+
+
+def read_study(kind: str, folder: Path, storage: str | None = None) -> optuna.Study:
+    """Open a study that is there.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: the storage cannot be reached, or is no such.
+    """
+    place, name = storage or str(folder / JOURNAL), _name(kind, folder, storage)
+    # Optuna would make a new file
+    if "://" in place or Path(place).exists():
+        with _reading(place):
+            opened = _open(place)
+            if name in optuna.get_all_study_names(opened):
+                return optuna.load_study(storage=opened, study_name=name)
+    raise FileNotFoundError(f"{storage or folder} holds no {kind}; give the --output_dir of one, and its --storage")
+
+
+def run_trials(
+    study: optuna.Study,
+    do: Do,
+    folder: Path,
+    tasks: Sequence[dict[str, Any]] = (),
+    number: int = 0,
+    jobs: int = 1,
+    say: Callable[[optuna.Study], str] = lambda study: "",
+) -> None:
+    """Do what is left of a study, together with all others that run it, and return when all of it is done.
+
+    What failed before is tried again. A trial whose process died is taken by another one.
+
+    Args:
+        study: it may have a sampler and a pruner.
+        do: does a trial and returns its value or values. It goes to other processes if there are several jobs, whose
+            output is in `worker-N.log`.
+        folder: of the study.
+        tasks: what is to be done, each a trial with the attribute `task`.
+        number: of trials that the sampler chooses.
+        jobs: processes on this machine; its processors are divided among them.
+        say: how matters stand.
+
+    Raises:
+        ValueError: nothing came to its end.
+    """
+    _plan(study, tasks, again=True)
+    total = max(number, len(tasks))
+    if jobs > 1:
+        _run_jobs(study, do, folder, (tasks, number), jobs, total, say)
+    _work(study, do, tasks, number, lambda: f"({len(results(study))} of {total} done) {say(study)}")
+    done = [_key(trial) for trial in results(study)]
+    faults = {
+        json.dumps(_key(trial)): trial.user_attrs[ERROR]
+        for trial in _trials(study)
+        if ERROR in trial.user_attrs and _key(trial) not in done
+    }
+    for task, error in faults.items():
+        Console(stderr=True).print(f"{task} failed: {error}", soft_wrap=True, markup=False, highlight=False)
+    if faults and not done:
+        raise ValueError(f"nothing came to its end: {next(iter(faults.values()))}")
+
+
+def results(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
+    """List the trials that are complete, or in one of the states, in the order of their numbers."""
+    return [trial for trial in _trials(study) if trial.state in (states or (TrialState.COMPLETE,))]
+
+
+def _open(place: str) -> str | BaseStorage:
+    return place if "://" in place else JournalStorage(JournalFileBackend(place))
+
+
+def _name(kind: str, folder: Path, storage: str | None) -> str:
+    # a folder that is moved has its journal in it
+    return f"{folder.resolve().name}: {kind}" if storage else kind
+
+
+@contextmanager
+def _reading(place: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # every storage has errors of its own
+        said = " ".join(str(error).split())[:200]
+        raise OSError(
+            f"{place} cannot be read as a storage of Optuna ({type(error).__name__}: {said}); give another --storage"
+        ) from error
+
+
+def _trials(study: optuna.Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False)
+
+
+def _key(trial: FrozenTrial) -> Any:
+    # what a sampler has chosen is known by the number of the trial that it was first chosen for
+    return trial.user_attrs.get(TASK, trial.number)
+
+
+def _plan(study: optuna.Study, tasks: Sequence[dict[str, Any]], again: bool = False) -> None:
+    """Plan trials of the tasks that have none, of trials whose process died, and again of failed tasks."""
+    trials = _trials(study)
+    dead = [trial for trial in trials if trial.state == TrialState.FAIL and not {ERROR, SURPLUS} & {*trial.user_attrs}]
+    last = {json.dumps(_key(trial)): trial for trial in dead}
+    chosen = [key for trial in dead if isinstance(key := _key(trial), int)]
+    known = [
+        _key(trial)
+        for trial in trials
+        if trial.state != TrialState.FAIL or (ERROR in trial.user_attrs and not (again and _key(trial) in tasks))
+    ]
+    for task in [*tasks, *chosen]:
+        if task not in known:
+            known.append(task)
+            before = last.get(json.dumps(task))
+            # what a dead process found remains
+            kept = {name: value for name, value in before.user_attrs.items() if name != BEAT} if before else {}
+            study.enqueue_trial(before.params if before else {}, user_attrs=kept | {TASK: task})
+
+
+def _work(
+    study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], number: int, say: Callable[[], str] = str
+) -> None:
+    """Do trials until nothing is left that is not done."""
+    console = Console(stderr=True)
+    while (trial := _take(study, tasks, number)) is not None:
+        task = trial.user_attrs.get(TASK, "")
+        title = ", ".join(f"{name} {value}" for name, value in task.items()) if isinstance(task, dict) else ""
+        console.rule(f"{title or f'trial {trial.number}'} {say()}")
+        try:
+            with _beating(trial):
+                values = do(trial)
+            study.tell(trial, values, skip_if_finished=True)
+        except optuna.TrialPruned:
+            study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+        except UpdateFinishedTrialError:
+            console.print(f"trial {trial.number} was silent for too long, and another process has taken it")
+        except Exception as error:
+            if not isinstance(error, (ValueError, OSError)):
+                traceback.print_exc()
+            console.print(f"failed: {error}", soft_wrap=True, markup=False, highlight=False)
+            with suppress(UpdateFinishedTrialError):
+                trial.set_user_attr(ERROR, str(error))
+            _fail(study, trial.number)
+        except BaseException:
+            # whoever goes on need not wait until the trial has been silent for long
+            _fail(study, trial.number)
+            raise
+
+
+def _take(study: optuna.Study, tasks: Sequence[dict[str, Any]], number: int) -> optuna.Trial | None:
+    """Take a trial that is planned or, up to a number, a new one; None when no trial runs any more."""
+    beats: dict[int, tuple[Any, float]] = {}
+    while True:
+        _plan(study, tasks)
+        trials = _trials(study)
+        states = [trial.state for trial in trials if trial.state != TrialState.FAIL or ERROR in trial.user_attrs]
+        if TrialState.WAITING in states or len(states) < number:
+            trial = study.ask()
+            if not _is_surplus(study, trial, number):
+                return trial
+            trial.set_user_attr(SURPLUS, True)
+            _fail(study, trial.number)
+            continue
+        if TrialState.RUNNING not in states:
+            return None
+        for other in trials:
+            if other.state == TrialState.RUNNING:
+                beat, since = beats.get(other.number, (None, time.monotonic()))
+                if beat != other.user_attrs.get(BEAT):
+                    beat, since = other.user_attrs[BEAT], time.monotonic()
+                beats[other.number] = beat, since
+                if time.monotonic() - since > SILENCE:
+                    _fail(study, other.number)
+        time.sleep(POLL)
+
+
+def _is_surplus(study: optuna.Study, trial: optuna.Trial, number: int) -> bool:
+    """Find out whether two processes planned or chose a trial at the same time; the lower number is kept."""
+    own, earlier = None, []
+    for other in _trials(study):
+        if other.number == trial.number:
+            own = _key(other)
+        elif other.number < trial.number and (other.state != TrialState.FAIL or ERROR in other.user_attrs):
+            earlier.append(other)
+    if TASK in trial.user_attrs:
+        return any(_key(other) == own for other in earlier if other.state != TrialState.FAIL)
+    return len(earlier) >= number
+
+
+def _fail(study: optuna.Study, number: int) -> None:
+    # another process may have said so already
+    with suppress(UpdateFinishedTrialError, ValueError):
+        study.tell(number, state=TrialState.FAIL)
+
+
+@contextmanager
+def _beating(trial: optuna.Trial) -> Iterator[None]:
+    done = Event()
+
+    def beat() -> None:
+        number = 0
+        with suppress(UpdateFinishedTrialError):
+            while not done.wait(BEATS if number else 0):
+                number += 1
+                trial.set_user_attr(BEAT, f"{os.getpid()} {number}")
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _run_jobs(
+    study: optuna.Study,
+    do: Do,
+    folder: Path,
+    wanted: tuple[Sequence[dict[str, Any]], int],
+    jobs: int,
+    total: int,
+    say: Callable[[optuna.Study], str],
+) -> None:
+    import torch
+
+    threads = max(1, torch.get_num_threads() // jobs)
+    # a fork would share torch's threads
+    start = get_context("spawn").Process
+    logs = [folder / f"worker-{number}.log" for number in range(jobs)]
+    workers = [start(target=_join, args=(study, do, *wanted, threads, log), daemon=True) for log in logs]
+    for worker in workers:
+        worker.start()
+    with tqdm(total=total, unit="trial") as bar:
+        while any(worker.is_alive() for worker in workers):
+            workers[0].join(POLL)
+            bar.set_postfix_str(say(study), refresh=False)
+            bar.update(len(results(study)) - bar.n)
+
+
+def _join(study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], number: int, threads: int, log: Path) -> None:
+    """Work in a process of its own, whose output goes into a file."""
+    import torch
+
+    torch.set_num_threads(threads)
+    # whoever kills a search ends its processes, too
+    Thread(target=_end_with_parent, daemon=True).start()
+    with log.open("ab") as printed:
+        # the file descriptors are replaced, too, for libraries that write past Python
+        for stream in (1, 2):
+            os.dup2(printed.fileno(), stream)
+    _work(study, do, tasks, number)
+
+
+def _end_with_parent() -> None:
+    parent: Any = parent_process()
+    parent.join()
+    os._exit(1)
