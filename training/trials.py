@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +13,10 @@ from threading import Event, Thread
 from typing import Any, Literal
 
 import optuna
+import psutil
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from tqdm.auto import tqdm
@@ -30,8 +32,8 @@ SETTINGS = "settings"
 TASK, BEAT, ERROR, SURPLUS = "task", "beat", "error", "surplus"
 # seconds between two beats, and after which a trial without a new one is given to another process
 BEATS, SILENCE = 5.0, 60.0
-# seconds between two looks at what others do
-POLL = 1.0
+# seconds between two looks at what others do, and after which a lock is broken that a dead process has left
+POLL, LOCKED = 1.0, 5
 
 Do = Callable[[optuna.Trial], float | Sequence[float]]
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -106,7 +108,7 @@ def run_trials(
     number: int = 0,
     jobs: int = 1,
     say: Callable[[optuna.Study], str] = lambda study: "",
-) -> None:
+) -> list[tuple[Any, str]]:
     """Do what is left of a study, together with all others that run it, and return when all of it is done.
 
     What failed before is tried again. A trial whose process died is taken by another one.
@@ -121,24 +123,40 @@ def run_trials(
         jobs: processes on this machine; its processors are divided among them.
         say: how matters stand.
 
+    Returns:
+        Tasks that failed, and why.
+
     Raises:
         ValueError: nothing came to its end.
     """
     _plan(study, tasks, again=True)
-    total = max(number, len(tasks))
+    total = len(tasks) or number
+
+    def count() -> int:
+        done = results(study, TrialState.COMPLETE, TrialState.PRUNED)
+        return sum(_key(trial) in tasks if tasks else True for trial in done)
+
     if jobs > 1:
-        _run_jobs(study, do, folder, (tasks, number), jobs, total, say)
-    _work(study, do, tasks, number, lambda: f"({len(results(study))} of {total} done) {say(study)}")
+        _run_jobs(study, do, folder, (tasks, number), jobs, total, count, say)
+    _work(study, do, tasks, number, lambda: f"({count()} of {total} done) {say(study)}")
     done = [_key(trial) for trial in results(study)]
-    faults = {
-        json.dumps(_key(trial)): trial.user_attrs[ERROR]
-        for trial in _trials(study)
-        if ERROR in trial.user_attrs and _key(trial) not in done
-    }
-    for task, error in faults.items():
-        Console(stderr=True).print(f"{task} failed: {error}", soft_wrap=True, markup=False, highlight=False)
+    faults: list[tuple[Any, str]] = []
+    for trial in _trials(study):
+        key, error = _key(trial), trial.user_attrs.get(ERROR)
+        is_asked_for = key in tasks if tasks else isinstance(key, int)
+        if error is not None and is_asked_for and key not in [*done, *(task for task, _ in faults)]:
+            faults.append((key, error))
     if faults and not done:
-        raise ValueError(f"nothing came to its end: {next(iter(faults.values()))}")
+        raise ValueError(f"nothing came to its end: {faults[0][1]}")
+    return faults
+
+
+def title(task: Any) -> str:
+    """Name a task, or the trial of a number."""
+    if isinstance(task, dict):
+        named = [f"{name.replace('_', ' ')} {value}" for name, value in task.items() if value is not None]
+        return ", ".join(named)
+    return f"trial {task}"
 
 
 def results(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
@@ -147,7 +165,9 @@ def results(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
 
 
 def _open(place: str) -> str | BaseStorage:
-    return place if "://" in place else JournalStorage(JournalFileBackend(place))
+    if "://" in place:
+        return place
+    return JournalStorage(JournalFileBackend(place, JournalFileSymlinkLock(place, LOCKED)))
 
 
 def _name(kind: str, folder: Path, storage: str | None) -> str:
@@ -202,9 +222,8 @@ def _work(
     """Do trials until nothing is left that is not done."""
     console = Console(stderr=True)
     while (trial := _take(study, tasks, number)) is not None:
-        task = trial.user_attrs.get(TASK, "")
-        title = ", ".join(f"{name} {value}" for name, value in task.items()) if isinstance(task, dict) else ""
-        console.rule(f"{title or f'trial {trial.number}'} {say()}")
+        task = trial.user_attrs.get(TASK, trial.number)
+        console.rule(f"{title(task)} {say()}")
         try:
             with _beating(trial):
                 values = do(trial)
@@ -216,6 +235,7 @@ def _work(
         except Exception as error:
             if not isinstance(error, (ValueError, OSError)):
                 traceback.print_exc()
+            # such as the loss of one order that is not finite
             console.print(f"failed: {error}", soft_wrap=True, markup=False, highlight=False)
             with suppress(UpdateFinishedTrialError):
                 trial.set_user_attr(ERROR, str(error))
@@ -248,7 +268,7 @@ def _take(study: optuna.Study, tasks: Sequence[dict[str, Any]], number: int) -> 
                 if beat != other.user_attrs.get(BEAT):
                     beat, since = other.user_attrs[BEAT], time.monotonic()
                 beats[other.number] = beat, since
-                if time.monotonic() - since > SILENCE:
+                if time.monotonic() - since > SILENCE or _is_gone(beat):
                     _fail(study, other.number)
         time.sleep(POLL)
 
@@ -272,6 +292,11 @@ def _fail(study: optuna.Study, number: int) -> None:
         study.tell(number, state=TrialState.FAIL)
 
 
+def _is_gone(beat: list[Any] | None) -> bool:
+    # a process of another machine is gone when it has been silent for long
+    return beat is not None and beat[0] == socket.gethostname() and not psutil.pid_exists(beat[1])
+
+
 @contextmanager
 def _beating(trial: optuna.Trial) -> Iterator[None]:
     done = Event()
@@ -281,7 +306,7 @@ def _beating(trial: optuna.Trial) -> Iterator[None]:
         with suppress(UpdateFinishedTrialError):
             while not done.wait(BEATS if number else 0):
                 number += 1
-                trial.set_user_attr(BEAT, f"{os.getpid()} {number}")
+                trial.set_user_attr(BEAT, [socket.gethostname(), os.getpid(), number])
 
     thread = Thread(target=beat, daemon=True)
     thread.start()
@@ -299,6 +324,7 @@ def _run_jobs(
     wanted: tuple[Sequence[dict[str, Any]], int],
     jobs: int,
     total: int,
+    count: Callable[[], int],
     say: Callable[[optuna.Study], str],
 ) -> None:
     import torch
@@ -314,7 +340,7 @@ def _run_jobs(
         while any(worker.is_alive() for worker in workers):
             workers[0].join(POLL)
             bar.set_postfix_str(say(study), refresh=False)
-            bar.update(len(results(study)) - bar.n)
+            bar.update(count() - bar.n)
 
 
 def _join(study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], number: int, threads: int, log: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_fails_is_told_and_tried_again_by_the_next_command(tmp_path, capsys
 
     study = open_study("search", tmp_path, SETTINGS)
     run_trials(study, fail, tmp_path, TASKS)
-    assert '{"number": 1} failed: the loss is nan' in capsys.readouterr().err
+    assert "failed: the loss is nan" in capsys.readouterr().err
     assert len(results(study)) == 3
     run_trials(study, number_of, tmp_path, TASKS)
     assert "failed" not in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, be
     assert [run["seed"] for run in best["runs"]] == [3, 4, 5]
     scores = {run["seed"]: run["validation"]["accuracy"] for run in best["runs"]}
     assert best["median"] == sorted(scores.values())[1] == scores[best["seed"]] > 0.7
-    assert {path.name for path in out.iterdir()} == {"log.jsonl", "results.json", "sst2", "submission"}
+    assert {path.name for path in out.iterdir()} == {"journal.log", "results.json", "sst2", "submission"}
 
     config = AutoConfig.from_pretrained(out / "sst2")
     assert config.problem_type == "single_label_classification"
@@ -109,7 +109,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
     assert results["best"]["seed"] == 4
     assert len(set(kept.values())) == 16
     assert weights("sst2") == kept[1e-3, 16, 4]
-    assert {path.name for path in out.iterdir()} == {"log.jsonl", "results.json", "sst2", "submission"}
+    assert {path.name for path in out.iterdir()} == {"journal.log", "results.json", "sst2", "submission"}
 
 
 def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):

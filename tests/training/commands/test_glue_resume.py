@@ -1,5 +1,9 @@
 """Grids that are killed or cannot be published, and what the same command does then."""
 
+import json
+import os
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers import publish
+from sublayers.training.trials import read_study, results
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +48,7 @@ PLACES = [
     # all is tested, but not written; the best one has no name yet; nothing is told of it
     ("sublayers.training.metrics.glue", "write_submission", 1),
     ("pathlib:Path", "rename", 1),
-    ("sublayers.training.commands.glue:TaskRuns", "publish", 1),
+    ("sublayers.training.commands.glue_grid:TaskRuns", "publish", 1),
 ]
 
 
@@ -71,7 +76,7 @@ def test_a_grid_that_was_killed_anywhere_ends_as_if_it_had_not_been(flags, tmp_p
     whole = glue([*flags, f"--output_dir={tmp_path}/whole"])
     killed = [*flags, f"--output_dir={tmp_path}/killed"]
     kill((["glue", *killed], PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
-    with pytest.raises(FileExistsError, match=r"is a fine-tuning with weight_decay 0\.01, not 0\.5; choose"):
+    with pytest.raises(FileExistsError, match=r"has a fine-tuning with weight_decay 0\.01, not 0\.5; choose"):
         glue([*killed, "--weight_decay=0.5"])
     # what is done is not done again
     monkeypatch.setattr(Trainer, "train", None)
@@ -81,7 +86,7 @@ def test_a_grid_that_was_killed_anywhere_ends_as_if_it_had_not_been(flags, tmp_p
     assert left.keys() == right.keys()
     for name in ("results.json", "submission/SST-2.tsv", "sst2/model.safetensors", "sst2/checkpoint-2/optimizer.pt"):
         assert left[name] == right[name], name
-    assert len((tmp_path / "killed" / "log.jsonl").read_text().splitlines()) == 6
+    assert len(results(read_study("fine-tuning", tmp_path / "killed"))) == 5
 
 
 def test_tasks_that_cannot_be_published_do_not_stop_the_others(flags, tmp_path, uploads, monkeypatch, capsys):
@@ -124,3 +129,20 @@ def test_a_model_of_others_is_published_as_the_best_one_only(flags, tmp_path, mo
         cli.main([*flags, "--push_to_hub", "--hub_model_id=ann/bert"])
     assert published == [(f"ann/bert-{name}", str(tmp_path / "out" / name)) for name in ("sst2", "rte")]
     assert "the connection to the Hub broke before ann/bert-sst2 was complete" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_pool_and_the_processes_of_a_launch_find_what_one_process_finds(flags, tmp_path):
+    flags = [*flags, "--task_name=all", *GRID, "--per_device_train_batch_size"]
+    one = glue([*flags, "4", f"--output_dir={tmp_path}/one"])
+    assert glue([*flags, "4", "--jobs=2", f"--output_dir={tmp_path}/pool"]) == one
+    launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+    command = [*launcher, "-m", "sublayers", "glue", *flags, "2", f"--output_dir={tmp_path}/two"]
+    environment = {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, env=os.environ | environment)
+    two = json.loads((tmp_path / "two" / "results.json").read_text())
+    for name, found in one.items():
+        for expected, actual in zip(found["points"], two[name]["points"], strict=True):
+            assert actual == expected | {"batch_size": 2}
+        assert (tmp_path / "two" / name / "model.safetensors").exists()
+    assert files(tmp_path / "two" / "submission") == files(tmp_path / "one" / "submission")
