@@ -10,7 +10,7 @@ from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.extras import require
 from sublayers.training.flags import HELP, flag, parse_flags
 from sublayers.training.folders import claim, whole_folder
-from sublayers.training.log import open_log
+from sublayers.training.prune.log import open_log
 
 if TYPE_CHECKING:
     from sublayers.training.distill.subsets import Subset

@@ -9,8 +9,8 @@ import numpy as np
 from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.training.distill.subsets import orders_of
-from sublayers.training.log import Log
 from sublayers.training.metrics.order_times import milliseconds
+from sublayers.training.prune.log import Log
 from sublayers.training.prune.search import Price
 
 # orders that are measured, from which the times of others follow

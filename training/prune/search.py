@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from sublayers.training.distill.subsets import Subset
-from sublayers.training.log import Log
+from sublayers.training.prune.log import Log
 
 # measures the losses of subsets
 Losses = Callable[[Sequence[Subset]], dict[Subset, float]]

@@ -29,7 +29,7 @@ from sublayers.training.commands.prune import main as prune
 from sublayers.training.commands.seq2seq import main as seq2seq
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.distill.subsets import is_model, name_sublayers, orders_of, take_subset
-from sublayers.training.log import Log
+from sublayers.training.prune.log import Log
 from sublayers.training.prune.moves import add_windows
 from sublayers.training.prune.opening import open_model, read_texts
 

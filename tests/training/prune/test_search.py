@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from sublayers.training.log import Log
+from sublayers.training.prune.log import Log
 from sublayers.training.prune.search import cheapest, knapsack, remembering, search, without
 
 

@@ -14,8 +14,8 @@ from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.modeling.attention import CrossAttention
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.distill.subsets import is_model, name_sublayers, take_subset
-from sublayers.training.log import Log
 from sublayers.training.metrics.order_times import milliseconds
+from sublayers.training.prune.log import Log
 from sublayers.training.prune.opening import calibrate, open_model, read_texts
 from sublayers.training.prune.prices import Use, measured, price_by
 

@@ -1,4 +1,4 @@
-"""The log of many trainings, such as a search, which goes on where it was killed."""
+"""The log of what a search for sublayers has measured, which goes on where it was killed."""
 
 import json
 import os
@@ -11,12 +11,12 @@ LOG = "log.jsonl"
 
 
 class Log:
-    """What happened in trainings, an event in each line of `log.jsonl`: its `kind`, and what there is to say.
+    """What was measured, an event in each line of `log.jsonl`: its `kind`, and what there is to say.
 
     A killed process leaves whole lines behind, except perhaps the last one, which is not read.
 
     Args:
-        folder: of the trainings.
+        folder: of the search.
     """
 
     def __init__(self, folder: Path):
@@ -42,12 +42,12 @@ class Log:
 
 
 def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
-    """Open the log of new trainings, or of some that go on with the same settings.
+    """Open the log of a new search, or of one that goes on with the same settings.
 
     Args:
-        folder: of the trainings.
-        kind: what they are, such as a search.
-        settings: what they have in common.
+        folder: of the search.
+        kind: of the search.
+        settings: what all is measured with.
 
     Raises:
         FileExistsError: the folder holds something else, or has other settings.
@@ -68,16 +68,4 @@ def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
     if folder.exists() and any(path.name not in (LOG, LOCK) for path in folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")
     log.append(kind, **settings)
-    return log
-
-
-def read_log(folder: Path) -> Log:
-    """Find the log of a search.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    log = Log(folder)
-    if not log.events("search"):
-        raise FileNotFoundError(f"{folder} holds no search; give the --output_dir of one")
     return log

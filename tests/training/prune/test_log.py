@@ -1,6 +1,6 @@
 import pytest
 
-from sublayers.training.log import Log, open_log, read_log
+from sublayers.training.prune.log import Log, open_log
 
 SETTINGS = {"flags": ["--max_steps=3"], "letters": "sf"}
 
@@ -10,7 +10,7 @@ def test_events_are_read_as_they_were_written(tmp_path):
     log.append("run", order="s2f2", metrics={"eval_loss": 1.5})
     log.append("order", order="sf")
     log.append("run", order="sf", metrics={"eval_loss": 2.5})
-    again = read_log(tmp_path / "search")
+    again = Log(tmp_path / "search")
     assert [event["order"] for event in again.events("run")] == ["s2f2", "sf"]
     assert again.events("run")[0]["metrics"]["eval_loss"] == 1.5
     assert again.events("search") == [{"kind": "search", **SETTINGS}]
@@ -37,5 +37,3 @@ def test_other_folders_are_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="is not empty and holds no search"):
         open_log(tmp_path, "search", SETTINGS)
-    with pytest.raises(FileNotFoundError, match="holds no search"):
-        read_log(tmp_path)
