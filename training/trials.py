@@ -1,5 +1,6 @@
 """Trials: trainings and the like, which any number of processes and machines share, as studies of Optuna."""
 
+import argparse
 import json
 import os
 import socket
@@ -7,10 +8,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import optuna
 import psutil
@@ -22,6 +24,7 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 from sublayers import __version__
+from sublayers.training.flags import flag, positive
 from sublayers.training.folders import LOCK
 
 # of a folder whose studies are not in another storage
@@ -35,8 +38,30 @@ BEATS, SILENCE = 5.0, 60.0
 # seconds between two looks at what others do, and after which a lock is broken that a dead process has left
 POLL, LOCKED = 1.0, 5
 
+HELP = {
+    "jobs": "trials at a time on this machine",
+    "storage": "where results are kept, a URL or a file of Optuna; default: journal.log in --output_dir. All processes "
+    "that run the same command with one storage share the work",
+}
+
 Do = Callable[[optuna.Trial], float | Sequence[float]]
 optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+@dataclass(kw_only=True)
+class TrialsArguments:
+    """Flags of a command whose trials are shared."""
+
+    _argument_group_name: ClassVar[str] = "trials"
+
+    jobs: int = flag(HELP["jobs"], 1)
+    storage: str | None = flag(HELP["storage"])
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the same flags to a parser."""
+    parser.add_argument("--jobs", type=positive, default=1, help=HELP["jobs"])
+    parser.add_argument("--storage", help=HELP["storage"])
 
 
 def open_study(
@@ -149,6 +174,12 @@ def run_trials(
     if faults and not done:
         raise ValueError(f"nothing came to its end: {faults[0][1]}")
     return faults
+
+
+def check_done(faults: list[tuple[Any, str]]) -> None:
+    """Raise a ValueError that names the first task that failed, if one did."""
+    if faults:
+        raise ValueError(f"{title(faults[0][0])} failed ({faults[0][1]}); the same command tries it again")
 
 
 def title(task: Any) -> str:

@@ -14,7 +14,7 @@ from sublayers.training.commands.glue_grid import POINT, Grid, TaskRuns, share
 from sublayers.training.data.glue import GLUE_TASKS, GlueDataArguments, load_task
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.trainers.arguments import FineTuningArguments, default
-from sublayers.training.trials import open_study, run_trials, title
+from sublayers.training.trials import TrialsArguments, check_done, open_study, run_trials
 
 if TYPE_CHECKING:
     pass
@@ -28,7 +28,7 @@ FREE = (
 
 
 @dataclass
-class GlueArguments:
+class GlueArguments(TrialsArguments):
     """Flags for what is fine-tuned how often."""
 
     _argument_group_name: ClassVar[str] = "task, model and grid"
@@ -39,11 +39,6 @@ class GlueArguments:
     seeds: list[int] = flag("one run each; default: --seed", [])
     learning_rates: list[float] = flag("grid; default: --learning_rate", [])
     batch_sizes: list[int] = flag("grid; default: --per_device_train_batch_size", [])
-    jobs: int = flag("runs at a time", 1)
-    storage: str | None = flag(
-        "where the scores are kept, a URL or a file of Optuna; default: journal.log in --output_dir; all that run the "
-        "same command share the runs"
-    )
 
 
 @dataclass
@@ -109,9 +104,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         return grid.follow()
     points = product(runs, run.learning_rates, run.batch_sizes, run.seeds)
     tasks = [dict(zip(POINT, point, strict=True)) for point in points]
-    faults = run_trials(study, grid, folder, tasks, jobs=run.jobs)
-    if faults:
-        raise ValueError(f"{title(faults[0][0])} failed ({faults[0][1]}); the same command tries it again")
+    check_done(run_trials(study, grid, folder, tasks, jobs=run.jobs))
     endings = [{"finish": name, "repository": each.repository} for name, each in runs.items()]
     unpublished = run_trials(study, grid, folder, endings)
     found = share({name: each.search(study) for name, each in runs.items()})

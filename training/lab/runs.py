@@ -1,22 +1,21 @@
 """What studies and searches share: runs of other commands, which are not run again, and the names of their data."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from sublayers.hub.model_card import RUN
 from sublayers.training import cli
 
 
-def run_once(results: Path, title: str, command: list[str]) -> None:
-    """Run a command that leaves its results in a folder of their own, if it has not yet."""
-    if not results.exists():
+def run_once(folder: Path, title: str, command: list[str], last: str = RUN) -> None:
+    """Run a command in a folder of its own, or let it go on there, until it has left the file that it writes last."""
+    if not (folder / last).exists():
         Console(stderr=True).rule(title)
-        # a run that was killed may have left files
-        shutil.rmtree(results.parent, ignore_errors=True)
-        cli.run([*command, f"--output_dir={results.parent}"])
+        resumed = ["--resume_from_checkpoint=true"] if folder.exists() else []
+        cli.run([*command, f"--output_dir={folder}", *resumed])
 
 
 def read_results(file: Path) -> Any:

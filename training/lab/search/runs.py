@@ -35,7 +35,7 @@ class Training(NamedTuple):
     def run(self, order: str, seed: int, folder: Path, *callbacks: TrainerCallback) -> dict[str, Any]:
         """Train and evaluate an order, or go on with it; return the number of its parameters and the metrics."""
         own = [f"--{self.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
-        own += ["--resume_from_checkpoint"] if folder.exists() else []
+        own += ["--resume_from_checkpoint=true"] if folder.exists() else []
         flags = self.flags if "w" in expand(order) else without_windows(self.flags)
         command = COMMANDS[self.command]
         *parsed, args = command.parse([*flags, *own])

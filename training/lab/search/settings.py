@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sublayers.training.flags import flag, positive
+from sublayers.training.trials import add_flags
 
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
@@ -60,16 +61,11 @@ def make_parser(kind: str, description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"sublayers search {kind}", description=description, allow_abbrev=False)
     folder = f"runs/search-{kind}"
     folder_help = f"default {folder}; what is finished in it is not run again"
-    storage_help = (
-        "where the search is kept, a URL or a file of Optuna; default: journal.log in --output_dir. All processes that "
-        "run the same command with one storage work together"
-    )
     parser.add_argument("training", choices=("pretrain", "seq2seq"), help="the command that trains an order")
     parser.add_argument("--output_dir", type=Path, default=Path(folder), help=folder_help)
-    parser.add_argument("--storage", help=storage_help)
     parser.add_argument("--stack", choices=("encoder", "decoder"), default="decoder", help="of an encoder-decoder")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="each order is trained with each seed")
-    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
+    add_flags(parser)
     parser.add_argument("--length", type=positive, default=128, help="tokens of a sequence whose cost is counted")
     parser.epilog = (
         "All other flags are those of the training, after an optional recipe or settings file of it. The order that "

@@ -1,11 +1,11 @@
 """`sublayers study bert`: pre-train and fine-tune several orders alike, and draw quality against cost."""
 
-import json
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, NamedTuple
 
+from optuna import Trial
 from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import flops, parameters
@@ -13,13 +13,17 @@ from sublayers.configuration.sublayer_order import compact, counts, has_fixed_st
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
+from sublayers.training.folders import whole_folder
 from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
 from sublayers.training.metrics.score_pictures import Panel, draw_scores
 from sublayers.training.results import Row, provenance, report, score
+from sublayers.training.trials import TASK, TrialsArguments, check_done, open_study, results, run_trials
 
 # the positions that are read in the cost that is drawn
 LENGTH = 128
 COST = "cost of classifying"
+# flags that may differ when a study goes on
+FREE = ("models", "seeds", "output_dir", "jobs", "storage")
 # heading, scale and digits of the figures of pre-training
 PRETRAINING = {
     "eval_loss": ("pre-training loss (nats)", 1, 2),
@@ -72,7 +76,7 @@ MODELS = {
 
 
 @dataclass
-class StudyArguments:
+class StudyArguments(TrialsArguments):
     """Flags for the models, how long they are trained, and on what."""
 
     _argument_group_name: ClassVar[str] = "models, training and tasks"
@@ -97,7 +101,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     Models have BERT's number of sublayer parameters: what attention saves widens the feed-forward sublayers. Controls
     have fewer, and cost what one of the others does. All are trained with the same flags and on the same data. The
-    output folder has `results.csv`, a picture, and for each model and seed a file with every number.
+    output folder has `results.csv` and a picture; the study has every number.
 
     Returns:
         The scores of each finished model by seed and task, its parameters and its cost.
@@ -112,19 +116,21 @@ def main(argv: list[str]) -> dict[str, Any]:
     )
     models = MODELS | {name: read_model(name) for name in args.models}
     folder = Path(args.output_dir)
+    settings = {name: value for name, value in (vars(args) | vars(corpus)).items() if name not in FREE}
+    study = open_study("study", folder, settings, args.storage, ["maximize"])
     if not (folder / "tokenizer").exists():
         texts = sample(load_corpus(corpus)["train"], "wordpiece")
-        train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(folder / "tokenizer")
-    for seed in args.seeds:
-        for name in args.models:
-            results = folder / f"{name}-{seed}.json"
-            if not results.exists():
-                scores = run(name, models[name], seed, folder / f"{name}-{seed}", args, corpus)
-                results.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    found: dict[str, Any] = {}
-    for name in models:
-        runs = {path.stem.rpartition("-")[2]: read_results(path) for path in sorted(folder.glob(f"{name}-*.json"))}
-        found |= {name: runs} if runs else {}
+        # another process may make the same
+        with whole_folder(folder / "tokenizer") as new:
+            train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(new)
+    grid = [{"model": name, "seed": seed} for seed in args.seeds for name in args.models]
+    faults = run_trials(study, Train(args, corpus), folder, grid, jobs=args.jobs)
+    runs = {tuple(trial.user_attrs[TASK].values()): trial.user_attrs["scores"] for trial in results(study)}
+    found = {
+        name: {f"{seed}": scores for (other, seed), scores in sorted(runs.items()) if other == name}
+        for name in models
+        if any(other == name for other, _ in runs)
+    }
     tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
     about = provenance(["study", "bert", *argv], [*data_names(corpus), *tasks])
     rows = rows_of(found)
@@ -132,6 +138,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     panel = Panel("mean", COST, "mean score over the tasks", f"FLOPs of classifying {LENGTH} tokens, relative to BERT")
     draw_scores(rows, [panel], folder / "quality_against_cost.svg")
     Console().print(f"the figures and a picture of quality against cost are in {folder}")
+    check_done(faults)
     return found
 
 
@@ -155,6 +162,22 @@ def read_model(name: str) -> Studied:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(MODELS)}, or write an order") from error
 
 
+@dataclass(frozen=True)
+class Train:
+    """Pre-trains and fine-tunes the model of a trial with its seed; the value is the mean score over the tasks."""
+
+    args: StudyArguments
+    corpus: CorpusArguments
+
+    def __call__(self, trial: Trial) -> float:
+        """Keep all scores as an attribute."""
+        name, seed = trial.user_attrs[TASK].values()
+        folder = Path(self.args.output_dir, f"{name}-{seed}")
+        scores = run(name, read_model(name), seed, folder, self.args, self.corpus)
+        trial.set_user_attr("scores", scores)
+        return mean(result["score"] for result in scores["tasks"].values())
+
+
 def run(
     name: str, model: Studied, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments
 ) -> dict[str, Any]:
@@ -166,10 +189,11 @@ def run(
     width, inner = model.sizes(args.hidden_size, args.num_attention_heads)
     pretrained = folder / "pretrained"
 
-    def once(command: str, results: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
+    def once(command: str, folder: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
         words = [command, *as_flags({**flags, "seed": seed}), *more.split()]
-        run_once(results, f"{results.parent.name}: {name}, {order}, seed {seed}", words)
-        return read_results(results)
+        told = ("results.json",) if command == "glue" else ()
+        run_once(folder, f"{folder.name}: {name}, {order}, seed {seed}", words, *told)
+        return read_results(folder / (told or ("all_results.json",))[0])
 
     flags = {
         "objective": "mlm+nsp",
@@ -181,16 +205,16 @@ def run(
         "tokenizer_name_or_path": Path(args.output_dir) / "tokenizer",
         **{flag: value for flag, value in vars(corpus).items() if value is not None and value is not False},
     }
-    pretraining = once("pretrain", pretrained / "all_results.json", flags, args.pretraining_flags)
+    pretraining = once("pretrain", pretrained, flags, args.pretraining_flags)
     start = {"model_name_or_path": pretrained}
     scores = {}
     for task in args.tasks:
         flags = {**start, "task_name": task, "data_dir": args.glue_dir}
-        found = once("glue", folder / task / "results.json", flags, args.glue_flags)[task]
+        found = once("glue", folder / task, flags, args.glue_flags)[task]
         scores[task] = {"metric": found["metric"], "score": found["best"]["median"], "all": found["best"]["runs"]}
     if args.squad_train_file:
         flags = {**start, "train_file": args.squad_train_file, "validation_file": args.squad_validation_file}
-        metrics = once("squad", folder / "squad" / "all_results.json", flags, args.squad_flags)
+        metrics = once("squad", folder / "squad", flags, args.squad_flags)
         scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
     sizes: dict[str, Any] = {"length": LENGTH, "read": 1, "num_attention_heads": args.num_attention_heads}
     bert = flops(interleaved(12), args.hidden_size, 4 * args.hidden_size, **sizes)

@@ -1,16 +1,16 @@
 """`sublayers study frontier`: how good students in several orders are, and how fast, beside their teacher."""
 
-import json
 import re
 import shlex
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
+from optuna import Trial
 
 from sublayers.configuration.sublayer_order import compact, counts, expand, has_fixed_states
 from sublayers.training.data.corpus import CorpusArguments
@@ -21,6 +21,7 @@ from sublayers.training.lab.runs import as_flags, data_names, read_results, run_
 from sublayers.training.lab.studies.frontier_report import TEACHER, report
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
 from sublayers.training.results import provenance
+from sublayers.training.trials import TASK, TrialsArguments, check_done, open_study, results, run_trials
 
 if TYPE_CHECKING:
     from sublayers.training.metrics.sentence_encoders import Texts
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 USAGE = (
     "sublayers study frontier TEACHER [SETTINGS.yaml] --students ORDER ['ORDER --flag value' ...] [--name value ...]"
 )
-# files and folders of a student
-SCORES = "scores.json"
+# the folder of a student's fine-tunings
 GLUE = "glue"
 PAIR_COLUMNS = ("sentence1", "sentence2", "label")
 
@@ -42,14 +42,9 @@ class Candidate(NamedTuple):
     order: str
     flags: list[str]
 
-    @property
-    def folder(self) -> str:
-        """The name as a part of a path."""
-        return re.sub(r"\W+", "_", self.name).strip("_")
-
 
 @dataclass
-class FrontierArguments:
+class FrontierArguments(TrialsArguments):
     """Flags for the students, how they learn, and what they are tested on."""
 
     _argument_group_name: ClassVar[str] = "students and tests"
@@ -108,23 +103,85 @@ def main(argv: list[str]) -> pd.DataFrame:
     corpus_flags = as_flags({name: value for name, value in vars(corpus).items() if value not in (None, False)})
     # a recipe or settings file comes first
     distill = ["distill", source, *shlex.split(args.distill_flags), *corpus_flags, f"--answers={folder / 'answers'}"]
-    check_settings(folder, {"distill": distill, "tests": [args.sts_file, args.squad_file, args.max_questions]})
-    keep(folder / TEACHER, {"name": TEACHER, "kind": TEACHER, "order": "", "seed": 0}, source, texts, args)
-    for seed in args.seeds:
-        for student in students:
-            out = folder / f"{student.folder}-{seed}"
-            command = [*distill, "--sublayer_order", student.order, *student.flags, f"--seed={seed}"]
-            run_once(out / "all_results.json", f"{student.name}, seed {seed}", command)
-            about = {"name": student.name, "kind": student.kind, "order": student.order, "seed": seed}
-            keep(out, about, str(out), texts, args)
-    fine_tune(source, students, folder, args)
-    found = {file.parent: read_results(file) for file in sorted(folder.glob(f"*/{SCORES}"), reverse=True)}
-    encoders = {row["name"]: str(out) for out, row in found.items()} | {TEACHER: source}
-    results = pd.DataFrame(found.values()).merge(measure(encoders, texts, args), on="name")
+    settings = {"distill": distill, "tests": [args.sts_file, args.squad_file, args.max_questions]}
+    study = open_study("study", folder, settings, args.storage, ["maximize"])
+    tasks = [{"student": TEACHER, "seed": 0}]
+    tasks += [{"student": student.name, "seed": seed} for seed in args.seeds for student in students]
+    teach = Teach(source, {student.name: student for student in students}, distill, args)
+    faults = run_trials(study, teach, folder, tasks, jobs=args.jobs)
+    chosen = [name_of(text) for text in args.glue_students] or [TEACHER, *teach.students]
+    tuned = [{"student": name, "task": task} for task in args.glue_tasks for name in chosen]
+    faults += run_trials(study, teach, folder, tuned, jobs=args.jobs)
+    found, glue = [], []
+    for trial in results(study):
+        glue += trial.user_attrs.get(GLUE, [])
+        found += [trial.user_attrs["found"]] if "found" in trial.user_attrs else []
+    encoders = {row["name"]: str(teach.folder(row["name"], row["seed"])) for row in reversed(found)}
+    frame = pd.DataFrame(found).merge(measure(encoders | {TEACHER: source}, texts, args), on="name")
     tested = [Path(file).name for file in (args.sts_file, args.squad_file) if file]
     data = [*data_names(corpus), *tested, *(f"GLUE {task}" for task in args.glue_tasks)]
-    report(results, read_glue(folder), folder, provenance(["study", "frontier", *argv], data))
-    return results
+    report(frame, pd.DataFrame(glue), folder, provenance(["study", "frontier", *argv], data))
+    check_done(faults)
+    return frame
+
+
+@dataclass(frozen=True)
+class Teach:
+    """Teaches and tests the student of a trial, or fine-tunes it; the value is the mean score, from 0 to 100.
+
+    Attributes:
+        source: the teacher.
+        students: by name.
+        distill: the command without what is a student's own.
+        args: of the study.
+    """
+
+    source: str
+    students: dict[str, Candidate]
+    distill: list[str]
+    args: FrontierArguments
+
+    def __call__(self, trial: Trial) -> float:
+        """Keep scores as attributes."""
+        task = trial.user_attrs[TASK]
+        if "task" in task:
+            trial.set_user_attr(GLUE, rows := self.fine_tune(task["student"], task["task"]))
+            return mean(row["score"] for row in rows)
+        from sentence_transformers import SentenceTransformer
+
+        from sublayers.training.metrics.sentence_encoders import score
+
+        name, seed = task["student"], task["seed"]
+        about, encoder = {"name": name, "kind": TEACHER, "order": "", "seed": seed}, self.source
+        if name != TEACHER:
+            student, encoder = self.students[name], str(self.folder(name, seed))
+            about |= {"kind": student.kind, "order": student.order}
+            command = [*self.distill, "--sublayer_order", student.order, *student.flags, f"--seed={seed}"]
+            run_once(Path(encoder), f"{name}, seed {seed}", command)
+        scores = score(SentenceTransformer(encoder, device="cpu"), load_texts(self.args), self.args.max_questions)
+        trial.set_user_attr("found", about | scores)
+        return mean(scores.values())
+
+    def folder(self, name: str, seed: int) -> Path:
+        """Name the folder of a student, or of what is fine-tuned of the teacher."""
+        own = TEACHER if name == TEACHER else f"{as_folder(name)}-{seed}"
+        return Path(self.args.output_dir, own)
+
+    def fine_tune(self, name: str, task: str) -> list[dict[str, Any]]:
+        """Fine-tune the teacher, or the student of the first seed; return a row with the score for each seed."""
+        own = self.folder(name, self.args.seeds[0])
+        flags = {
+            "model_name_or_path": self.source if name == TEACHER else own,
+            "task_name": task,
+            "data_dir": self.args.glue_dir,
+            "seeds": self.args.glue_seeds,
+        }
+        command = ["glue", *as_flags(flags), *shlex.split(self.args.glue_flags)]
+        run_once(own / GLUE / task, f"{name}, {task}", command, "results.json")
+        found = read_results(own / GLUE / task / "results.json")[task]
+        split, metric = found["split"], found["metric"]
+        about = {"name": name, "task": f"{task} ({metric})"}
+        return [about | {"seed": run["seed"], "score": 100 * run[split][metric]} for run in found["best"]["runs"]]
 
 
 def read_student(text: str) -> Candidate:
@@ -141,6 +198,11 @@ def read_student(text: str) -> Candidate:
     return Candidate(" ".join([compact(order), *flags]), kind, compact(order), flags)
 
 
+def as_folder(name: str) -> str:
+    """Turn the name of a student into a part of a path."""
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
 def name_of(text: str) -> str:
     """Return the name of a student that is written in any way, or of the teacher."""
     return TEACHER if text == TEACHER else read_student(text).name
@@ -152,7 +214,7 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
     Raises:
         ValueError: a student or seed twice, no test, or fine-tuning of a student that there is not.
     """
-    for what, values in (("students", [each.folder for each in students]), ("seeds", args.seeds)):
+    for what, values in (("students", [as_folder(each.name) for each in students]), ("seeds", args.seeds)):
         if len({*values}) < len(values):
             raise ValueError(f"--{what} {' '.join(map(str, values))} has one twice; give each once")
     if not (args.sts_file or args.squad_file):
@@ -164,16 +226,6 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
         raise ValueError(f"--glue_students {unknown[0]!r} is none of the students; choose from {', '.join(names)}")
     if min(args.rounds, args.timed_texts, *args.batch_sizes) < 1:
         raise ValueError("--rounds, --timed_texts and --batch_sizes are numbers of 1 or more; give others")
-
-
-def check_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Keep what all students have in common beside the results. Raises ValueError where those have other settings."""
-    file = folder / "settings.json"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    elif differing := " and ".join(name for name, value in settings.items() if read_results(file).get(name) != value):
-        raise ValueError(f"{folder} has results with other settings of {differing}; choose another --output_dir")
 
 
 def load_texts(args: FrontierArguments) -> "Texts":
@@ -190,49 +242,6 @@ def load_texts(args: FrontierArguments) -> "Texts":
     if args.squad_file:
         questions = load_questions("validation", SquadDataArguments(validation_file=args.squad_file)).shuffle(seed=0)
     return Texts(pairs, questions)
-
-
-def keep(folder: Path, about: dict[str, Any], encoder: str, texts: "Texts", args: FrontierArguments) -> None:
-    """Write the scores of an encoder, and what it is, into a folder, if they are not there."""
-    from sentence_transformers import SentenceTransformer
-
-    from sublayers.training.metrics.sentence_encoders import score
-
-    file = folder / SCORES
-    if not file.exists():
-        folder.mkdir(exist_ok=True)
-        scores = score(SentenceTransformer(encoder, device="cpu"), texts, args.max_questions)
-        file.write_text(json.dumps(about | scores, indent=2) + "\n", encoding="utf-8")
-
-
-def fine_tune(source: str, students: list[Candidate], folder: Path, args: FrontierArguments) -> None:
-    """Fine-tune the teacher and the students of the first seed on every task, as far as that was not done before."""
-    known = {TEACHER: folder / TEACHER}
-    known |= {each.name: folder / f"{each.folder}-{args.seeds[0]}" for each in students}
-    chosen = [name_of(text) for text in args.glue_students] or [*known]
-    for task in args.glue_tasks:
-        for name in chosen:
-            model = source if name == TEACHER else known[name]
-            flags = {
-                "model_name_or_path": model,
-                "task_name": task,
-                "data_dir": args.glue_dir,
-                "seeds": args.glue_seeds,
-            }
-            command = ["glue", *as_flags(flags), *shlex.split(args.glue_flags)]
-            run_once(known[name] / GLUE / task / "results.json", f"{name}, {task}", command)
-
-
-def read_glue(folder: Path) -> pd.DataFrame:
-    """Read the scores of all fine-tunings, from 0 to 100: a row for each student, task and seed."""
-    rows = []
-    for file in sorted(folder.glob(f"*/{GLUE}/*/results.json")):
-        task, name = file.parent.name, read_results(file.parents[2] / SCORES)["name"]
-        found = read_results(file)[task]
-        split, metric = found["split"], found["metric"]
-        about = {"name": name, "task": f"{task} ({metric})"}
-        rows += [about | {"seed": run["seed"], "score": 100 * run[split][metric]} for run in found["best"]["runs"]]
-    return pd.DataFrame(rows)
 
 
 def measure(encoders: dict[str, str], texts: "Texts", args: FrontierArguments) -> pd.DataFrame:

@@ -4,23 +4,23 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from matplotlib.figure import Figure
+from optuna import Trial
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
-from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.lab.runs import data_names
 from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
 from sublayers.training.metrics.pictures import save
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.results import Row, provenance, report
+from sublayers.training.trials import TASK, TrialsArguments, check_done, open_study, results, run_trials
 
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.writer import Writer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 USAGE = "sublayers study orders [SETTINGS.yaml] --model_name_or_path RUN [RUN ...] --task TASK [--name value ...]"
 # the metric of each task that tables and pictures show
 TASK_METRICS = {"translation": "bleu", "summarization": "rougeL", "code": "sentence_bleu"}
+# flags that may differ when a study goes on
+FREE = ("model_name_or_path", "output_dir", "ensemble", "jobs", "storage")
 # how many tokens are the frequent ones of Table 18
 FREQUENT = 20
 
@@ -38,7 +40,7 @@ Score = Callable[[list[str], list[str]], dict[str, Any]]
 
 
 @dataclass
-class StudyOrdersArguments:
+class StudyOrdersArguments(TrialsArguments):
     """Flags for the models, how they write, and what is studied besides."""
 
     _argument_group_name: ClassVar[str] = "models, task and generation"
@@ -47,7 +49,7 @@ class StudyOrdersArguments:
     task: Literal["translation", "summarization", "code"] = flag("decides on the metrics", MISSING)
     language: Literal["python", "java"] = flag("of the targets of --task code", "python")
     split: Literal["validation", "test"] = flag("which pairs are written", "validation")
-    output_dir: str = flag("new or empty folder", "runs/study-orders")
+    output_dir: str = flag("what is written in it is not written again", "runs/study-orders")
     orders: list[str] | None = flag("decoder orders to force on a model that has only one, such as fsc csf")
     ensemble: bool = flag("let the first model, the first two, ... write together", False)
     checkpoints: bool = flag("score every checkpoint in the models' folders, too", False)
@@ -72,58 +74,87 @@ def main(argv: list[str]) -> dict[str, Any]:
         of the first model, the first two, ...
 
     Raises:
-        FileExistsError: the output folder is not empty.
+        FileExistsError: the output folder holds something else, or a study with other flags.
         FileNotFoundError: there is no such file.
         ValueError: bad flags or data, or models that cannot be studied so.
     """
     args, data = parse_flags(expand_settings_file(argv, "study"), FLAGS, USAGE)
     # models take seconds to import, for which --help does not wait
     from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
-    from sublayers.training.lab.studies.writer import load_writer
-    from sublayers.training.trainers.resume import complete_checkpoints
 
-    folder, names, metric = Path(args.output_dir), args.model_name_or_path, TASK_METRICS[args.task]
-    refuse_to_overwrite(folder)
+    folder, metric = Path(args.output_dir), TASK_METRICS[args.task]
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
         raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
-    load = partial(load_writer, args=args, max_source_length=data.max_source_length)
-    writers = {name: load(name) for name in names}
+    write = Write(args, data)
+    writers = {name: write.load(name) for name in args.model_name_or_path}
     if args.ensemble:
         check_vocabularies(writers)
-    loaded = load_pairs(data)
-    needed = {args.split, *("validation" for writer in writers.values() if writer.is_undecided)}
-    if missing := sorted(needed - loaded.keys()):
-        raise ValueError(f"there are no {missing[0]} data; give --{missing[0]}_file")
-    splits = {split: {side: list(loaded[split][side]) for side in SIDES} for split in needed}
-    pairs = splits[args.split]
-
-    def score(predictions: list[str], references: list[str]) -> dict[str, Any]:
-        return task_metrics(args.task, predictions, references, args.language, data.target)
-
+    pairs = write.read(*writers.values())[args.split]
+    settings = {name: value for name, value in (vars(args) | vars(data)).items() if name not in FREE}
+    study = open_study("study", folder, settings, args.storage, ["maximize"])
+    check_done(run_trials(study, write, folder, [{"model": name} for name in writers], jobs=args.jobs))
+    known = {trial.user_attrs[TASK]["model"]: trial.user_attrs for trial in results(study)}
     found: dict[str, Any] = {"split": args.split, "metric": metric, "models": {}, "curves": {}, "ensembles": []}
-    for name, writer in writers.items():
-        found["models"][name] = study_model(writer, name, splits, args, score)
-        found["curves"][name] = read_losses(Path(name))
-        if args.checkpoints:
-            points = found["curves"][name][metric] = []
-            for path in complete_checkpoints(name):
-                texts = load(str(path)).write(pairs["source"], str(path))
-                points.append([int(path.name.split("-")[-1]), score(texts, pairs["target"])[metric]])
+    found["models"] = {name: known[name]["found"] for name in writers}
+    found["curves"] = {name: known[name]["curves"] for name in writers}
     if args.ensemble:
         all_writers = [*writers.values()]
         for number in range(1, len(writers) + 1):
             ensemble = Seq2SeqEnsemble([writer.model for writer in all_writers[:number]])
             texts = replace(all_writers[0], model=ensemble).write(pairs["source"], f"ensemble of {number}")
-            found["ensembles"].append(score(texts, pairs["target"]))
-    folder.mkdir(parents=True, exist_ok=True)
-    described = data_names(data, "functions of Python's standard library")
+            found["ensembles"].append(write.score(texts, pairs["target"]))
     (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    described = data_names(data, "functions of Python's standard library")
     report(rows_of(found), folder, provenance(["study", "orders", *argv], described))
     draw_subsets(found, folder)
     labels = LABELS | {metric: f"{metric} of {args.split}"}
     draw_curves(found["curves"], labels, folder / "learning_curves.svg")
     Console().print(f"all numbers and pictures are in {folder}")
     return found
+
+
+@dataclass(frozen=True)
+class Write:
+    """Lets the model of a trial write; the value is the metric of its first order."""
+
+    args: StudyOrdersArguments
+    data: Seq2SeqDataArguments
+
+    def __call__(self, trial: Trial) -> float:
+        """Keep what `study_model` finds, and the model's curves, as attributes."""
+        from sublayers.training.trainers.resume import complete_checkpoints
+
+        name, metric = trial.user_attrs[TASK]["model"], TASK_METRICS[self.args.task]
+        writer, curves = self.load(name), read_losses(Path(name))
+        splits = self.read(writer)
+        pairs = splits[self.args.split]
+        found = study_model(writer, name, splits, self.args, self.score)
+        if self.args.checkpoints:
+            points = curves[metric] = []
+            for path in complete_checkpoints(name):
+                texts = self.load(str(path)).write(pairs["source"], str(path))
+                points.append([int(path.name.split("-")[-1]), self.score(texts, pairs["target"])[metric]])
+        trial.set_user_attr("found", found)
+        trial.set_user_attr("curves", curves)
+        return found["orders"][0]["metrics"][metric]
+
+    def load(self, name: str) -> "Writer":
+        """Load a model. Raises what `load_writer` raises."""
+        from sublayers.training.lab.studies.writer import load_writer
+
+        return load_writer(name, args=self.args, max_source_length=self.data.max_source_length)
+
+    def read(self, *writers: "Writer") -> dict[str, Pairs]:
+        """Read the splits that writers need. Raises a ValueError where there is none."""
+        loaded = load_pairs(self.data)
+        needed = {self.args.split, *("validation" for writer in writers if writer.is_undecided)}
+        if missing := sorted(needed - loaded.keys()):
+            raise ValueError(f"there are no {missing[0]} data; give --{missing[0]}_file")
+        return {split: {side: list(loaded[split][side]) for side in SIDES} for split in needed}
+
+    def score(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
+        """Score predictions with the metrics of the task."""
+        return task_metrics(self.args.task, predictions, references, self.args.language, self.data.target)
 
 
 def check_vocabularies(writers: dict[str, "Writer"]) -> None:

@@ -1,17 +1,20 @@
 """`sublayers study seq2seq`: train several encoder-decoders alike, and compare what they write."""
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from optuna import Trial
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.hub.model_card import RUN
 from sublayers.training.flags import expand_settings_file, positive
 from sublayers.training.lab.runs import as_flags, read_results, run_once
-from sublayers.training.lab.studies.curves import LABELS, LOSS_CURVE, draw_curves, read_losses
+from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
 from sublayers.training.results import Row, provenance, report, score
+from sublayers.training.trials import TASK, add_flags, check_done, open_study, results, run_trials
 
 # figures of a run that are compared
 SHOWN_SCORES = {
@@ -88,6 +91,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
     parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
     parser.add_argument("--output_dir", type=Path, help="what is finished in it is not run again")
+    add_flags(parser)
     # fields of a recipe that the models decide here
     parser.add_argument("--encoder_sublayer_order", help=argparse.SUPPRESS)
     parser.add_argument("--decoder_sublayer_order", help=argparse.SUPPRESS)
@@ -95,46 +99,60 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     models, folder = studied(args.layers), args.output_dir or Path("runs/study-seq2seq")
     if unknown := sorted({*args.models} - models.keys()):
         raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(models)}")
-    for seed in args.seeds:
-        for name in args.models:
-            model = models[name]
-            own = {
-                "model_type": model.model_type,
-                **model.flags,
-                "intermediate_size": round(args.intermediate_size * model.width),
-                "seed": seed,
-            }
-            last = folder / f"{name}-{seed}" / LOSS_CURVE
-            run_once(last, f"{name}, seed {seed}", ["seq2seq", *flags, *as_flags(own)])
-    found = {name: _read(runs) for name in models if (runs := sorted(folder.glob(f"{name}-*/{LOSS_CURVE}")))}
-    report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data_of(folder)))
+    told = {"flags": flags, "layers": args.layers, "intermediate_size": args.intermediate_size}
+    study = open_study("study", folder, told, args.storage)
+    tasks = [{"model": name, "seed": seed} for seed in args.seeds for name in args.models]
+    train = Train(flags, args.layers, args.intermediate_size, folder)
+    faults = run_trials(study, train, folder, tasks, jobs=args.jobs)
+    found: dict[str, dict[str, Any]] = {}
+    for name in models:
+        for trial in sorted(results(study), key=lambda trial: trial.user_attrs[TASK]["seed"]):
+            if trial.user_attrs[TASK]["model"] == name:
+                about = found.setdefault(name, trial.user_attrs["about"] | {"runs": {}})
+                about["runs"][f"{trial.user_attrs[TASK]['seed']}"] = trial.user_attrs["found"]
+    data = [*dict.fromkeys(name for trial in results(study) for name in trial.user_attrs["data"])]
+    report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data))
     firsts = {name: next(iter(model["runs"].values()))["curves"] for name, model in found.items()}
     draw_curves(firsts, {"eval_loss": LABELS["eval_loss"]}, folder / "learning_curves.svg")
     Console().print(f"the figures and the learning curves are in {folder}")
+    check_done(faults)
     return found
 
 
-def _read(curves: list[Path]) -> dict[str, Any]:
-    # this import takes seconds, for which --help does not wait
-    from transformers import AutoModelForSeq2SeqLM
+@dataclass(frozen=True)
+class Train:
+    """Trains the model of a trial with its seed; the value is the validation loss.
 
-    runs = [file.parent for file in curves]
-    model = AutoModelForSeq2SeqLM.from_pretrained(runs[0])
-    encoder, decoder = map(" ".join, model.config.stack_orders)
-    return {
-        "encoder": encoder,
-        "decoder": decoder,
-        "parameters": model.num_parameters(),
-        "runs": {
-            run.name.rpartition("-")[2]: read_results(run / "all_results.json") | {"curves": read_losses(run)}
-            for run in runs
-        },
-    }
+    Attributes:
+        flags: of `sublayers seq2seq`, for all runs alike.
+        layers: of the encoder, and as many of the decoder.
+        intermediate_size: of the Transformer.
+        folder: of the study.
+    """
 
+    flags: list[str]
+    layers: int
+    intermediate_size: int
+    folder: Path
 
-def data_of(folder: Path) -> list[str]:
-    """Name the data that all runs in a folder had."""
-    return [part["name"] for part in read_results(next(folder.glob(f"*/{RUN}")))["data"]]
+    def __call__(self, trial: Trial) -> float:
+        """Train, and keep what is reported as attributes."""
+        # this import takes seconds, for which --help does not wait
+        from transformers import AutoModelForSeq2SeqLM
+
+        name, seed = trial.user_attrs[TASK].values()
+        model, folder = studied(self.layers)[name], self.folder / f"{name}-{seed}"
+        own = {"model_type": model.model_type, **model.flags, "seed": seed}
+        own["intermediate_size"] = round(self.intermediate_size * model.width)
+        run_once(folder, f"{name}, seed {seed}", ["seq2seq", *self.flags, *as_flags(own)])
+        trained = AutoModelForSeq2SeqLM.from_pretrained(folder)
+        encoder, decoder = map(" ".join, trained.config.stack_orders)
+        about = {"encoder": encoder, "decoder": decoder, "parameters": trained.num_parameters()}
+        found = read_results(folder / "all_results.json") | {"curves": read_losses(folder)}
+        data = [part["name"] for part in read_results(folder / RUN)["data"]]
+        for key, value in {"about": about, "found": found, "data": data}.items():
+            trial.set_user_attr(key, value)
+        return found["eval_loss"]
 
 
 def rows_of(found: dict[str, dict[str, Any]]) -> list[Row]:

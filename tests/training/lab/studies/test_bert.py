@@ -35,6 +35,8 @@ def commands(monkeypatch):
         folder.mkdir(parents=True, exist_ok=True)
         assert not (folder / name).exists()
         (folder / name).write_text(json.dumps(results))
+        # which a command writes last
+        (folder / "run.json").write_text("{}")
 
     def pretrain(argv):
         flags = read("pretrain", argv)
@@ -120,8 +122,10 @@ def test_a_killed_study_keeps_what_was_finished(commands, flags, monkeypatch, tm
     monkeypatch.setattr(squad, "main", finished)
     commands.clear()
     study.main(flags)
-    assert [name for name, _ in commands] == ["squad", "pretrain", "glue", "squad"]
-    assert not (tmp_path / "study" / "bert-0" / "squad" / "half").exists()
+    assert [name for name, _ in commands] == ["pretrain", "glue", "squad", "squad"]
+    # where it was killed it goes on
+    assert commands[-1][1]["resume_from_checkpoint"] == "true"
+    assert not any("resume_from_checkpoint" in given for _, given in commands[:-1])
 
 
 def test_models_have_the_same_number_of_parameters():

@@ -295,7 +295,7 @@ def test_generation_flags_take_the_place_of_the_models_settings(tmp_path, tokeni
 @pytest.mark.parametrize(
     ("pairs", "flags", "output", "message"),
     [
-        ({"validation": (["w0"], ["w1"])}, [], "run", "run is not empty; choose another folder"),
+        ({"validation": (["w0"], ["w1"])}, [], "run", "run is not empty and holds no study; choose another"),
         ({}, [], "study", "no data for --task translation; give --validation_file"),
         ({"validation": (["w0"], ["w1"])}, ["--split=test"], "study", "no test data; give --test_file"),
     ],

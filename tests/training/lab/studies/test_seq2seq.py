@@ -53,14 +53,18 @@ def test_trains_all_models_alike_and_once_and_reports_on_them(flags, tmp_path, c
     assert "| macaron | `(fsf)2` | `(fscf)2` |" in capsys.readouterr().out
     assert "<svg" in (folder / "learning_curves.svg").read_text()
     # what is finished is not run again
+    scores = [row["test BLEU"] for row in read(folder / "results.csv")]
     (folder / "sandwich_encoder-0").mkdir()
     (folder / "sandwich_encoder-0" / "left-by-a-killed-run").touch()
     ran = []
     monkeypatch.setattr("sublayers.training.commands.seq2seq.main", ran.append)
-    assert study_seq2seq.main([*flags, "--models", "transformer", "macaron", "sandwich_encoder"]) == found
+    with pytest.raises(ValueError, match="model sandwich_encoder, seed 0 failed"):
+        study_seq2seq.main([*flags, "--models", "transformer", "macaron", "sandwich_encoder"])
     [words] = ran
     assert words[words.index("--encoder_sublayer_order") + 1] == "s2f2"
-    assert not (folder / "sandwich_encoder-0").exists()
+    assert words[-1] == "--resume_from_checkpoint=true"
+    # what is finished is reported as before
+    assert [row["test BLEU"] for row in read(folder / "results.csv")] == scores
 
 
 def test_names_an_unknown_model(tmp_path):
