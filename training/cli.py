@@ -30,6 +30,7 @@ COMMANDS = {
     "study bert": ("lab.studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("lab.studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("lab.studies.orders", "study how the order changes what encoder-decoders write"),
+    "study samplers": ("lab.studies.samplers", "compare how samplers search, on a landscape of measured orders"),
     "study frontier": ("lab.studies.frontier", "distil an encoder into several orders, draw quality against time"),
     "attention-distance": ("lab.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),

@@ -173,5 +173,5 @@ def test_bad_input_is_refused_before_anything_is_trained(more, message, flags, t
 
 def test_other_settings_get_another_folder(flags, tmp_path):
     frontier([*flags, "--students", "sf"])
-    with pytest.raises(FileExistsError, match="has a study with distill .* choose another --output_dir"):
+    with pytest.raises(FileExistsError, match=r"has a study with distill .* choose another --output_dir"):
         frontier([*flags, "--students", "sf", "--distill_flags", f"{DISTILL} --learning_rate 1e-3"])

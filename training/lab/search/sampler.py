@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import compact
 
-Name = Literal["nsga2", "tpe", "random"]
+NAMES = ("nsga2", "tpe", "random")
 # how often an order is changed until it is new and allowed, before it is drawn anew
 TRIES = 100
 
@@ -70,14 +70,14 @@ class OrderSampler(BaseSampler):
     same.
 
     Args:
-        name: of the sampler; "random" draws every order anew.
+        name: one of `NAMES`; "random" draws every order anew.
         places: of the orders.
         allows: says whether an order may be trained.
         seed: of all draws.
         population: orders that NSGA-II keeps, and that are drawn at random before a sampler knows enough.
     """
 
-    def __init__(self, name: Name, places: Places, allows: Callable[[str], bool], seed: int, population: int):
+    def __init__(self, name: str, places: Places, allows: Callable[[str], bool], seed: int, population: int):
         self.name, self.places, self.allows, self.seed = name, places, allows, seed
         self.population = population
 
