@@ -174,12 +174,21 @@ def _attention_kernels(sizes: Sizes) -> int:
     return 7 if sizes.memory_length is None else 20
 
 
-def _attention_traffic(sizes: Sizes, work: Work, keys: int | None = None) -> int:
-    keys = (work.length if keys is None else keys) + (sizes.memory_length or 0)
-    # norm, and what is read for keys and values; what is read for queries, output, sum
-    residual = sizes.hidden_size * (4 * work.length + 5 * work.read)
-    spelled_out = 0 if sizes.memory_length is None else 12 * sizes.num_attention_heads * work.length * keys
-    return residual + 4 * (work.read * sizes.query_width + keys * sizes.key_width) + spelled_out
+def _attention_traffic(sizes: Sizes, work: Work, seen: int) -> int:
+    # norm, what is read for keys and values, what is read for queries, output, sum
+    residual = sizes.hidden_size * (2 * work.length + 2 * seen + 5 * work.read)
+    return residual + 4 * (work.read * sizes.query_width + seen * sizes.key_width)
+
+
+def _self_traffic(sizes: Sizes, work: Work) -> int:
+    if sizes.memory_length is not None:
+        keys = work.length + sizes.memory_length
+        # scores are spelled out: products, shift, sums, mask and softmax read and write them
+        return _attention_traffic(sizes, work, keys) + 12 * sizes.num_attention_heads * work.length * keys
+    if _folds(sizes, work):
+        # the states are keys and values
+        return _attention_traffic(sizes, work, 0) + 2 * sizes.hidden_size * work.length
+    return _attention_traffic(sizes, work, work.length)
 
 
 def _local_attention(sizes: Sizes, work: Work) -> int:
@@ -235,7 +244,7 @@ ALPHABET = {
         multiply_adds=_self_attention,
         scores=_self_scores,
         kernels=_attention_kernels,
-        traffic=_attention_traffic,
+        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
     ),
@@ -250,7 +259,7 @@ ALPHABET = {
         multiply_adds=_local_attention,
         scores=_local_scores,
         kernels=_attention_kernels,
-        traffic=_attention_traffic,
+        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         reach=lambda sizes: reach(sizes.attention_window, sizes.is_causal),
         cache_width=lambda sizes: sizes.key_width,
@@ -324,7 +333,7 @@ ALPHABET = {
         multiply_adds=_self_attention,
         scores=_self_scores,
         kernels=_attention_kernels,
-        traffic=_attention_traffic,
+        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
         reads_fixed_states=True,

@@ -117,7 +117,7 @@ def next_works(
     """
     tokens = {"self": length, "cross": length if source_length is None else source_length}
     for row in map(ALPHABET.__getitem__, expand(order)):
-        yield row, Work(1, 1, 0, True, row.cached_tokens(sizes, tokens[row.cache]) if row.cache else 0)
+        yield row, Work(1, 1, 0, cached=row.cached_tokens(sizes, tokens[row.cache]) if row.cache else 0)
 
 
 def read_positions(length: int) -> dict[str, int]:

@@ -172,7 +172,7 @@ def _cost(order: str, args: argparse.Namespace, device: Device | None) -> dict[s
         peaks = args.devices * device.peaks[args.dtype] * args.mfu
         elsewhere["days"] = {
             length: {
-                name: days(args.tokens, count(length, read, keeps_cache=True) / length, peaks)
+                name: days(args.tokens, count(length, read) / length, peaks)
                 for name, read in read_positions(length).items()
                 if name != "one"
             }

@@ -195,7 +195,7 @@ def test_times_on_other_devices(capsys, costs):
         f"{other['ms']:.2f} ({other['ms'] / plain['ms']:.2f}) {other['bound']}",
     ]
     # 989.5e12 FLOP/s of which four devices reach 0.4
-    per_token = flops("s2f2", 64, 256, 32, 5, keeps_cache=True) / 32
+    per_token = flops("s2f2", 64, 256, 32, 5) / 32
     expected = 3e12 * 3 * per_token / (4 * 989.5e12 * 0.4) / 86_400
     assert found["s2f2"]["days"]["32"]["15 %"] == pytest.approx(expected)
     assert row(text, "days at 32, 15 %")[1].startswith(f"{expected:.2f}")

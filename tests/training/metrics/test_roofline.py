@@ -64,6 +64,21 @@ def test_kernels_and_what_they_move_are_those_of_the_modules(letter, gated):
         assert more.numbers - less.numbers == pytest.approx(expected, rel=0.02)
 
 
+def test_what_attention_moves_where_it_computes_one_token():
+    # norm of all, keys and values of all; queries, output and sum of one
+    kept = 32 * 16 * (2 + 2) + 5 * 32 + 4 * (1 + 16) * 32
+    sizes = Sizes(32, num_attention_heads=4)
+    assert ALPHABET["s"].traffic(sizes, Work(16, 1, 16, keeps_cache=True)) == kept
+    # whole states are read for scores and mix
+    folded = 32 * 16 * (2 + 2) + 5 * 32 + 4 * 32
+    assert ALPHABET["s"].traffic(sizes, Work(16, 1, 16)) == folded
+    # the source has a length of its own
+    crossed = 32 * (16 * 2 + 9 * 2) + 5 * 32 + 4 * (1 + 9) * 32
+    assert ALPHABET["c"].traffic(sizes, Work(16, 1, 9)) == crossed
+    with_memory = 32 * (16 * 2 + 36 * 2) + 5 * 32 + 4 * (1 + 36) * 32 + 12 * 4 * 16 * 36
+    assert ALPHABET["s"].traffic(sizes._replace(memory_length=20), Work(16, 1, 16)) == with_memory
+
+
 def test_a_sublayer_takes_its_arithmetic_or_its_weights_and_what_it_moves_and_its_calls():
     # one text of 6 tokens, a feed-forward sublayer of 4 and 12
     weights = 2 * 4 * 12 + 12 + 4 + 2 * 4
