@@ -45,12 +45,16 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep."""
+    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep.
+
+    Of the `cached` tokens, keys and values are there.
+    """
 
     length: int
     read: int
     source_length: int
     keeps_cache: bool = False
+    cached: int = 0
 
 
 class Letter(NamedTuple):
@@ -66,9 +70,12 @@ class Letter(NamedTuple):
         reach: how many tokens before its own and how many behind each one sees; None: the whole text.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
+        kernels: operations that run one after the other, counted in eager mode.
+        traffic: numbers that they read and write for one sequence, beside weights and cached keys and values.
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
+        scores: those of the multiply-adds that are products of tokens with tokens.
         reads_fixed_states: its keys and values come from the states in front of the first such sublayer of the order.
         weights_of: the letter whose weights it has, and that it can run as.
     """
@@ -81,10 +88,13 @@ class Letter(NamedTuple):
     is_position_wise: bool
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
+    kernels: Callable[[Sizes], int]
+    traffic: Callable[[Sizes, Work], int]
     tensor_parallel_plan: dict[str, str]
     reach: Callable[[Sizes], tuple[int, int]] | None = None
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
+    scores: Callable[[Sizes, Work], int] = lambda sizes, work: 0
     reads_fixed_states: bool = False
     weights_of: str | None = None
 
@@ -111,33 +121,78 @@ def _self_attention_parameters(sizes: Sizes) -> int:
     return _attention_parameters(sizes) if sizes.memory_length is None else 5 * sizes.hidden_size**2
 
 
-def _attention(sizes: Sizes, read: int, keys: int) -> int:
-    # queries and output, keys and values, scores and mix
-    maps = read * sizes.query_width + keys * sizes.key_width
-    return 2 * (sizes.hidden_size * maps + read * keys * sizes.query_width)
+def _attention_maps(sizes: Sizes, read: int, keys: int) -> int:
+    # queries and output, keys and values
+    return 2 * sizes.hidden_size * (read * sizes.query_width + keys * sizes.key_width)
+
+
+def _folds(sizes: Sizes, work: Work) -> bool:
+    return work.read == 1 < work.length and not work.keeps_cache and sizes.folds_attention
+
+
+def _self_scores(sizes: Sizes, work: Work) -> int:
+    if sizes.memory_length is not None:
+        # content, distances, mix
+        return 3 * sizes.hidden_size * work.length * (work.length + sizes.memory_length)
+    if _folds(sizes, work):
+        # each head's scores and mix of whole states
+        return 2 * sizes.hidden_size * sizes.num_attention_heads * work.length
+    return 2 * work.read * (work.length + work.cached) * sizes.query_width
 
 
 def _self_attention(sizes: Sizes, work: Work) -> int:
-    if sizes.memory_length is None:
-        if work.read == 1 < work.length and not work.keeps_cache and sizes.folds_attention:
-            # query, output, and the maps of keys and values for one token; each head's scores and mix of whole states
-            return 2 * sizes.hidden_size * (2 * sizes.query_width + sizes.num_attention_heads * work.length)
-        return _attention(sizes, work.read, work.length)
-    keys = work.length + sizes.memory_length
-    # queries and output; keys, values and distances. Rows of distances follow each other, so all queries are computed
-    maps = work.length + work.read + 3 * keys
-    # content, distances, mix
-    return sizes.hidden_size * (maps * sizes.hidden_size + 3 * work.length * keys)
+    if sizes.memory_length is not None:
+        # queries and output; keys, values and distances. Rows of distances follow each other, so all queries are
+        # computed
+        tokens = work.length + work.read + 3 * (work.length + sizes.memory_length)
+        maps = tokens * sizes.hidden_size**2
+    elif _folds(sizes, work):
+        # query, output, and the maps of keys and values for one token
+        maps = 4 * sizes.hidden_size * sizes.query_width
+    else:
+        maps = _attention_maps(sizes, work.read, work.length)
+    return maps + _self_scores(sizes, work)
 
 
-def _local_attention(sizes: Sizes, work: Work) -> int:
+def _cross_scores(sizes: Sizes, work: Work) -> int:
+    return 2 * work.read * (work.source_length + work.cached) * sizes.query_width
+
+
+def _local_scores(sizes: Sizes, work: Work) -> int:
     before, after = reach(sizes.attention_window, sizes.is_causal)
     size = block_size(work.length, before, after)
     if work.read < work.length or size is None:
-        return _self_attention(sizes, work)
+        return _self_scores(sizes, work)
     # the keys of a block are those of its tokens and on both sides of them
     pairs = -(-work.length // size) * size * (size + before + after)
-    return work.length * (_attention(sizes, 1, 1) - 2 * sizes.query_width) + 2 * pairs * sizes.query_width
+    return 2 * pairs * sizes.query_width
+
+
+def _attention_kernels(sizes: Sizes) -> int:
+    # norm, four maps, their core, sum; with memory, the core is spelled out. Rotary positions and norms of queries and
+    # keys have more, unless they are fused
+    return 7 if sizes.memory_length is None else 20
+
+
+def _attention_traffic(sizes: Sizes, work: Work, seen: int) -> int:
+    # norm, what is read for keys and values, what is read for queries, output, sum
+    residual = sizes.hidden_size * (2 * work.length + 2 * seen + 5 * work.read)
+    return residual + 4 * (work.read * sizes.query_width + seen * sizes.key_width)
+
+
+def _self_traffic(sizes: Sizes, work: Work) -> int:
+    if sizes.memory_length is not None:
+        keys = work.length + sizes.memory_length
+        # scores are spelled out: products, shift, sums, mask and softmax read and write them
+        return _attention_traffic(sizes, work, keys) + 12 * sizes.num_attention_heads * work.length * keys
+    if _folds(sizes, work):
+        # the states are keys and values
+        return _attention_traffic(sizes, work, 0) + 2 * sizes.hidden_size * work.length
+    return _attention_traffic(sizes, work, work.length)
+
+
+def _local_attention(sizes: Sizes, work: Work) -> int:
+    return _self_attention(sizes, work) - _self_scores(sizes, work) + _local_scores(sizes, work)
 
 
 def _feed_forward_parameters(sizes: Sizes) -> int:
@@ -147,6 +202,14 @@ def _feed_forward_parameters(sizes: Sizes) -> int:
 
 def _feed_forward(sizes: Sizes, work: Work) -> int:
     return (2 + sizes.gated_feed_forward) * work.read * sizes.hidden_size * sizes.intermediate_size
+
+
+def _feed_forward_traffic(sizes: Sizes, work: Work) -> int:
+    # norm, maps and sum; the activation, and with a gate a second map and a product
+    return work.read * (
+        (7 + sizes.gated_feed_forward) * sizes.hidden_size
+        + 4 * (1 + sizes.gated_feed_forward) * sizes.intermediate_size
+    )
 
 
 def _convolution_parameters(sizes: Sizes, kernel_inputs: int) -> int:
@@ -159,6 +222,11 @@ def _convolution(sizes: Sizes, work: Work, kernels: int) -> int:
     # projection and gate, kernels, sums under them, output
     per_token = (1 + sizes.gated_convolutions) * sizes.hidden_size + kernels + sizes.kernel_size
     return sizes.hidden_size * (work.length * per_token + work.read * sizes.hidden_size)
+
+
+def _convolution_traffic(sizes: Sizes, work: Work, kernels: int) -> int:
+    # norm, projection, gate, sums, output; kernels and their softmax
+    return sizes.hidden_size * (8 * work.length + 5 * work.read) + 4 * kernels * work.length
 
 
 _ATTENTION_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
@@ -174,6 +242,9 @@ ALPHABET = {
         is_position_wise=False,
         parameters=_self_attention_parameters,
         multiply_adds=_self_attention,
+        scores=_self_scores,
+        kernels=_attention_kernels,
+        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
     ),
@@ -186,6 +257,9 @@ ALPHABET = {
         is_position_wise=False,
         parameters=_attention_parameters,
         multiply_adds=_local_attention,
+        scores=_local_scores,
+        kernels=_attention_kernels,
+        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         reach=lambda sizes: reach(sizes.attention_window, sizes.is_causal),
         cache_width=lambda sizes: sizes.key_width,
@@ -199,7 +273,12 @@ ALPHABET = {
         cache="cross",
         is_position_wise=False,
         parameters=_attention_parameters,
-        multiply_adds=lambda sizes, work: _attention(sizes, work.read, work.source_length),
+        multiply_adds=lambda sizes, work: (
+            _attention_maps(sizes, work.read, work.source_length) + _cross_scores(sizes, work)
+        ),
+        scores=_cross_scores,
+        kernels=lambda sizes: 7,
+        traffic=lambda sizes, work: _attention_traffic(sizes, work, work.source_length),
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
     ),
@@ -212,6 +291,8 @@ ALPHABET = {
         is_position_wise=True,
         parameters=_feed_forward_parameters,
         multiply_adds=_feed_forward,
+        kernels=lambda sizes: 5 + 2 * sizes.gated_feed_forward,
+        traffic=_feed_forward_traffic,
         tensor_parallel_plan={"gate": "colwise", "fc1": "colwise", "fc2": "rowwise"},
     ),
     # a dynamic kernel needs all channels of its position: every process runs whole convolutions
@@ -224,6 +305,8 @@ ALPHABET = {
         is_position_wise=False,
         parameters=lambda sizes: _convolution_parameters(sizes, sizes.hidden_size),
         multiply_adds=lambda sizes, work: _convolution(sizes, work, sizes.num_attention_heads * sizes.kernel_size),
+        kernels=lambda sizes: 11,
+        traffic=lambda sizes, work: _convolution_traffic(sizes, work, sizes.num_attention_heads * sizes.kernel_size),
         tensor_parallel_plan={},
     ),
     "l": Letter(
@@ -235,6 +318,8 @@ ALPHABET = {
         is_position_wise=False,
         parameters=lambda sizes: _convolution_parameters(sizes, 1),
         multiply_adds=lambda sizes, work: _convolution(sizes, work, 0),
+        kernels=lambda sizes: 11,
+        traffic=lambda sizes, work: _convolution_traffic(sizes, work, 0),
         tensor_parallel_plan={},
     ),
     "m": Letter(
@@ -246,6 +331,9 @@ ALPHABET = {
         is_position_wise=False,
         parameters=_attention_parameters,
         multiply_adds=_self_attention,
+        scores=_self_scores,
+        kernels=_attention_kernels,
+        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
         reads_fixed_states=True,
