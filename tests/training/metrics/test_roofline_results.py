@@ -59,7 +59,7 @@ def ranks() -> list[Row]:
         estimated = [estimates(row["order"], sizes, MACHINE, "fp32", rows, length)[name].ms for row in models]
         # sums of the same sublayers differ in their last digits
         correlation = spearmanr(times, [round(each, 3) for each in estimated]).statistic
-        row = {"model": f"`{file}`", "task": task, "orders": str(len(models)), "correlation": f"{correlation:.2f}"}
+        row = {"model": f"`{file}`", "task": task, "compared": str(len(models)), "correlation": f"{correlation:.2f}"}
         found.append(row | {"slowest to fastest": f"{max(times) / min(times):.2f}"})
     return found
 
