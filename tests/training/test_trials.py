@@ -158,7 +158,8 @@ def test_of_two_trials_of_a_task_or_too_many_the_first_ones_are_done(tmp_path):
     assert trials._is_surplus(sampled, late, 1)
 
 
-def test_who_was_silent_for_too_long_is_not_heard(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("tells", [True, False])
+def test_who_was_silent_for_too_long_is_not_heard(tells, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trials, "BEATS", 1e9)
     study = open_study("search", tmp_path, SETTINGS)
 
@@ -167,12 +168,15 @@ def test_who_was_silent_for_too_long_is_not_heard(tmp_path, capsys, monkeypatch)
         other = open_study("search", tmp_path, SETTINGS)
         if trial.number == 0:
             run_trials(other, number_of, tmp_path, TASKS[:1])
-            trial.set_user_attr("found", "too late")
+            if tells:
+                trial.set_user_attr("found", "too late")
         return 9.0
 
     run_trials(study, sleep, tmp_path, TASKS[:1])
     assert [trial.values for trial in results(study)] == [[0.0]]
-    assert "silent for too long" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ("silent for too long" in said) == tells
+    assert "failed" not in said
 
 
 def test_a_study_goes_on_with_its_own_settings_only(tmp_path):

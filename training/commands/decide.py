@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -19,6 +20,8 @@ from sublayers.training.results import Row, provenance, write
 
 # the names in `milliseconds` of what is read
 READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}
+# what estimates are called
+ESTIMATES = {"one": "one", "masked": "15 %", "all": "every", "next": "next token"}
 # smaller differences may be noise
 WORTH_IT = 0.95
 CAPTION = (
@@ -32,11 +35,13 @@ CAPTION = (
 Times = dict[int, dict[str, dict[str, float]]]
 
 
-def decide(orders: list[str], args: argparse.Namespace, argv: list[str]) -> None:
+def decide(costs: dict[str, Any], args: argparse.Namespace, argv: list[str]) -> None:
     """Measure orders with the flags of `sublayers order`, and print times and what follows from them.
 
-    Raises what `measure` raises.
+    The file has how their estimates compare with the times, if `costs` of the orders have them. Raises what `measure`
+    raises.
     """
+    orders = [cost["order"] for cost in costs.values()]
     times = measure(orders, args)
     named = {
         f"{read} of {length}": {order: measured[order] for order in orders}
@@ -44,7 +49,13 @@ def decide(orders: list[str], args: argparse.Namespace, argv: list[str]) -> None
         for read, measured in reads.items()
     }
     if args.csv:
-        write(rows(orders, named), args.csv, provenance(["order", *argv]))
+        made = rows(orders, named)
+        for row, cost in zip(made, costs.values(), strict=True):
+            for length, by_task in cost.get("milliseconds", {}).items():
+                for read in READS:
+                    found = by_task[ESTIMATES[READS[read]]]["ms"] / times[length][read][row["order"]]
+                    row |= {f"{read} of {length} (ms) ratio of the estimate": f"{found:.2f}"}
+        write(made, args.csv, provenance(["order", *argv]))
     if args.picture:
         draw_times(named, args.picture)
     if args.json:

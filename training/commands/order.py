@@ -85,8 +85,8 @@ def main(argv: list[str]) -> None:
     refuse_to_replace(args.picture, args.csv)
     if args.tokens and not args.device:
         parser.error("--tokens needs a --device")
-    if args.decide and args.device:
-        parser.error("--decide measures on this machine; leave out one of --decide and --device")
+    if args.decide and args.device not in (None, "here"):
+        parser.error("--decide measures on this machine; give --device here to compare, or leave --device out")
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
         parser.error(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
     for name in ("launch", "tokens", "mfu"):
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> None:
         # this import takes seconds, for which drawings do not wait
         from sublayers.training.commands.decide import decide
 
-        decide([cost["order"] for cost in costs.values()], args, argv)
+        decide(costs, args, argv)
         return
     if args.picture:
         # matplotlib is in the extra `train`, without which the rest of this command works

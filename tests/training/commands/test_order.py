@@ -80,7 +80,7 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
     ]
 
 
-def test_decisions_are_measured(capsys, costs, tmp_path):
+def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
     sizes = ["--hidden_size", "8", "--heads", "2", "--lengths", "6", "--attention_window", "3", "--rows", "2"]
     measured = costs("(sf)2", "sfwf", "sfmf", *sizes, "--tail_query", "mean", "--decide")["6"]
     assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
@@ -95,6 +95,12 @@ def test_decisions_are_measured(capsys, costs, tmp_path):
     assert float(local["the next token of 6 (ms) ratio to (sf)2"]) > 0
     assert not plain["the next token of 6 (ms) ratio to (sf)2"]
     assert "every position of 6" in picture.read_text()
+    monkeypatch.setattr("sublayers.training.commands.order.device_named", lambda name: DEVICES["epyc-9654"])
+    compared = tmp_path / "compared.csv"
+    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--device=here", "--csv", str(compared)])
+    for row in read(compared):
+        for name in ("one position", "15 % of the positions", "every position", "the next token"):
+            assert float(row[f"{name} of 6 (ms) ratio of the estimate"]) > 0
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
         main(["(sf)2", "--decide", "--csv", str(table)])
     with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w, m and f"):
@@ -272,7 +278,7 @@ def test_bad_orders_and_sizes_end_with_status_2(capsys, word):
 def test_what_a_device_cannot_do_ends_with_status_2(capsys):
     for flags, message in {
         ("--device=v100", "--dtype=int8"): "v100 has no --dtype=int8; choose one of fp32, fp16\n",
-        ("--device=v100", "--decide"): "leave out one of --decide and --device\n",
+        ("--device=v100", "--decide"): "give --device here to compare, or leave --device out\n",
     }.items():
         with pytest.raises(SystemExit):
             main(["sf", *flags])
