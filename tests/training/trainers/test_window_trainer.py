@@ -53,19 +53,21 @@ def asked(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_run_ends_as_if_it_had_never_stopped(workers, flags, asked, tmp_path, capsys):
-    whole, more = tmp_path / "whole", f"--dataloader_num_workers={workers}"
-    cli.main([*flags, str(whole), more])
+# an odd number of batches lies before the first checkpoint that workers go on from
+@pytest.mark.parametrize(("workers", "accumulated"), [(0, 2), (2, 3)])
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(workers, accumulated, flags, asked, tmp_path, capsys):
+    whole, more = tmp_path / "whole", [f"--dataloader_num_workers={workers}", "--save_steps=3"]
+    more.append(f"--gradient_accumulation_steps={accumulated}")
+    cli.main([*flags, str(whole), *more])
     read, files = [], []
     # in a file, behind several, and when all were read once
-    for step in (2, 6, 12):
+    for step in (3, 6, 12):
         out = tmp_path / str(step)
         shutil.copytree(whole / f"checkpoint-{step}", out / f"checkpoint-{step}")
         state = torch.load(out / f"checkpoint-{step}" / "stream_0.pt", weights_only=True)
         files.append(state["places"][0][1])
         asked.clear()
-        cli.main([*flags, str(out), more, "--resume_from_checkpoint"])
+        cli.main([*flags, str(out), *more, "--resume_from_checkpoint"])
         read.append([text for text in asked if not text.startswith("some")])
         assert weights(out) == weights(whole)
         assert losses(out) == losses(whole)
