@@ -44,7 +44,9 @@ def _run(task, environment):
     assert ended.returncode == 0, ended.stderr
 
 
-def _die_at_call(owner, name, number):
+def die_at_call(owner, name, number):
+    """Let this process get SIGKILL at a call of a function of a module or class."""
+
     def die(*args, **kwargs):
         nonlocal number
         number -= 1
@@ -100,7 +102,7 @@ def _main(task):
     gc.freeze()
     for words, places in task.get("places", ()):
         for owner, name, number in places:
-            ended = _fork(words, partial(_die_at_call, resolve_name(owner), name, number))
+            ended = _fork(words, partial(die_at_call, resolve_name(owner), name, number))
             assert os.WTERMSIG(ended) == signal.SIGKILL, (words[0], name)
     if "words" in task:
         _at_writes(**task)

@@ -160,6 +160,7 @@ def make_trainer(
     from sublayers.training.trainers import language_modeling, start
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
     from sublayers.training.trainers.stream_trainer import StreamTrainer
+    from sublayers.training.trainers.window_trainer import WindowTrainer
 
     # whatever can be wrong with the flags is said before the first file is written
     config = make_config(run, model_flags)
@@ -167,9 +168,11 @@ def make_trainer(
         check_head(config.model_type, run.objective)
     start.check_positions(config, run, "block_size")
     check_memory(config, run, corpus_args.streaming, args)
+    if trainer_class and corpus_args.streaming:
+        raise ValueError("a search reads its texts before it trains; leave --streaming out")
     if checkpoint:
         start.check_unchanged(config, model_flags, checkpoint)
-    with args.main_process_first(desc="reading and tokenizing the corpus"):
+    with args.main_process_first(local=False, desc="reading and tokenizing the corpus"):
         corpus = load_corpus(corpus_args)
         if args.do_train and "train" not in corpus:
             raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
@@ -194,6 +197,8 @@ def make_trainer(
             )
             windows["evaluation_settings"] = evaluation_settings(config, run)
         elif run.objective == "clm":
+            if train and corpus_args.streaming:
+                trainer_class = WindowTrainer
             windows = language_modeling.causal_trainer_arguments(
                 tokenizer, train, validation, run.block_size, run.context_window, corpus_args.streaming
             )

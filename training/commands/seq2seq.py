@@ -172,7 +172,7 @@ def make_trainer(
     check_positions(config, args, "generation_max_length", unread=1)
     if checkpoint:
         check_unchanged(config, model_flags, checkpoint)
-    with args.main_process_first(desc="reading and tokenizing the pairs"):
+    with args.main_process_first(local=False, desc="reading and tokenizing the pairs"):
         pairs = _load_splits(run, data_args, args)
 
         def train_into(folder: str) -> None:

@@ -44,10 +44,28 @@ class CorpusArguments:
 
 @dataclass(frozen=True)
 class Text:
-    """Rows with one column `text`: each a document, or else each a line, with its end, of one document."""
+    """Rows with one column `text`: each a document, or else each a line, with its end, of one document.
+
+    A stream may have several files, and begin at a row of one of them.
+    """
 
     rows: Rows
     documents: bool = True
+    files: IterableDataset | None = None
+    first_file: int = 0
+    first_row: int = 0
+
+    @property
+    def num_files(self) -> int:
+        """How many files can be read apart from each other."""
+        return self.files.num_shards - self.first_file if self.files else 1
+
+    def file(self, index: int) -> "Text":
+        """Read one of the files."""
+        if not self.files:
+            return self
+        rows = self.files.shard(self.files.num_shards, self.first_file + index)
+        return Text(rows, self.documents).skip(0 if index else self.first_row)
 
     def pieces(self) -> Iterator[str]:
         """Iterate over the documents, or over runs of lines."""
@@ -57,12 +75,17 @@ class Text:
     def tokenized(self, function: Callable[..., Any], settings: dict[str, Any], **options: Any) -> Iterator[Any]:
         """Iterate over Arrow tables of what a function with settings makes of rows; options are those of `map`."""
         options |= {"batch_size": self.batch_size, "remove_columns": ["text"], "fn_kwargs": settings}
-        yield from self.rows.map(function, batched=True, **options).with_format("arrow").iter(self.batch_size)
+        # of lines, a whole batch becomes one row
+        yield from self.rows.map(function, batched=True, **options).with_format("arrow").iter(100)
 
     @property
     def batch_size(self) -> int:
         """How many rows are tokenized at a time."""
         return 100 if self.documents else 1000
+
+    def skip(self, number: int) -> "Text":
+        """Leave the first rows out."""
+        return Text(self.rows.skip(number), self.documents) if number else self
 
     def take(self, number: int | None) -> "Text":
         """Keep the first rows, or all if the number is None."""
@@ -127,7 +150,9 @@ def _read_dataset(args: CorpusArguments) -> dict[str, Text]:
         # a folder of text files: the default would lose the line ends
         whole = {"sample_by": "document"} if builder == "text" else {}
         splits = load_splits(args, ("train", "validation"), streaming=args.streaming, **whole)
-        return {split: Text(_text_rows(rows, source, args.text_column)) for split, rows in splits.items()}
+        found = {split: _text_rows(rows, source, args.text_column) for split, rows in splits.items()}
+        # parts of a stream can be read at the same time, those of a data set need not
+        return {split: Text(rows, files=rows if args.streaming else None) for split, rows in found.items()}
 
 
 def _read_file(path: str, args: CorpusArguments) -> Text:
@@ -181,4 +206,11 @@ def _split_off(text: Text, args: CorpusArguments) -> dict[str, Text]:
             f"nothing is left to train on after the first {number} documents (lines of a .txt); "
             "give --validation_file or a smaller --validation_split_percentage"
         )
-    return {"train": Text(text.rows.skip(number), text.documents), "validation": text.take(number)}
+    if not text.files:
+        return {"train": text.skip(number), "validation": text.take(number)}
+    # there are more rows than that
+    file, row = 0, number
+    while (found := sum(1 for _ in text.file(file).take(row + 1).rows)) <= row:
+        file, row = file + 1, row - found
+    train = Text(text.rows.skip(number), text.documents, text.files, file, row)
+    return {"train": train, "validation": text.take(number)}

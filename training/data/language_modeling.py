@@ -81,12 +81,32 @@ def token_stream(text: Text, tokenizer: PreTrainedTokenizerBase) -> Iterator[np.
     Raises:
         ValueError: a tokenizer without an end token.
     """
+    for tokens, _ in token_pieces(text, tokenizer):
+        yield tokens
+
+
+def token_pieces(
+    text: Text, tokenizer: PreTrainedTokenizerBase, first: int = 0
+) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Iterate over the tokens of a corpus from one of its pieces on, several at a time.
+
+    A piece is a document behind its end token; of lines, the end token is the first piece, and then a run of lines is
+    one. Pieces before the first are not tokenized.
+
+    Returns:
+        An iterator over tokens, and how many each of their pieces has. Raises what `token_stream` raises.
+    """
     if tokenizer.eos_token_id is None:
         raise ValueError(f"tokenizer {tokenizer.name_or_path!r} has no eos_token to put between documents")
-    if not text.documents:
-        yield np.array([tokenizer.eos_token_id])
+    if text.documents:
+        text = text.skip(first)
+    elif first:
+        text = text.skip((first - 1) * text.batch_size)
+    else:
+        yield np.array([tokenizer.eos_token_id]), [1]
     for table in text.tokenized(_tokenize, {"tokenizer": tokenizer, "documents": text.documents}):
-        yield table["input_ids"].combine_chunks().flatten().to_numpy()
+        ids = table["input_ids"].combine_chunks()
+        yield ids.flatten().to_numpy(), ids.value_lengths().to_pylist()
 
 
 def all_tokens(text: Text, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
@@ -94,19 +114,6 @@ def all_tokens(text: Text, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     tokens = np.concatenate(list(token_stream(text, tokenizer)))
     check_known(tokens, tokenizer)
     return tokens
-
-
-def stream_windows(text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Iterator[dict[str, Tensor]]:
-    """Iterate over the training windows of a corpus that is never in memory as a whole."""
-    rest = np.empty(0, dtype=np.int64)
-    for tokens in token_stream(text, tokenizer):
-        rest = np.concatenate([rest, tokens])
-        full = max(0, len(rest) - 1) // (block_size - 1)
-        for index in range(full):
-            yield Windows(rest, block_size)[index]
-        rest = rest[full * (block_size - 1) :]
-    if len(rest) > 1:
-        yield Windows(rest, block_size)[0]
 
 
 def _tokenize(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, documents: bool) -> dict[str, list[Any]]:

@@ -52,6 +52,9 @@ class TrainerArguments(TrainingArguments):
         nargs="?",
         const="true",
     )
+    any_world_size: bool = flag(
+        "resume also from a checkpoint of another number of processes; random numbers, as of dropout, begin anew", False
+    )
     # each command sets its own
     label_names: list[str] | None = field(default=None, init=False)
 

@@ -3,11 +3,10 @@
 from functools import partial
 from typing import Any
 
-from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from sublayers.training.data.corpus import Text
-from sublayers.training.data.language_modeling import Windows, all_tokens, stream_windows
+from sublayers.training.data.language_modeling import Windows, all_tokens
 from sublayers.training.data.masked_language_modeling import (
     SentencePairs,
     TokenWindows,
@@ -16,6 +15,7 @@ from sublayers.training.data.masked_language_modeling import (
     tokenize_sentences,
 )
 from sublayers.training.data.segments import training_segments, whole_text
+from sublayers.training.data.streamed_windows import StreamedWindows
 from sublayers.training.metrics.language_modeling import (
     language_modeling_metrics,
     masked_metrics,
@@ -47,8 +47,7 @@ def causal_trainer_arguments(
         ValueError: a tokenizer or a text that does not do.
     """
     if train and streaming:
-        source = {"text": train, "tokenizer": tokenizer, "block_size": block_size}
-        train_windows: Any = IterableDataset.from_generator(stream_windows, gen_kwargs=source)
+        train_windows: Any = StreamedWindows(train, tokenizer, block_size)
     else:
         train_windows = train and Windows(all_tokens(train, tokenizer), block_size)
     return {

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.fsdp import StateDictType
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
 from sublayers.hub.self_contained import write_code
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
+from sublayers.training.trainers.resume import has_states_of
 
 # where the Trainer's state keeps the sums of the losses
 LOSSES = "losses"
@@ -72,6 +75,8 @@ class ResumableTrainer(Trainer):
         self.about: dict[str, Any] = {}
         self.use_cache = getattr(model.config, "use_cache", False)
         super().__init__(model, *args, **kwargs)
+        if self.args.fsdp and not self.is_fsdp_enabled:
+            raise ValueError("Accelerate shards models on accelerators only; leave --fsdp out on CPUs")
         self.leaves_model = self.args.do_train
         self.add_callback(LossCallback(self))
 
@@ -137,11 +142,19 @@ class ResumableTrainer(Trainer):
         # the model is a part of a checkpoint
         if _internal_call:
             super().save_model(output_dir, _internal_call)
+            if self.is_fsdp_enabled and self.args.should_save:
+                # shards of weights come without what else is needed to resume
+                for part in filter(None, (model.config, self.processing_class)):
+                    part.save_pretrained(output_dir)
             return
         folder = output_dir or str(self.args.output_dir)
         while_training, model.config.use_cache = model.config.use_cache, self.use_cache
         with writing(folder):
-            super().save_model(folder)
+            if self.is_fsdp_enabled:
+                # whatever checkpoints hold, the run leaves whole weights
+                self._save(folder, state_dict=self.accelerator.get_state_dict(model))
+            else:
+                super().save_model(folder)
             if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
                 write_code(model.config, folder)
         model.config.use_cache = while_training
@@ -155,13 +168,31 @@ class ResumableTrainer(Trainer):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.is_fsdp_enabled:
+            kind = self.accelerator.state.fsdp_plugin.state_dict_type
+            name = FSDP_MODEL_NAME + ("_0" if kind == StateDictType.SHARDED_STATE_DICT else ".bin")
+            if not Path(resume_from_checkpoint, name).exists():
+                raise ValueError(
+                    f"{resume_from_checkpoint} has no {name}; continue with the --fsdp and --fsdp_config that the run "
+                    "was started with"
+                )
         try:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-        except RuntimeError as error:
+        except (CheckpointException, RuntimeError) as error:
             raise ValueError(
                 f"the weights in {resume_from_checkpoint} are not of this model; continue with the flags that the run "
                 "was started with"
             ) from error
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # the Trainer's state, which is written next, says that the checkpoint is whole
+        self.accelerator.wait_for_everyone()
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        # the states of other processes have no meaning
+        if checkpoint and has_states_of(checkpoint, self.args.world_size):
+            super()._load_rng_state(checkpoint)
 
     def _determine_best_metric(self, *args, **kwargs) -> bool:
         with _reading_flags("metric_for_best_model"):

@@ -2,21 +2,25 @@
 
 import json
 from collections.abc import Callable, Collection
+from os import SEEK_END
 from pathlib import Path
+from pickletools import genops
 from typing import Any
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
+from accelerate.utils import OPTIMIZER_NAME
 from safetensors import safe_open
-from transformers import TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import TrainerState
+from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from sublayers.hub.loading import refuse_ways_out
 from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.trainers.arguments import TrainerArguments
 
 # files of a checkpoint, and files that a run needs besides to resume; the Trainer writes its state last
-NEEDED = (TRAINER_STATE_NAME, "config.json", "*.safetensors")
+NEEDED = (TRAINER_STATE_NAME, "config.json", "*model*")
 NEEDED_TO_RESUME = (*NEEDED, "optimizer*", "scheduler*", "rng_state*")
 
 
@@ -64,7 +68,7 @@ def find_fault(checkpoint: Path, needed: Collection[str] = NEEDED) -> str | None
     return None
 
 
-def find_checkpoint(args: TrainingArguments) -> str | None:
+def find_checkpoint(args: TrainerArguments) -> str | None:
     """Find what `--resume_from_checkpoint` asks for: a checkpoint, or for `true` the last one of the run that is whole.
 
     Returns:
@@ -84,17 +88,21 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         raise FileNotFoundError(f"{fault}; give another")
     found = asked if is_named else _find_last(args)
     # without its own random state, a process would go on with another one, and say nothing
-    processes = [f"_{process}" for process in range(args.world_size)] if args.world_size > 1 else [""]
-    for name in [f"rng_state{process}.pth" for process in processes]:
-        if found and not Path(found, name).exists():
-            raise ValueError(
-                f"{found} has no {name}; continue with as many processes as the run was started with, or from another "
-                "checkpoint"
-            )
+    if found and not args.any_world_size and not has_states_of(found, args.world_size):
+        raise ValueError(
+            f"{found} was not made by {args.world_size} processes; continue with as many as the run was started with, "
+            "or give --any_world_size"
+        )
     return found
 
 
-def _find_last(args: TrainingArguments) -> str | None:
+def has_states_of(checkpoint: str | Path, processes: int) -> bool:
+    """Find out whether a checkpoint has the random states of so many processes, and no others."""
+    names = {f"rng_state_{process}.pth" for process in range(processes)} if processes > 1 else {"rng_state.pth"}
+    return {path.name for path in Path(checkpoint).glob("rng_state*.pth")} == names
+
+
+def _find_last(args: TrainerArguments) -> str | None:
     said, last = [], None
     for path in reversed(checkpoints(str(args.output_dir))):
         if (fault := find_fault(path, NEEDED_TO_RESUME)) is None:
@@ -130,10 +138,28 @@ def _read_index(path: Path) -> None:
         _read_weights(path.parent / name)
 
 
+def _read_shard(path: Path) -> None:
+    # archives, one behind the other, each with an end of 22 bytes
+    with path.open("rb") as file:
+        file.seek(-22, SEEK_END)
+        if file.read(4) != b"PK\5\6":
+            raise BadZipFile(f"{path} has no end")
+
+
+def _read_shards(folder: Path) -> None:
+    # torch writes the list of what is in which shard last; it is not loaded, since that can run code
+    for _ in genops((folder / ".metadata").read_bytes()):
+        pass
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     TRAINER_STATE_NAME: _read_state,
     SAFE_WEIGHTS_INDEX_NAME: _read_index,
+    f"{FSDP_MODEL_NAME}_0": _read_shards,
+    f"{OPTIMIZER_NAME}_0": _read_shards,
     ".json": lambda path: json.loads(path.read_text(encoding="utf-8")),
+    ".bin": _read_archive,
+    ".distcp": _read_shard,
     ".pt": _read_archive,
     ".pth": _read_archive,
     ".safetensors": _read_weights,

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
+from accelerate import PartialState
 
-from sublayers.training.folders import claim
+from sublayers.training.folders import LOCK, claim
+from sublayers.training.trainers.arguments import TrainerArguments
 from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
 from sublayers.training.trainers.publish import PREFIXES, describe_data, publish, result, summary
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
@@ -14,7 +15,7 @@ from sublayers.training.trainers.resume import find_checkpoint
 
 
 def run(
-    args: TrainingArguments,
+    args: TrainerArguments,
     make_trainer: Callable[[str | None], ResumableTrainer],
     scores: Sequence[str],
     data: Any,
@@ -38,8 +39,10 @@ def run(
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
+        FileNotFoundError: not all processes see the output folder.
     """
     with claim(str(args.output_dir), args.process_index):
+        check_shared(str(args.output_dir))
         checkpoint = find_checkpoint(args)
         trainer = make_trainer(checkpoint)
         metrics = train_and_evaluate(trainer, checkpoint)
@@ -58,6 +61,20 @@ def run(
             publish(folder, args, results=results, seeds=[args.seed], **about)
         print(f"{summary(metrics, ['train_loss', *names])} in {folder}")
         return metrics
+
+
+def check_shared(folder: str) -> None:
+    """Check that a process sees the folder that the first one holds: each writes its part of the checkpoints there.
+
+    Raises:
+        FileNotFoundError: it does not, as on a machine with a disk of its own.
+    """
+    PartialState().wait_for_everyone()
+    if not Path(folder, LOCK).exists():
+        raise FileNotFoundError(
+            f"this machine does not see {folder} of the first process; name a folder that all machines share with "
+            "--output_dir"
+        )
 
 
 def train_and_evaluate(

@@ -108,7 +108,7 @@ def find_tokenizer(
     if source := run.tokenizer_name_or_path or checkpoint or run.model_name_or_path:
         return source
     # tokenizer.json is written last
-    if args.local_process_index == 0 and not Path(str(args.output_dir), "tokenizer.json").exists():
+    if args.process_index == 0 and not Path(str(args.output_dir), "tokenizer.json").exists():
         train(str(args.output_dir))
     return str(args.output_dir)
 

@@ -27,11 +27,13 @@ class StreamTrainer(ResumableTrainer):
 
     Raises:
         FileNotFoundError: a checkpoint to resume from that has no memory.
-        ValueError: one that has another stream.
+        ValueError: one that has another stream, or a model that is to be sharded.
     """
 
     def __init__(self, evaluation_settings: dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
+        if self.is_fsdp_enabled:
+            raise ValueError("models with memory are not sharded; leave --fsdp out")
         # the stream needs columns that the model's signature does not name
         self.args.remove_unused_columns = False
         self.evaluation_settings = evaluation_settings or {}
@@ -94,9 +96,10 @@ class StreamTrainer(ResumableTrainer):
         return given | {"memory": self.memories[purpose]}
 
     def _save_rng_state(self, output_dir: str) -> None:
-        # each process also has its own place in the stream and memory
-        super()._save_rng_state(output_dir)
+        # each process also has its own place in the stream and memory; with random states, a checkpoint is whole
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
         torch.save({"stream": self._stream(), "memory": self.memories["training"]}, self._memory_file(output_dir))
+        super()._save_rng_state(output_dir)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

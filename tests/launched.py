@@ -1,0 +1,70 @@
+"""Commands of which several processes run, as torchrun starts them; also with models that are sharded, on CPUs."""
+
+import json
+import os
+import subprocess
+import sys
+from pkgutil import resolve_name
+
+import datasets
+from killed import die_at_call
+
+
+def launch(processes, *runs, launcher=("--standalone",), **environment):
+    """Run commands, one after the other, each of them in several processes, and return what is printed.
+
+    Args:
+        processes: how many.
+        runs: words of commands.
+        launcher: flags of torchrun.
+        environment: variables. `KILLS` is a JSON list: in its first attempt to run the commands, torchrun's process of
+            the first item's number gets SIGKILL at the call that it names as `killed.die_at_call` does, and so on.
+    """
+    with start(processes, *runs, launcher=launcher, **environment) as started:
+        printed, said = started.communicate()
+    assert started.returncode == 0, said[-5000:]
+    return printed
+
+
+def start(processes, *runs, launcher=("--standalone",), **environment):
+    """Start what `launch` runs."""
+    environment |= os.environ | {"HF_DATASETS_CACHE": str(datasets.config.HF_DATASETS_CACHE), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "torch.distributed.run", *launcher, f"--nproc_per_node={processes}"]
+    command += [__file__, json.dumps(runs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def _shard_on_cpus():
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+
+    begin = AcceleratorState.__init__
+
+    def shard(state, *args, fsdp_plugin=None, **kwargs):
+        begin(state, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        # on CPUs, Accelerate looks for no plugin
+        if fsdp_plugin is not None:
+            state.fsdp_plugin = fsdp_plugin
+            state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = shard
+
+
+def _main(runs):
+    import torch
+
+    from sublayers.training import cli
+
+    _shard_on_cpus()
+    kills, attempt = json.loads(os.environ.get("KILLS", "[]")), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    for process, owner, name, number in kills[attempt : attempt + 1]:
+        if process == int(os.environ["RANK"]):
+            die_at_call(resolve_name(owner), name, number)
+    for words in runs:
+        cli.main(words)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))
