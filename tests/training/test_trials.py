@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -128,6 +129,18 @@ def test_the_trial_of_a_dead_process_keeps_its_choice_and_what_was_found(tmp_pat
     assert len(seen) == 3
     assert seen[-1] == (chosen, "done")
     assert len(results(study)) == 3
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_dead_process_of_this_machine_is_not_waited_for(is_ours, tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "SILENCE", 1e9 if is_ours else 0.5)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    study = open_study("search", tmp_path, SETTINGS)
+    study.enqueue_trial({}, user_attrs={"task": TASKS[0]})
+    study.ask().set_user_attr("beat", [socket.gethostname() if is_ours else "elsewhere", ended.pid, 1])
+    run_trials(study, number_of, tmp_path, TASKS[:1])
+    assert [trial.number for trial in results(study)] == [1]
 
 
 def test_who_is_interrupted_gives_the_trial_back_at_once(tmp_path, monkeypatch):
