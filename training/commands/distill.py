@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from accelerate.utils import parse_flag_from_env
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
@@ -15,6 +16,7 @@ from sublayers.training.trainers.arguments import FromScratchArguments, default
 if TYPE_CHECKING:
     from sublayers.training.distill.answers import AnsweredTexts
     from sublayers.training.distill.objectives import Objective
+    from sublayers.training.distill.teacher import Teacher
     from sublayers.training.distill.trainer import DistillTrainer
 
 USAGE = "sublayers distill TEACHER [SETTINGS.yaml] --sublayer_order ORDER [--name value ...]"
@@ -67,6 +69,10 @@ class DistillArguments:
     whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
     answers: str | None = flag("folder for the teacher's answers, for many students; default: one in --output_dir")
+    only_answers: bool = flag(
+        "ask the teacher for all texts and train nothing; any number of processes may do so for the same --answers",
+        False,
+    )
     max_train_samples: int | None = flag("use the first documents only (lines of a .txt)")
     max_eval_samples: int | None = flag("as --max_train_samples")
 
@@ -88,6 +94,11 @@ class DistillTrainingArguments(FromScratchArguments):
         self.remove_unused_columns, self.label_names = False, ["counts"]
         super().__post_init__()
 
+    @property
+    def shards(self) -> bool:
+        """Whether processes share the weights of teacher and student, as FSDP2 does."""
+        return bool(self.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
+
 
 FLAGS = (DistillArguments, CorpusArguments, DistillTrainingArguments)
 
@@ -101,7 +112,8 @@ def main(argv: list[str]) -> dict[str, float]:
 
     Returns:
         The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text
-        or states of a token, or the share of texts or masked words for which both have the same label or word.
+        or states of a token, or the share of texts or masked words for which both have the same label or word. There
+        are none with `--only_answers`.
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
@@ -110,6 +122,9 @@ def main(argv: list[str]) -> dict[str, float]:
             that are kept of another teacher or text; fewer steps than the moves take.
     """
     source, run, corpus_args, args = parse(argv)
+    if run.only_answers:
+        make_answers(source, run, corpus_args, args)
+        return {}
     # models and Trainers take seconds to import, for which --help does not wait
     from sublayers.training.trainers.run import run as run_training
 
@@ -134,16 +149,18 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     # --help comes without a teacher
     source, *flags = argv if argv[0] not in HELP else ["", *argv]
     run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
+    if run.only_answers and not run.answers:
+        raise ValueError("answers without a student need a folder; name one with --answers")
     if run.sublayer_order is not None:
         expand(run.sublayer_order)
-    elif not (run.sublayers or run.student):
+    elif not (run.sublayers or run.student or run.only_answers):
         raise ValueError("a student needs an order; give --sublayer_order, --sublayers of the teacher, or --student")
     if run.sublayers and (run.layers is not None or run.moves_every or any(getattr(run, name) for name in SIZES)):
         raise ValueError("--sublayers are the teacher's, in its order and sizes; leave layers, moves and sizes out")
     made = ("sublayer_order", "sublayers", "layers", "moves_every", *SIZES)
     if run.student and (given := [name for name in made if getattr(run, name)]):
         raise ValueError(f"the student in {run.student} has its sublayers; leave --{given[0]} out")
-    if run.objective == "next" and not (run.sublayers or run.student):
+    if run.objective == "next" and not (run.sublayers or run.student or run.only_answers):
         raise ValueError("a language model is made of its teacher's sublayers; give --sublayers or --student")
     if corpus_args.streaming:
         raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")
@@ -164,11 +181,30 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError(
             f"a process trains on one GPU, not on {args.n_gpu}; start one for each with accelerate launch or torchrun"
         )
-    if args.process_index != args.local_process_index and not run.answers:
-        raise ValueError("machines share no answers; name a folder on the disk of each one with --answers")
+    if args.shards and not run.only_answers and not args.do_train:
+        raise ValueError("Accelerate shards only what it trains; leave --fsdp out, or give --do_train")
+    if args.shards and not run.only_answers and run.objective == "relations":
+        raise ValueError("relations are inside of a layer, whose weights FSDP frees; leave --fsdp out")
     if args.dataloader_num_workers:
         raise ValueError("the teacher answers in the process that trains; leave --dataloader_num_workers out")
     return source, run, corpus_args, args
+
+
+def make_answers(
+    source: str, run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
+) -> None:
+    """Ask a teacher for all texts, and keep its answers. Raises what `make_trainer` raises."""
+    from sublayers.training.distill.objectives import OBJECTIVES
+
+    teacher = find_teacher(source, run)
+    objective = OBJECTIVES[run.objective](teacher, teacher.model, run.pooling, run.temperature, run.relation_heads)
+    with args.main_process_first(desc="reading and tokenizing the texts"):
+        texts = read_texts(objective, run, corpus_args, args)
+    keep_answers(texts, objective, run, args)
+    for each in texts.values():
+        each.complete_all(args.eval_batch_size)
+    if args.process_index == 0:
+        print(f"answers to {', '.join(f'{len(each)} {split} texts' for split, each in texts.items())} in {run.answers}")
 
 
 def make_trainer(
@@ -188,13 +224,9 @@ def make_trainer(
     from sublayers.training.distill.moves import MovesCallback, moves
     from sublayers.training.distill.objectives import OBJECTIVES
     from sublayers.training.distill.student import keep_sublayers, make_student, open_student
-    from sublayers.training.distill.teacher import open_teacher
     from sublayers.training.distill.trainer import DistillTrainer
-    from sublayers.training.trainers.start import check_length
 
-    kind = OBJECTIVES[run.objective]
-    teacher = open_teacher(source, kind.head)
-    check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
+    teacher = find_teacher(source, run)
     # a new head and new sublayers may be random
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
@@ -207,7 +239,7 @@ def make_trainer(
     order = student.model.config.sublayer_order
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
-    objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
+    objective = OBJECTIVES[run.objective](teacher, student.model, run.pooling, run.temperature, run.relation_heads)
     orders = moves(student.start, order) if run.moves_every else [expand(order)]
     with args.main_process_first(desc="reading and tokenizing the texts"):
         texts = read_texts(objective, run, corpus_args, args)
@@ -224,10 +256,13 @@ def make_trainer(
         objective=objective,
         max_length=run.max_length,
     )
+    if trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2:
+        raise ValueError(
+            "the student would be sharded by FSDP1; give version 2, with accelerate launch --fsdp_version 2"
+        )
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
-    with args.main_process_first(desc="making a folder for the answers"):
-        keep_answers(texts, objective, run, args)
+    keep_answers(texts, objective, run, args)
     remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
     if run.sublayers:
         remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
@@ -238,6 +273,17 @@ def make_trainer(
         remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")
     trainer.about["remarks"] = remarks
     return trainer
+
+
+def find_teacher(source: str, run: DistillArguments) -> "Teacher":
+    """Open a teacher for an objective. Raises what `open_teacher` and `check_length` raise."""
+    from sublayers.training.distill.objectives import OBJECTIVES
+    from sublayers.training.distill.teacher import open_teacher
+    from sublayers.training.trainers.start import check_length
+
+    teacher = open_teacher(source, OBJECTIVES[run.objective].head)
+    check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
+    return teacher
 
 
 def read_texts(
@@ -265,7 +311,8 @@ def read_texts(
 def keep_answers(
     texts: dict[str, "AnsweredTexts"], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
 ) -> None:
-    """Say where the teacher's answers are kept. Raises what `AnsweredTexts.keep` raises."""
+    """Say where the teacher's answers are kept, and how it runs. Raises what `AnsweredTexts.keep` raises."""
+    from sublayers.training.distill.sharding import shard
     from sublayers.training.distill.teacher import hash_vocabulary, hash_weights
     from sublayers.training.distill.texts import hash_rows
 
@@ -278,5 +325,9 @@ def keep_answers(
         "max_length": run.max_length,
     }
     folder = Path(run.answers or Path(str(args.output_dir), "answers"))
-    for split, each in texts.items():
-        each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
+    with args.main_process_first(desc="making a folder for the answers"):
+        for split, each in texts.items():
+            each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
+    if args.shards:
+        # a teacher whose student does not fit on a device does not, either
+        shard(teacher.model)

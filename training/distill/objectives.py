@@ -20,6 +20,7 @@ from sublayers.modeling.plan import Plan
 from sublayers.training.data.corpus import Text
 from sublayers.training.data.masked_language_modeling import check_tokenizer
 from sublayers.training.distill.losses import embedding_loss, logit_loss, relation_loss
+from sublayers.training.distill.sharding import run_in_forward
 from sublayers.training.distill.teacher import BODY, CLASSIFIER, DECODER, WORDS, Head, Pooling, Teacher, answer
 from sublayers.training.distill.texts import cut_stream, encode_texts, mask_words
 
@@ -258,7 +259,7 @@ class Words(Logits):
         if not isinstance(teacher, ReorderedBertPreTrainedModel):
             raise ValueError(f"{self.teacher.source} is no BERT; choose another teacher or --objective")
         check_tokenizer(self.teacher.tokenizer, whole_word_mask=False)
-        self.mask, self.decoder = self.teacher.tokenizer.mask_token_id, teacher.lm_head
+        self.mask = self.teacher.tokenizer.mask_token_id
         self.reduces = f"the divergence of both probabilities of masked words at temperature {self.temperature:g}"
 
     def prepare(self, texts: Dataset) -> Dataset:
@@ -285,8 +286,9 @@ class Words(Logits):
 
     def read(self, answers: torch.Tensor) -> torch.Tensor:
         """Score words as the teacher does: (masked, vocabulary)."""
+        teacher: Any = self.teacher.model
         with torch.no_grad():
-            return self.decoder.to(answers.device)(answers)
+            return run_in_forward(teacher, teacher, teacher.lm_head.to(answers.device), answers)
 
 
 class NextTokens(OfTokens):
@@ -334,7 +336,7 @@ class NextTokens(OfTokens):
         """Score next tokens as the teacher does: (tokens, vocabulary)."""
         teacher: Any = self.teacher.model
         with torch.no_grad():
-            return teacher.to(answers.device).compute_logits(answers)
+            return run_in_forward(teacher, teacher, teacher.to(answers.device).compute_logits, answers)
 
     def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compare with the tokens of the texts, and with the teacher; both count once."""

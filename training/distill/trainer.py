@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from transformers import EvalPrediction
 
 from sublayers.hub.loading import folder_of
 from sublayers.hub.self_contained import copy_modules
 from sublayers.training.distill.objectives import Batch, Objective
+from sublayers.training.distill.sharding import run_in_forward
 from sublayers.training.distill.teacher import CLASSIFIER, Pooling, Teacher
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
@@ -75,18 +75,9 @@ class DistillTrainer(ResumableTrainer):
         return loss, {"scores": torch.stack([each.mean() for each in scores])}
 
     def ask(self, model: Any, texts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Ask the student, in the forward of what averages its gradients over processes: (rows, width)."""
-        if not isinstance(model, DistributedDataParallel):
-            return self.objective.ask(model, texts)
-        student = model.module
-        forward = student.forward
-
-        def ask(**texts: torch.Tensor) -> torch.Tensor:
-            student.forward = forward
-            return self.objective.ask(student, texts)
-
-        student.forward = ask
-        return model(**texts)
+        """Ask the student: (rows, width)."""
+        student = self.objective.student
+        return run_in_forward(model, student, lambda **texts: self.objective.ask(student, texts), **texts)
 
     def compare(
         self, found: torch.Tensor, answers: torch.Tensor, batch: Batch, gather: Callable[[Any], Any]
