@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from accelerate.utils import parse_flag_from_env
+from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
+from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, Text, load_corpus
 from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, default
 
 if TYPE_CHECKING:
-    from sublayers.training.distill.answers import AnsweredTexts
     from sublayers.training.distill.objectives import Objective
     from sublayers.training.distill.teacher import Teacher
     from sublayers.training.distill.trainer import DistillTrainer
@@ -92,6 +92,8 @@ class DistillTrainingArguments(FromScratchArguments):
     def __post_init__(self):
         # answers are not arguments of the model, and means are weighted by their counts
         self.remove_unused_columns, self.label_names = False, ["counts"]
+        # each process reads a stream, takes its part of each batch, and pads it
+        self.accelerator_config = self.accelerator_config or {"dispatch_batches": False}
         super().__post_init__()
 
     @property
@@ -162,8 +164,10 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError(f"the student in {run.student} has its sublayers; leave --{given[0]} out")
     if run.objective == "next" and not (run.sublayers or run.student or run.only_answers):
         raise ValueError("a language model is made of its teacher's sublayers; give --sublayers or --student")
-    if corpus_args.streaming:
-        raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")
+    if corpus_args.streaming and run.only_answers:
+        raise ValueError("the answers to a stream are not kept; leave --streaming or --only_answers out")
+    if corpus_args.streaming and args.do_train and args.max_steps < 1:
+        raise ValueError("a stream has no length; give --max_steps with --streaming")
     if run.moves_every < 0:
         raise ValueError(f"--moves_every {run.moves_every} is no number of steps; give 0 or more")
     if run.pooling and run.objective != "embeddings":
@@ -288,13 +292,14 @@ def find_teacher(source: str, run: DistillArguments) -> "Teacher":
 
 def read_texts(
     objective: "Objective", run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
-) -> dict[str, "AnsweredTexts"]:
-    """Read the texts of the splits that are needed, which wait for the teacher's answers.
+) -> dict[str, Any]:
+    """Read the texts of the splits that are needed, which wait for the teacher's answers; a stream has none.
 
     Raises:
         ValueError: a text that cannot be read or is empty.
     """
     from sublayers.training.distill.answers import AnsweredTexts
+    from sublayers.training.distill.texts import count_answers
 
     corpus = load_corpus(corpus_args)
     if args.do_train and "train" not in corpus:
@@ -303,15 +308,21 @@ def read_texts(
     texts = {}
     for split, (is_needed, number) in wanted.items():
         if is_needed:
-            rows = objective.encode(corpus[split].take(number), run.max_length, run.whole_rows)
-            texts[split] = AnsweredTexts(rows, objective)
+            text = corpus[split].take(number)
+            if corpus_args.streaming and split == "validation":
+                # this is read more than once
+                text = Text(Dataset.from_list([*text.rows]), text.documents)
+            rows = objective.encode(text, run.max_length, run.whole_rows)
+            is_stream = isinstance(rows, IterableDataset)
+            texts[split] = count_answers(rows, objective.count) if is_stream else AnsweredTexts(rows, objective)
     return texts
 
 
 def keep_answers(
-    texts: dict[str, "AnsweredTexts"], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
+    texts: dict[str, Any], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
 ) -> None:
     """Say where the teacher's answers are kept, and how it runs. Raises what `AnsweredTexts.keep` raises."""
+    from sublayers.training.distill.answers import AnsweredTexts
     from sublayers.training.distill.sharding import shard
     from sublayers.training.distill.teacher import hash_vocabulary, hash_weights
     from sublayers.training.distill.texts import hash_rows
@@ -327,7 +338,8 @@ def keep_answers(
     folder = Path(run.answers or Path(str(args.output_dir), "answers"))
     with args.main_process_first(desc="making a folder for the answers"):
         for split, each in texts.items():
-            each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
+            if isinstance(each, AnsweredTexts):
+                each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
     if args.shards:
         # a teacher whose student does not fit on a device does not, either
         shard(teacher.model)

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 import sublayers
 from sublayers.training.distill.objectives import Objective
-from sublayers.training.distill.sharding import is_sharded, run_in_forward
+from sublayers.training.distill.sharding import is_sharded
 from sublayers.training.distill.teacher import read_json
 from sublayers.training.distill.texts import padding
 from sublayers.training.folders import whole_folder
@@ -212,13 +212,9 @@ class AnsweredTexts(torch.utils.data.Dataset):
             if not (self.folder / ABOUT).exists():
                 raise
 
-    @torch.no_grad()
     def _ask(self, indices: list[int]) -> np.ndarray:
-        teacher: Any = self.objective.teacher.model
-        teacher.to(self.device)
         batch = self.pad([self.rows[i] for i in indices]).to(self.device)
-        answers = run_in_forward(teacher, teacher, lambda **batch: self.objective.ask_teacher(batch), **batch)
-        return answers.float().cpu().numpy()
+        return self.objective.answers(batch).cpu().numpy()
 
 
 def _append(file: Path, numbers: np.ndarray) -> None:
@@ -243,17 +239,16 @@ def _map(file: Path, rows: int) -> np.ndarray:
 
 
 class AnswerCollator:
-    """Pad texts to a batch; put their answers one behind the other, (rows, width), and count them, (batch,)."""
+    """Pad texts to a batch; put answers, if they have any, one behind the other, (rows, width), and count them."""
 
     def __init__(self, tokenizer: Any):
         self.pad = padding(tokenizer)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch with `answers` and `counts`."""
-        answers = [row["answers"] for row in rows]
+        """Make a batch, with `answers` and `counts`, (batch,)."""
         texts = [{name: value for name, value in row.items() if name != "answers"} for row in rows]
-        return {
-            **self.pad(texts),
-            "answers": torch.from_numpy(np.concatenate(answers, dtype=np.float32)),
-            "counts": torch.tensor([len(each) for each in answers]),
-        }
+        batch = {**self.pad(texts)}
+        if answers := [row["answers"] for row in rows if "answers" in row]:
+            batch["answers"] = torch.from_numpy(np.concatenate(answers, dtype=np.float32))
+            batch["counts"] = torch.tensor([len(each) for each in answers])
+        return batch

@@ -22,6 +22,8 @@ FIRST_TOKEN = {"text": {"method": "forward_first_token", "method_output_name": "
 class DistillTrainer(ResumableTrainer):
     """A Trainer whose batches have the teacher's `answers`, (rows, width), and the `counts` of each text's, (batch,).
 
+    Where a batch has no answers, the teacher is asked.
+
     Several processes have the losses and gradients that one has whose batches are as large as theirs together.
 
     Args:
@@ -60,9 +62,11 @@ class DistillTrainer(ResumableTrainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
         """Ask the student, and compare; what is measured is the mean of each text."""
         texts = {name: tensor for name, tensor in inputs.items() if name not in ("answers", "counts")}
+        # texts of a stream come without answers
+        answers = inputs["answers"] if "answers" in inputs else self.objective.answers(texts)
         # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
         with self.accelerator.autocast():
-            answered = self.ask(model, texts), self.objective.read(inputs["answers"])
+            answered = self.ask(model, texts), self.objective.read(answers)
         found, answers = (each.float() for each in answered)
         # texts that fill up the last batches of several processes are not evaluated twice
         gather = self.accelerator.gather_for_metrics if return_outputs else self.accelerator.gather

@@ -7,11 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_teachers import TEXTS, save_teacher, write_texts
+from tiny_teachers import TEXTS, answers_in, save_teacher, write_texts
 
 from sublayers.training.commands.distill import main as distill
 from sublayers.training.distill.objectives import Logits
@@ -40,17 +39,6 @@ def make(folder, number=48):
     save_teacher(folder / "teacher", labels=3)
     texts = write_texts(folder / "texts.txt", [TEXTS[i % 48] for i in range(number)])
     return [str(folder / "teacher"), f"--train_file={texts}", *FAST]
-
-
-def answers_in(folder):
-    """All answers that are kept, by the numbers of their texts; the head of a file of numbers has 128 bytes."""
-    found = {}
-    for file in folder.glob("*.texts"):
-        numbers = np.fromfile(file, np.int64)
-        rows = np.frombuffer(file.with_suffix(".npy").read_bytes()[128:], np.float32).reshape(-1, 3)
-        assert len(rows) >= len(numbers)
-        found |= dict(zip(numbers.tolist(), rows.tolist(), strict=False))
-    return found
 
 
 def test_a_student_of_answers_made_before_asks_nothing_and_is_that_of_answers_made_while_training(
