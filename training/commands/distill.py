@@ -1,5 +1,6 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -185,6 +186,9 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError(
             f"a process trains on one GPU, not on {args.n_gpu}; start one for each with accelerate launch or torchrun"
         )
+    plugin = args.fsdp_plugin_args or {"fsdp_version": os.environ.get("FSDP_VERSION", "1")}
+    if args.shards and int(plugin["fsdp_version"]) != 2:
+        raise ValueError("FSDP1 cannot shard both models; give accelerate launch --fsdp_version 2")
     if args.shards and not run.only_answers and not args.do_train:
         raise ValueError("Accelerate shards only what it trains; leave --fsdp out, or give --do_train")
     if args.shards and not run.only_answers and run.objective == "relations":
@@ -260,10 +264,6 @@ def make_trainer(
         objective=objective,
         max_length=run.max_length,
     )
-    if trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2:
-        raise ValueError(
-            "the student would be sharded by FSDP1; give version 2, with accelerate launch --fsdp_version 2"
-        )
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
     keep_answers(texts, objective, run, args)

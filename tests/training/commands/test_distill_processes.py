@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -125,8 +126,12 @@ def test_two_processes_learn_and_score_as_one_and_share_the_questions(flags, run
 @pytest.mark.full
 def test_two_processes_that_share_the_weights_of_both_models_learn_and_score_as_one(flags, runs_of_one, tmp_path):
     folder = tmp_path / "answers"
-    # batches of which one process has less than the other, or nothing
-    made = ["--fsdp", "--only_answers", f"--answers={folder}", "--per_device_eval_batch_size=5"]
+    # each process asks about one text at a time, whose answers the other process may have
+    shutil.copytree(runs_of_one["logits"] / "answers", folder)
+    (numbers,) = (folder / "train").glob("*.texts")
+    os.truncate(numbers, 20 * 8)
+    shutil.rmtree(folder / "validation")
+    made = ["--fsdp", "--only_answers", f"--answers={folder}", "--per_device_eval_batch_size=1"]
     only_answers = [*flags("logits", 2, *made)[:-1], str(folder)]
     launch(LAUNCHER, [*(flags(name, 2, "--fsdp") for name in SHARDED), only_answers], tmp_path)
     for name in SHARDED:
@@ -169,6 +174,9 @@ def test_what_several_processes_need_is_told(monkeypatch):
 def test_what_cannot_be_sharded_is_told(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     flags = ["teacher", "--sublayer_order=sf", "--use_cpu"]
+    with pytest.raises(ValueError, match="FSDP1 cannot shard both models; give accelerate launch --fsdp_version 2"):
+        parse(flags)
+    monkeypatch.setenv("FSDP_VERSION", "2")
     with pytest.raises(ValueError, match="Accelerate shards only what it trains; leave --fsdp out, or give --do_train"):
         parse([*flags, "--do_eval"])
     with pytest.raises(ValueError, match="relations are inside of a layer, whose weights FSDP frees; leave --fsdp out"):
