@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_teachers import TEXTS, save_decoder, save_teacher, write_texts
-from transformers import BertForMaskedLM
+from transformers import BertForMaskedLM, TrainerCallback
 
+from sublayers.training.commands import distill as command
 from sublayers.training.commands.distill import main as distill
-from sublayers.training.distill.objectives import Embeddings, Objective
-from sublayers.training.distill.trainer import DistillTrainer
+from sublayers.training.distill.objectives import Objective
 
 pytestmark = pytest.mark.slow
 
@@ -55,18 +55,28 @@ def test_a_stream_teaches_what_its_texts_do_in_their_order(objective, tmp_path):
 def test_a_run_that_was_interrupted_goes_on_in_the_stream(tmp_path, monkeypatch):
     flags = [*make(tmp_path, "embeddings"), "--streaming", "--save_steps=3"]
     distill([*flags, "--output_dir", str(tmp_path / "whole")])
-    asked, compute_loss = [], DistillTrainer.compute_loss
+    asked, answers = [], Objective.answers
 
-    def interrupt(trainer, model, *args, **kwargs):
-        if model.training and trainer.state.global_step == 6 and not asked:
-            raise KeyboardInterrupt
-        return compute_loss(trainer, model, *args, **kwargs)
+    class Interrupt(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 6:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(DistillTrainer, "compute_loss", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        distill([*flags, "--output_dir", str(tmp_path / "parts")])
-    monkeypatch.setattr(Embeddings, "answers", lambda *args: asked.append(len(args[1]["input_ids"])) or ask(*args))
-    ask = Objective.answers
+    def make_trainer(*args, make=command.make_trainer):
+        trainer = make(*args)
+        trainer.add_callback(Interrupt())
+        return trainer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "make_trainer", make_trainer)
+        with pytest.raises(KeyboardInterrupt):
+            distill([*flags, "--output_dir", str(tmp_path / "parts")])
+
+    def record(objective, batch):
+        asked.append(len(batch["input_ids"]))
+        return answers(objective, batch)
+
+    monkeypatch.setattr(Objective, "answers", record)
     distill([*flags, "--output_dir", str(tmp_path / "parts"), "--resume_from_checkpoint"])
     # the seventh batch; what was read before is not asked again, and texts of the validation are kept
     assert asked == [8]
