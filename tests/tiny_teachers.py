@@ -5,6 +5,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from common import randomize
 from transformers import BertConfig, BertForSequenceClassification, BertModel, LlamaConfig, LlamaForCausalLM
@@ -72,6 +73,17 @@ def make_sentence_encoder(folder, mode="mean", modules=MODULES, **body):
     modes = {f"pooling_mode_{name}": name.startswith(mode) for name in ("cls_token", "mean_tokens", "max_tokens")}
     config = {"word_embedding_dimension": 16, **modes}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+
+
+def answers_in(folder, width=3):
+    """Read kept answers of one row and in 32 bits, by the numbers of their texts; the head of an .npy has 128 bytes."""
+    found = {}
+    for file in folder.glob("*.texts"):
+        numbers = np.fromfile(file, np.int64)
+        rows = np.frombuffer(file.with_suffix(".npy").read_bytes()[128:], np.float32).reshape(-1, width)
+        assert len(rows) >= len(numbers)
+        found |= dict(zip(numbers.tolist(), rows.tolist(), strict=False))
+    return found
 
 
 def write_texts(path, texts=TEXTS):

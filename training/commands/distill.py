@@ -1,20 +1,23 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from accelerate.utils import parse_flag_from_env
+from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, load_corpus
+from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, Text, load_corpus
 from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, default
 
 if TYPE_CHECKING:
-    from sublayers.training.distill.answers import AnsweredTexts
     from sublayers.training.distill.objectives import Objective
+    from sublayers.training.distill.teacher import Teacher
     from sublayers.training.distill.trainer import DistillTrainer
 
 USAGE = "sublayers distill TEACHER [SETTINGS.yaml] --sublayer_order ORDER [--name value ...]"
@@ -67,6 +70,10 @@ class DistillArguments:
     whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
     answers: str | None = flag("folder for the teacher's answers, for many students; default: one in --output_dir")
+    only_answers: bool = flag(
+        "ask the teacher for all texts and train nothing; any number of processes may do so for the same --answers",
+        False,
+    )
     max_train_samples: int | None = flag("use the first documents only (lines of a .txt)")
     max_eval_samples: int | None = flag("as --max_train_samples")
 
@@ -86,7 +93,14 @@ class DistillTrainingArguments(FromScratchArguments):
     def __post_init__(self):
         # answers are not arguments of the model, and means are weighted by their counts
         self.remove_unused_columns, self.label_names = False, ["counts"]
+        # each process reads a stream, takes its part of each batch, and pads it
+        self.accelerator_config = self.accelerator_config or {"dispatch_batches": False}
         super().__post_init__()
+
+    @property
+    def shards(self) -> bool:
+        """Whether processes share the weights of teacher and student, as FSDP2 does."""
+        return bool(self.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
 
 
 FLAGS = (DistillArguments, CorpusArguments, DistillTrainingArguments)
@@ -101,7 +115,8 @@ def main(argv: list[str]) -> dict[str, float]:
 
     Returns:
         The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text
-        or states of a token, or the share of texts or masked words for which both have the same label or word.
+        or states of a token, or the share of texts or masked words for which both have the same label or word. There
+        are none with `--only_answers`.
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
@@ -110,6 +125,9 @@ def main(argv: list[str]) -> dict[str, float]:
             that are kept of another teacher or text; fewer steps than the moves take.
     """
     source, run, corpus_args, args = parse(argv)
+    if run.only_answers:
+        make_answers(source, run, corpus_args, args)
+        return {}
     # models and Trainers take seconds to import, for which --help does not wait
     from sublayers.training.trainers.run import run as run_training
 
@@ -134,19 +152,23 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
     # --help comes without a teacher
     source, *flags = argv if argv[0] not in HELP else ["", *argv]
     run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
+    if run.only_answers and not run.answers:
+        raise ValueError("answers without a student need a folder; name one with --answers")
     if run.sublayer_order is not None:
         expand(run.sublayer_order)
-    elif not (run.sublayers or run.student):
+    elif not (run.sublayers or run.student or run.only_answers):
         raise ValueError("a student needs an order; give --sublayer_order, --sublayers of the teacher, or --student")
     if run.sublayers and (run.layers is not None or run.moves_every or any(getattr(run, name) for name in SIZES)):
         raise ValueError("--sublayers are the teacher's, in its order and sizes; leave layers, moves and sizes out")
     made = ("sublayer_order", "sublayers", "layers", "moves_every", *SIZES)
     if run.student and (given := [name for name in made if getattr(run, name)]):
         raise ValueError(f"the student in {run.student} has its sublayers; leave --{given[0]} out")
-    if run.objective == "next" and not (run.sublayers or run.student):
+    if run.objective == "next" and not (run.sublayers or run.student or run.only_answers):
         raise ValueError("a language model is made of its teacher's sublayers; give --sublayers or --student")
-    if corpus_args.streaming:
-        raise ValueError("the teacher's answers are kept for a text that is read once; leave --streaming out")
+    if corpus_args.streaming and run.only_answers:
+        raise ValueError("the answers to a stream are not kept; leave --streaming or --only_answers out")
+    if corpus_args.streaming and args.do_train and args.max_steps < 1:
+        raise ValueError("a stream has no length; give --max_steps with --streaming")
     if run.moves_every < 0:
         raise ValueError(f"--moves_every {run.moves_every} is no number of steps; give 0 or more")
     if run.pooling and run.objective != "embeddings":
@@ -164,11 +186,33 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError(
             f"a process trains on one GPU, not on {args.n_gpu}; start one for each with accelerate launch or torchrun"
         )
-    if args.process_index != args.local_process_index and not run.answers:
-        raise ValueError("machines share no answers; name a folder on the disk of each one with --answers")
+    plugin = args.fsdp_plugin_args or {"fsdp_version": os.environ.get("FSDP_VERSION", "1")}
+    if args.shards and int(plugin["fsdp_version"]) != 2:
+        raise ValueError("FSDP1 cannot shard both models; give accelerate launch --fsdp_version 2")
+    if args.shards and not run.only_answers and not args.do_train:
+        raise ValueError("Accelerate shards only what it trains; leave --fsdp out, or give --do_train")
+    if args.shards and not run.only_answers and run.objective == "relations":
+        raise ValueError("relations are inside of a layer, whose weights FSDP frees; leave --fsdp out")
     if args.dataloader_num_workers:
         raise ValueError("the teacher answers in the process that trains; leave --dataloader_num_workers out")
     return source, run, corpus_args, args
+
+
+def make_answers(
+    source: str, run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
+) -> None:
+    """Ask a teacher for all texts, and keep its answers. Raises what `make_trainer` raises."""
+    from sublayers.training.distill.objectives import OBJECTIVES
+
+    teacher = find_teacher(source, run)
+    objective = OBJECTIVES[run.objective](teacher, teacher.model, run.pooling, run.temperature, run.relation_heads)
+    with args.main_process_first(desc="reading and tokenizing the texts"):
+        texts = read_texts(objective, run, corpus_args, args)
+    keep_answers(texts, objective, run, args)
+    for each in texts.values():
+        each.complete_all(args.eval_batch_size)
+    if args.process_index == 0:
+        print(f"answers to {', '.join(f'{len(each)} {split} texts' for split, each in texts.items())} in {run.answers}")
 
 
 def make_trainer(
@@ -188,13 +232,9 @@ def make_trainer(
     from sublayers.training.distill.moves import MovesCallback, moves
     from sublayers.training.distill.objectives import OBJECTIVES
     from sublayers.training.distill.student import keep_sublayers, make_student, open_student
-    from sublayers.training.distill.teacher import open_teacher
     from sublayers.training.distill.trainer import DistillTrainer
-    from sublayers.training.trainers.start import check_length
 
-    kind = OBJECTIVES[run.objective]
-    teacher = open_teacher(source, kind.head)
-    check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
+    teacher = find_teacher(source, run)
     # a new head and new sublayers may be random
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
@@ -207,7 +247,7 @@ def make_trainer(
     order = student.model.config.sublayer_order
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
-    objective = kind(teacher, student.model, run.pooling, run.temperature, run.relation_heads)
+    objective = OBJECTIVES[run.objective](teacher, student.model, run.pooling, run.temperature, run.relation_heads)
     orders = moves(student.start, order) if run.moves_every else [expand(order)]
     with args.main_process_first(desc="reading and tokenizing the texts"):
         texts = read_texts(objective, run, corpus_args, args)
@@ -226,8 +266,7 @@ def make_trainer(
     )
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
-    with args.main_process_first(desc="making a folder for the answers"):
-        keep_answers(texts, objective, run, args)
+    keep_answers(texts, objective, run, args)
     remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
     if run.sublayers:
         remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
@@ -240,15 +279,27 @@ def make_trainer(
     return trainer
 
 
+def find_teacher(source: str, run: DistillArguments) -> "Teacher":
+    """Open a teacher for an objective. Raises what `open_teacher` and `check_length` raise."""
+    from sublayers.training.distill.objectives import OBJECTIVES
+    from sublayers.training.distill.teacher import open_teacher
+    from sublayers.training.trainers.start import check_length
+
+    teacher = open_teacher(source, OBJECTIVES[run.objective].head)
+    check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
+    return teacher
+
+
 def read_texts(
     objective: "Objective", run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
-) -> dict[str, "AnsweredTexts"]:
-    """Read the texts of the splits that are needed, which wait for the teacher's answers.
+) -> dict[str, Any]:
+    """Read the texts of the splits that are needed, which wait for the teacher's answers; a stream has none.
 
     Raises:
         ValueError: a text that cannot be read or is empty.
     """
     from sublayers.training.distill.answers import AnsweredTexts
+    from sublayers.training.distill.texts import count_answers
 
     corpus = load_corpus(corpus_args)
     if args.do_train and "train" not in corpus:
@@ -257,15 +308,22 @@ def read_texts(
     texts = {}
     for split, (is_needed, number) in wanted.items():
         if is_needed:
-            rows = objective.encode(corpus[split].take(number), run.max_length, run.whole_rows)
-            texts[split] = AnsweredTexts(rows, objective)
+            text = corpus[split].take(number)
+            if corpus_args.streaming and split == "validation":
+                # this is read more than once
+                text = Text(Dataset.from_list([*text.rows]), text.documents)
+            rows = objective.encode(text, run.max_length, run.whole_rows)
+            is_stream = isinstance(rows, IterableDataset)
+            texts[split] = count_answers(rows, objective.count) if is_stream else AnsweredTexts(rows, objective)
     return texts
 
 
 def keep_answers(
-    texts: dict[str, "AnsweredTexts"], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
+    texts: dict[str, Any], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
 ) -> None:
-    """Say where the teacher's answers are kept. Raises what `AnsweredTexts.keep` raises."""
+    """Say where the teacher's answers are kept, and how it runs. Raises what `AnsweredTexts.keep` raises."""
+    from sublayers.training.distill.answers import AnsweredTexts
+    from sublayers.training.distill.sharding import shard
     from sublayers.training.distill.teacher import hash_vocabulary, hash_weights
     from sublayers.training.distill.texts import hash_rows
 
@@ -278,5 +336,10 @@ def keep_answers(
         "max_length": run.max_length,
     }
     folder = Path(run.answers or Path(str(args.output_dir), "answers"))
-    for split, each in texts.items():
-        each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
+    with args.main_process_first(desc="making a folder for the answers"):
+        for split, each in texts.items():
+            if isinstance(each, AnsweredTexts):
+                each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
+    if args.shards:
+        # a teacher whose student does not fit on a device does not, either
+        shard(teacher.model)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss
 from transformers import PreTrainedModel
@@ -18,8 +17,10 @@ from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedMo
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.modeling.plan import Plan
 from sublayers.training.data.corpus import Text
+from sublayers.training.data.files import Rows
 from sublayers.training.data.masked_language_modeling import check_tokenizer
 from sublayers.training.distill.losses import embedding_loss, logit_loss, relation_loss
+from sublayers.training.distill.sharding import run_in_forward
 from sublayers.training.distill.teacher import BODY, CLASSIFIER, DECODER, WORDS, Head, Pooling, Teacher, answer
 from sublayers.training.distill.texts import cut_stream, encode_texts, mask_words
 
@@ -70,18 +71,25 @@ class Objective(ABC):
     def __post_init__(self):
         """Check teacher and student, and say what is measured and reduced."""
 
-    def encode(self, text: Text, max_length: int, whole_rows: bool) -> Dataset:
+    def encode(self, text: Text, max_length: int, whole_rows: bool) -> Rows:
         """Tokenize a corpus, as `encode_texts` does, and change it into what teacher and student read."""
         rows = encode_texts(text, self.teacher.tokenizer, max_length, self.by_sentence and not whole_rows)
         return self.prepare(rows)
 
-    def prepare(self, texts: Dataset) -> Dataset:
+    def prepare(self, texts: Rows) -> Rows:
         """Change texts into what teacher and student read."""
         return texts
 
-    def count(self, texts: Dataset) -> np.ndarray:
+    def count(self, texts: Any) -> np.ndarray:
         """Count the answers to each text: (texts,)."""
-        return np.ones(len(texts), dtype=int)
+        return np.ones(len(texts["input_ids"]), dtype=int)
+
+    @torch.no_grad()
+    def answers(self, batch: Batch) -> torch.Tensor:
+        """Ask the teacher, on the device of a batch; the processes that share its weights do so together."""
+        teacher: Any = self.teacher.model
+        teacher.to(batch["input_ids"].device)
+        return run_in_forward(teacher, teacher, lambda **batch: self.ask_teacher(batch), **batch).float()
 
     def ask_teacher(self, batch: Batch) -> torch.Tensor:
         """Ask the teacher what is kept: (rows, width)."""
@@ -164,7 +172,7 @@ class OfTokens(Objective):
 
     dtype = np.float16
 
-    def count(self, texts: Dataset) -> np.ndarray:
+    def count(self, texts: Any) -> np.ndarray:
         """Count tokens."""
         return np.array([len(ids) for ids in texts["input_ids"]])
 
@@ -258,14 +266,14 @@ class Words(Logits):
         if not isinstance(teacher, ReorderedBertPreTrainedModel):
             raise ValueError(f"{self.teacher.source} is no BERT; choose another teacher or --objective")
         check_tokenizer(self.teacher.tokenizer, whole_word_mask=False)
-        self.mask, self.decoder = self.teacher.tokenizer.mask_token_id, teacher.lm_head
+        self.mask = self.teacher.tokenizer.mask_token_id
         self.reduces = f"the divergence of both probabilities of masked words at temperature {self.temperature:g}"
 
-    def prepare(self, texts: Dataset) -> Dataset:
+    def prepare(self, texts: Rows) -> Rows:
         """Mask words."""
         return mask_words(texts, self.teacher.tokenizer)
 
-    def count(self, texts: Dataset) -> np.ndarray:
+    def count(self, texts: Any) -> np.ndarray:
         """Count masks."""
         return np.array([ids.count(self.mask) for ids in texts["input_ids"]])
 
@@ -285,8 +293,9 @@ class Words(Logits):
 
     def read(self, answers: torch.Tensor) -> torch.Tensor:
         """Score words as the teacher does: (masked, vocabulary)."""
+        teacher: Any = self.teacher.model
         with torch.no_grad():
-            return self.decoder.to(answers.device)(answers)
+            return run_in_forward(teacher, teacher, teacher.lm_head.to(answers.device), answers)
 
 
 class NextTokens(OfTokens):
@@ -309,11 +318,11 @@ class NextTokens(OfTokens):
             f"{self.temperature:g}"
         )
 
-    def encode(self, text: Text, max_length: int, whole_rows: bool) -> Dataset:
+    def encode(self, text: Text, max_length: int, whole_rows: bool) -> Rows:
         """Cut a corpus into windows of tokens."""
         return cut_stream(text, self.teacher.tokenizer, max_length)
 
-    def count(self, texts: Dataset) -> np.ndarray:
+    def count(self, texts: Any) -> np.ndarray:
         """Count tokens that have one behind them."""
         return super().count(texts) - 1
 
@@ -334,7 +343,7 @@ class NextTokens(OfTokens):
         """Score next tokens as the teacher does: (tokens, vocabulary)."""
         teacher: Any = self.teacher.model
         with torch.no_grad():
-            return teacher.to(answers.device).compute_logits(answers)
+            return run_in_forward(teacher, teacher, teacher.to(answers.device).compute_logits, answers)
 
     def loss(self, student: torch.Tensor, teacher: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compare with the tokens of the texts, and with the teacher; both count once."""

@@ -2,23 +2,24 @@
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from sublayers.training.data.corpus import Text, join_lines
-from sublayers.training.data.language_modeling import all_tokens, check_stream
+from sublayers.training.data.files import Rows
+from sublayers.training.data.language_modeling import all_tokens, check_stream, token_stream
 from sublayers.training.data.masked_language_modeling import MASKED_SHARE, SENTENCES
 
 # of the choice of masked words
 SEED = 0
 
 
-def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, by_sentence: bool) -> Dataset:
+def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int, by_sentence: bool) -> Rows:
     """Tokenize a corpus by sentences, or else by rows (lines of a .txt); what is empty is left out.
 
     A row with a tab in it is a pair of texts.
@@ -47,20 +48,21 @@ def encode_texts(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int
                     encoded[name].append(row[name])
         return encoded
 
-    rows: Any = text.rows.map(
-        encode, batched=True, batch_size=text.batch_size, remove_columns=["text"], desc="Tokenizing texts"
-    )
-    if not len(rows):
+    rows = _map(text.rows, encode, "Tokenizing texts", True, batch_size=text.batch_size, remove_columns=["text"])
+    if next(iter(rows), None) is None:
         raise ValueError("the text has no sentences; is it empty for the teacher's tokenizer?")
     return rows
 
 
-def cut_stream(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+def cut_stream(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Rows:
     """Cut a corpus into windows of `max_length` tokens, as `Windows` does; the last one may be shorter.
 
     Raises:
         ValueError: what `all_tokens` refuses, or a corpus without a token to predict.
     """
+    if isinstance(text.rows, IterableDataset):
+        source = {"text": text, "tokenizer": tokenizer, "max_length": max_length}
+        return IterableDataset.from_generator(_windows, gen_kwargs=source)
     tokens = all_tokens(text, tokenizer)
     check_stream(tokens)
     # the last token of a window is the first one of the next, so that each is predicted once
@@ -77,7 +79,7 @@ def padding(tokenizer: PreTrainedTokenizerBase) -> Any:
     return DataCollatorWithPadding(tokenizer)
 
 
-def mask_words(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def mask_words(rows: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows:
     """Put [MASK] in the place of 15 % of the tokens of each row, and of one at least, that are not [CLS] or [SEP].
 
     Which ones follows from the row's number alone, so that all students see the same.
@@ -90,7 +92,13 @@ def mask_words(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
         masked = {*np.random.default_rng((SEED, index)).permutation(places)[:number].tolist()}
         return {"input_ids": [tokenizer.mask_token_id if i in masked else token for i, token in enumerate(ids)]}
 
-    return rows.map(mask, with_indices=True, input_columns="input_ids", desc="Masking words")
+    return _map(rows, mask, "Masking words", with_indices=True, input_columns="input_ids")
+
+
+def count_answers(rows: IterableDataset, count: Callable[[Any], np.ndarray]) -> IterableDataset:
+    """Add to each text of a stream its number of answers, as `counts`, and begin again where the stream ends."""
+    # a run that goes on leaves out as many texts as it has read, also where it has read some twice
+    return rows.map(lambda texts: {"counts": count(texts)}, batched=True).repeat(None)
 
 
 def hash_rows(rows: Dataset) -> str:
@@ -102,6 +110,23 @@ def hash_rows(rows: Dataset) -> str:
             for numbers in (pc.list_value_length(ids), ids.flatten()):
                 digest.update(numbers.to_numpy().astype("int64").tobytes())
     return digest.hexdigest()
+
+
+def _map(rows: Rows, function: Callable[..., Any], what: str, batched: bool = False, **options: Any) -> Any:
+    # a stream is mapped while it is read, and has no bar
+    bar = {"desc": what} if isinstance(rows, Dataset) else {}
+    return rows.map(function, batched=batched, **options, **bar)
+
+
+def _windows(text: Text, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Iterator[dict[str, np.ndarray]]:
+    rest = np.empty(0, np.int64)
+    for tokens in token_stream(text, tokenizer):
+        rest = np.concatenate([rest, tokens])
+        while len(rest) >= max_length:
+            yield {"input_ids": rest[:max_length]}
+            rest = rest[max_length - 1 :]
+    if len(rest) > 1:
+        yield {"input_ids": rest}
 
 
 def _sentences(texts: list[str | None], documents: bool) -> Iterator[list[str]]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from transformers import EvalPrediction
 
 from sublayers.hub.loading import folder_of
 from sublayers.hub.self_contained import copy_modules
 from sublayers.training.distill.objectives import Batch, Objective
+from sublayers.training.distill.sharding import run_in_forward
 from sublayers.training.distill.teacher import CLASSIFIER, Pooling, Teacher
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
@@ -21,6 +21,8 @@ FIRST_TOKEN = {"text": {"method": "forward_first_token", "method_output_name": "
 
 class DistillTrainer(ResumableTrainer):
     """A Trainer whose batches have the teacher's `answers`, (rows, width), and the `counts` of each text's, (batch,).
+
+    Where a batch has no answers, the teacher is asked.
 
     Several processes have the losses and gradients that one has whose batches are as large as theirs together.
 
@@ -60,9 +62,11 @@ class DistillTrainer(ResumableTrainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args, **kwargs) -> Any:
         """Ask the student, and compare; what is measured is the mean of each text."""
         texts = {name: tensor for name, tensor in inputs.items() if name not in ("answers", "counts")}
+        # texts of a stream come without answers
+        answers = inputs["answers"] if "answers" in inputs else self.objective.answers(texts)
         # an objective may call other methods than forward, which alone the Trainer runs in fewer bits
         with self.accelerator.autocast():
-            answered = self.ask(model, texts), self.objective.read(inputs["answers"])
+            answered = self.ask(model, texts), self.objective.read(answers)
         found, answers = (each.float() for each in answered)
         # texts that fill up the last batches of several processes are not evaluated twice
         gather = self.accelerator.gather_for_metrics if return_outputs else self.accelerator.gather
@@ -75,18 +79,9 @@ class DistillTrainer(ResumableTrainer):
         return loss, {"scores": torch.stack([each.mean() for each in scores])}
 
     def ask(self, model: Any, texts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Ask the student, in the forward of what averages its gradients over processes: (rows, width)."""
-        if not isinstance(model, DistributedDataParallel):
-            return self.objective.ask(model, texts)
-        student = model.module
-        forward = student.forward
-
-        def ask(**texts: torch.Tensor) -> torch.Tensor:
-            student.forward = forward
-            return self.objective.ask(student, texts)
-
-        student.forward = ask
-        return model(**texts)
+        """Ask the student: (rows, width)."""
+        student = self.objective.student
+        return run_in_forward(model, student, lambda **texts: self.objective.ask(student, texts), **texts)
 
     def compare(
         self, found: torch.Tensor, answers: torch.Tensor, batch: Batch, gather: Callable[[Any], Any]

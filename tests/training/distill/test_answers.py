@@ -1,4 +1,7 @@
 import errno
+import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,20 +84,19 @@ def test_the_teacher_is_asked_for_what_is_read_and_once(kind, atol, teacher, tmp
     rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
     expected = expected_answers(teacher, TEXTS, kind)
     texts = keep(folder, teacher, rows, kind=kind)
-    # one tells how wide answers are
-    assert asked == [1]
+    assert asked == []
     first = read(texts, [5, 0, 7], [7, 1, 1])
     np.testing.assert_allclose(first, expected[[5, 0, 7, 7, 1, 1]], rtol=1e-4, atol=atol)
-    assert asked == [1, 3, 1]
+    assert asked == [3, 1]
     # another student, while the first one goes on
     other = keep(folder, teacher, rows, kind=kind)
     np.testing.assert_array_equal(read(other, [7, 0]), first[[2, 1]])
     np.testing.assert_allclose(read(other, [2, 5, 3]), expected[[2, 5, 3]], rtol=1e-4, atol=atol)
-    assert asked == [1, 3, 1, 2]
+    assert asked == [3, 1, 2]
     np.testing.assert_array_equal(read(texts, [3, 5, 2]), read(other, [3, 5, 2]))
     everything = read(texts, [*range(len(rows))])
     np.testing.assert_allclose(everything, expected, rtol=1e-4, atol=atol)
-    assert asked == [1, 3, 1, 2, len(rows) - 6]
+    assert asked == [3, 1, 2, len(rows) - 6]
     # texts without their answers are nobody's question
     assert [*texts[4]] == [*rows[4]]
 
@@ -112,7 +114,7 @@ def test_a_trainers_batches_ask_for_no_more_than_its_steps_read(teacher, tmp_pat
     Reader(model, args, AnswerCollator(teacher.tokenizer), texts).train()
     # batches are read one ahead
     assert texts.answered.sum() in (12, 16)
-    assert asked[1:] == [4] * (texts.answered.sum() // 4)
+    assert asked == [4] * (texts.answered.sum() // 4)
 
 
 @pytest.mark.parametrize("name", ["ask_teacher", "fsync"])
@@ -131,48 +133,146 @@ def test_answers_of_a_run_that_was_killed_are_not_believed_unless_they_are_on_di
         patched.setattr(*((Embeddings, name) if name == "ask_teacher" else (answers.os, name)), kill)
         with pytest.raises((InterruptedError, OSError)):
             read(texts, [3, 4, 5])
-    file = folder / "train" / "answers.npy"
-    # what is not marked may be anything
-    np.load(file, mmap_mode="r+")[3:] = np.nan
-    texts = keep(folder, teacher, rows)
+    (shard,) = (folder / "train").glob("*.npy")
+    # a write that was cut off
+    for file in (shard, shard.with_suffix(".texts")):
+        with open(file, "ab") as opened:
+            opened.write(b"\xff" * 7)
+    texts = keep(folder, teacher, rows) if name == "ask_teacher" else texts
     assert texts.answered.tolist() == [True] * 3 + [False] * (len(rows) - 3)
     np.testing.assert_array_equal(read(texts, [0, 1, 2], [3, 4, 5]), whole)
+    # also a process that goes on after an error begins another shard
+    assert len([*(folder / "train").glob("*.texts")]) == 2
 
 
-@pytest.mark.parametrize("name", ["open_memmap", "save"])
-def test_a_folder_is_made_as_a_whole(name, teacher, tmp_path, monkeypatch):
-    rows = rows_of(TEXTS, teacher.tokenizer)
+def test_processes_write_to_shards_of_their_own_and_see_at_once_what_others_wrote(teacher, tmp_path, asked):
+    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
+    one, two = (keep(folder, teacher, rows, kind=States) for _ in range(2))
+    for first in range(0, 24, 8):
+        np.testing.assert_array_equal(read(one, [first, first + 1]), read(two, [first, first + 1]))
+        np.testing.assert_array_equal(read(two, [first + 2, first + 3]), read(one, [first + 2, first + 3]))
+    assert asked == [2] * 6
+    shards = [np.fromfile(file, np.int64).tolist() for file in (folder / "train").glob("*.texts")]
+    assert sorted(shards) == [[0, 1, 8, 9, 16, 17], [2, 3, 10, 11, 18, 19]]
+    # a shard is no larger than its answers
+    assert all(file.stat().st_size == 128 + 6 * 2 * 16 * 2 for file in (folder / "train").glob("*.npy"))
 
-    def kill(*args):
+
+def test_processes_that_ask_for_everything_share_the_work_and_take_over_from_those_that_died(
+    teacher, tmp_path, asked, monkeypatch
+):
+    monkeypatch.setattr(answers, "RANGE", 20)
+    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
+    one, two, three = (keep(folder, teacher, rows) for _ in range(3))
+    # the first process is on its way, and the second one dies on its
+    of_one, of_two = one._claims(), two._claims()
+    assert next(of_one) == range(20)
+    assert next(of_two) == range(20, 40)
+    two.complete([20, 21, 22, 23])
+    waited = []
+
+    def wait(seconds):
+        waited.append(len(asked))
+        if len(waited) == 1:
+            of_two.close()
+        else:
+            one.complete([*range(20)])
+
+    monkeypatch.setattr(answers.time, "sleep", wait)
+    three.complete_all(16)
+    # it asked for the last texts, then for those of the second process in batches of theirs that are not answered yet
+    assert asked == [4, 8, 12, 4, 20]
+    assert waited == [2, 4]
+    assert [*of_one] == []
+    whole = keep(tmp_path / "whole", teacher, rows)
+    whole.complete_all(len(rows))
+    expected = read(whole, [*range(len(rows))])
+    np.testing.assert_allclose(read(three, [*range(len(rows))]), expected, rtol=1e-5, atol=1e-6)
+    assert {file.suffix for file in (folder / "train").iterdir()} == {".json", ".npy", ".texts"}
+    # nothing is left to ask
+    keep(folder, teacher, rows).complete_all(16)
+    assert asked[5:] == [20, 20, 8]
+
+
+def test_a_folder_is_made_as_a_whole_and_by_one_of_those_who_begin_together(teacher, tmp_path, monkeypatch):
+    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers"
+
+    def kill(*args, **kwargs):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(np.lib.format if name == "open_memmap" else np, name, kill)
+        patched.setattr(Path, "write_text", kill)
         with pytest.raises(KeyboardInterrupt):
-            keep(tmp_path / "answers", teacher, rows)
-    assert not (tmp_path / "answers").exists()
-    read(keep(tmp_path / "answers", teacher, rows), [0])
+            keep(folder, teacher, rows)
+    assert not (folder / "train").exists()
+    rename = Path.rename
+
+    def be_late(path, target):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", rename)
+            read(keep(folder, teacher, rows), [0])
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", be_late)
+        assert keep(folder, teacher, rows).answered.tolist() == [True] + [False] * (len(rows) - 1)
 
 
 def test_answers_of_something_else_are_refused(teacher, tmp_path):
     rows = rows_of(TEXTS, teacher.tokenizer)
     keep(tmp_path / "answers", teacher, rows)
-    with pytest.raises(ValueError, match="answers holds answers for train with another teacher and text; choose anoth"):
+    about = tmp_path / "answers" / "train" / "about.json"
+    said = json.loads(about.read_text())
+    assert (said["texts"], said["dtype"], said["teacher"]) == (48, "float32", "a")
+    assert said["versions"]["torch"] == torch.__version__
+    refused = "answers holds answers for train with another {}; choose another folder with --answers"
+    with pytest.raises(ValueError, match=refused.format("teacher and text")):
         keep(tmp_path / "answers", teacher, rows, about={"teacher": "c", "text": "d"})
+    # what an older version left
+    about.write_text(json.dumps(ABOUT))
+    with pytest.raises(ValueError, match=refused.format("format")):
+        keep(tmp_path / "answers", teacher, rows)
+    about.write_text(about.read_text()[:-9])
+    with pytest.raises(ValueError, match=r"about\.json is damaged"):
+        keep(tmp_path / "answers", teacher, rows)
 
 
-def test_room_is_taken_by_what_is_answered_and_a_full_disk_is_told(teacher, tmp_path, monkeypatch):
-    rows = rows_of(TEXTS * 100, teacher.tokenizer)
-    texts = keep(tmp_path / "answers", teacher, rows)
+def test_shards_that_are_damaged_or_of_something_else_are_refused(teacher, tmp_path):
+    rows, folder = rows_of(TEXTS, teacher.tokenizer), tmp_path / "answers" / "train"
+    read(keep(folder.parent, teacher, rows), [1, 2, 3])
+    other = keep(tmp_path / "other", teacher, rows, about={"teacher": "c", "text": "d"})
+    read(other, [4])
+    for file in other.folder.glob(f"{other.key}*"):
+        shutil.copy(file, folder)
+    with pytest.raises(ValueError, match=r"\.texts is no shard of these answers; remove it"):
+        keep(folder.parent, teacher, rows)
+    for file in folder.glob(f"{other.key}*"):
+        file.unlink()
+    (shard,), (numbers,) = folder.glob("*.npy"), folder.glob("*.texts")
+    content = shard.read_bytes()
+    for damaged in (content[:-1], b"x" + content[1:], content[:20], b""):
+        shard.write_bytes(damaged)
+        with pytest.raises(
+            ValueError, match=r"npy is damaged \(.*\); remove it and .*\.texts, and its texts are asked ag"
+        ):
+            keep(folder.parent, teacher, rows)
+    shard.write_bytes(content)
+    assert keep(folder.parent, teacher, rows).answered.sum() == 3
+    for number in (-1, len(rows)):
+        np.array([1, 2, number], np.int64).tofile(numbers)
+        with pytest.raises(ValueError, match="is no shard of these answers"):
+            keep(folder.parent, teacher, rows)
+
+
+def test_a_full_disk_is_told(teacher, tmp_path, monkeypatch):
+    texts = keep(tmp_path / "answers", teacher, rows_of(TEXTS, teacher.tokenizer))
     read(texts, [0, 1, 2, 3])
-    file = (tmp_path / "answers" / "train" / "answers.npy").stat()
-    assert file.st_size > 4800 * 16 * 4 > 8 * 512 * file.st_blocks
 
     def fill(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(answers.os, "fsync", fill)
-    with pytest.raises(OSError, match=r"answers.npy cannot be written, perhaps for lack of room .* make room"):
+    with pytest.raises(OSError, match=r"\.npy cannot be written, perhaps for lack of room .* make room"):
         read(texts, [4])
 
 

@@ -1,0 +1,86 @@
+"""Students of texts that are read while they are trained."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_teachers import TEXTS, save_decoder, save_teacher, write_texts
+from transformers import BertForMaskedLM, TrainerCallback
+
+from sublayers.training.commands import distill as command
+from sublayers.training.commands.distill import main as distill
+from sublayers.training.distill.objectives import Objective
+
+pytestmark = pytest.mark.slow
+
+FAST = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=16", "--per_device_train_batch_size=8"]
+# past the end of 40 texts
+FAST += ["--max_steps=7", "--learning_rate=1e-2", "--logging_steps=1"]
+STUDENTS = {
+    "embeddings": ["--sublayer_order=s2f3"],
+    "relations": ["--sublayer_order=s2f3", "--relation_heads=4"],
+    "words": ["--sublayer_order=s2f3"],
+    # 32 windows of 14 tokens
+    "next": ["--sublayers", "s0", "f0", "f1", "s2", "--max_length=14"],
+}
+
+
+def make(folder, objective):
+    if objective == "next":
+        save_decoder(folder / "teacher")
+    else:
+        kinds = {"model_class": BertForMaskedLM} if objective == "words" else {}
+        save_teacher(folder / "teacher", **kinds, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    files = [f"--train_file={write_texts(folder / 'train.txt', TEXTS[:40])}"]
+    files += [f"--validation_file={write_texts(folder / 'validation.txt', TEXTS[40:])}"]
+    return [str(folder / "teacher"), *files, *FAST, f"--objective={objective}", *STUDENTS[objective]]
+
+
+def results(folder):
+    losses = json.loads((folder / "loss_curve.json").read_text())
+    return [value for name in ("loss", "eval_loss") for _, value in losses[name]]
+
+
+@pytest.mark.parametrize("objective", STUDENTS)
+def test_a_stream_teaches_what_its_texts_do_in_their_order(objective, tmp_path):
+    flags, (kept, read) = make(tmp_path, objective), (tmp_path / name for name in ("kept", "read"))
+    distill([*flags, "--train_sampling_strategy=sequential", "--output_dir", str(kept)])
+    distill([*flags, "--streaming", "--output_dir", str(read)])
+    assert len(results(read)) == len(results(kept)) > 7
+    # answers that are kept may have 16 bits
+    exact, rounded = {"rel": 1e-6}, {"rel": 1e-3, "abs": 1e-6}
+    assert results(read) == pytest.approx(results(kept), **rounded if objective in ("next", "relations") else exact)
+    assert [path.name for path in (read / "answers").iterdir()] == ["validation"]
+
+
+def test_a_run_that_was_interrupted_goes_on_in_the_stream(tmp_path, monkeypatch):
+    flags = [*make(tmp_path, "embeddings"), "--streaming", "--save_steps=3"]
+    distill([*flags, "--output_dir", str(tmp_path / "whole")])
+    asked, answers = [], Objective.answers
+
+    class Interrupt(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 6:
+                raise KeyboardInterrupt
+
+    def make_trainer(*args, make=command.make_trainer):
+        trainer = make(*args)
+        trainer.add_callback(Interrupt())
+        return trainer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "make_trainer", make_trainer)
+        with pytest.raises(KeyboardInterrupt):
+            distill([*flags, "--output_dir", str(tmp_path / "parts")])
+
+    def record(objective, batch):
+        asked.append(len(batch["input_ids"]))
+        return answers(objective, batch)
+
+    monkeypatch.setattr(Objective, "answers", record)
+    distill([*flags, "--output_dir", str(tmp_path / "parts"), "--resume_from_checkpoint"])
+    # the seventh batch; what was read before is not asked again, and texts of the validation are kept
+    assert asked == [8]
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts")]
+    assert all(torch.equal(weights[1][name], tensor) for name, tensor in weights[0].items())
