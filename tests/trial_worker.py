@@ -6,14 +6,15 @@ from pathlib import Path
 
 from sublayers.training import trials
 
-NUMBERS = range(16)
+NUMBERS = range(100)
+PAUSE = 0.3
 trials.SILENCE, trials.BEATS, trials.POLL = 2.0, 0.2, 0.1
 
 
 def square(trial):
     number = trial.user_attrs["task"]["number"]
     print(f"squaring {number}", flush=True)
-    time.sleep(0.3)
+    time.sleep(PAUSE)
     if number < 0:
         raise ValueError(f"{number} is negative")
     return number**2

@@ -40,7 +40,7 @@ def begin(folder, jobs=1):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_path):
+def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_path, monkeypatch):
     draw, workers = random.Random(0), []
     kept = {}
     for _ in range(10):
@@ -59,6 +59,9 @@ def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_p
     for worker in workers:
         worker.wait()
     study = trial_worker.run(tmp_path / "many")
+    # most of them died while they did something
+    assert len(results(study, TrialState.FAIL)) > 4
+    monkeypatch.setattr(trial_worker, "PAUSE", 0.0)
     one = trial_worker.run(tmp_path / "one")
 
     def table(study):
