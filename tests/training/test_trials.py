@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import trial_worker
 from optuna.trial import TrialState
 
+from sublayers import __version__
 from sublayers.training import trials
 from sublayers.training.trials import open_study, read_study, results, run_trials
 
@@ -206,8 +208,19 @@ def test_a_study_goes_on_with_its_own_settings_only(tmp_path):
         open_study("search", folder, {**SETTINGS, "budget": 0.5})
     study = read_study("search", folder)
     study.set_user_attr("settings", study.user_attrs["settings"] | {"version": "0.0.1"})
-    with pytest.raises(FileExistsError, match=r"has a search with version '0\.0\.1', not "):
+    with pytest.raises(FileExistsError, match=rf"has a search with version '0\.0\.1', not '{re.escape(__version__)}'"):
         open_study("search", folder, SETTINGS)
+
+
+def test_no_trial_ends_early_unless_it_is_asked_for(tmp_path):
+    def do(trial):
+        for step in range(3):
+            trial.report(number_of(trial), step)
+            assert not trial.should_prune()
+        return number_of(trial)
+
+    study = open_study("search", tmp_path, SETTINGS)
+    assert not run_trials(study, do, tmp_path, [{"number": number} for number in range(9)])
 
 
 def test_other_folders_are_left_alone(tmp_path):
