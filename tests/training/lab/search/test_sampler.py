@@ -10,13 +10,13 @@ from sublayers.training.lab.search.sampler import NAMES, OrderSampler, Places
 PLACES = Places("sf", 8)
 
 
-def search(name, number=40, allows=bool, seed=0, population=10, goals=2):
+def search(name, number=40, allows=bool, seed=0, population=10, goals=2, places=PLACES):
     """Search for orders with many `s` in front, few sublayers in all; return the trials with their orders."""
     study = optuna.create_study(directions=["minimize"] * goals)
-    study.sampler = OrderSampler(name, PLACES, allows, seed, population)
+    study.sampler = OrderSampler(name, places, allows, seed, population)
     for _ in range(number):
         trial = study.ask()
-        letters = expand(PLACES.choose(trial))
+        letters = expand(places.choose(trial))
         trial.set_user_attr("order", letters)
         loss = 1 - sum(0.5**place for place, letter in enumerate(letters) if letter == "s")
         study.tell(trial, [loss, len(letters)][:goals])
@@ -50,6 +50,18 @@ def test_samplers_learn_from_what_was_found(name, goals):
     means = [sum(trial.values[0] for run in runs for trial in run[30:]) / 150 for runs in (found, chance)]
     assert means[0] < means[1] - 0.1
     assert sum(map(best, found)) <= sum(map(best, chance))
+
+
+def test_children_of_nsga2_mutate_and_tpe_has_none(monkeypatch):
+    mutations = []
+    mutate = Places.mutate
+    monkeypatch.setattr(Places, "mutate", lambda *args: mutations.append(args) or mutate(*args))
+    for name, generations in (("nsga2", True), ("tpe", False)):
+        mutations.clear()
+        # there are many orders, so that none is drawn twice
+        trials = search(name, 30, places=Places("sf", 24))
+        assert any("NSGAIISampler:generation" in trial.system_attrs for trial in trials) == generations
+        assert (len(mutations) >= 20) == generations
 
 
 def test_two_processes_that_ask_at_the_same_time_do_not_draw_the_same():
