@@ -50,12 +50,16 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 @dataclass(kw_only=True)
 class TrialsArguments:
-    """Flags of a command whose trials are shared."""
+    """Flags of a command whose trials are shared. Raises a ValueError for less than one job."""
 
     _argument_group_name: ClassVar[str] = "trials"
 
     jobs: int = flag(HELP["jobs"], 1)
     storage: str | None = flag(HELP["storage"])
+
+    def __post_init__(self):
+        if self.jobs < 1:
+            raise ValueError(f"--jobs={self.jobs} is not a positive number; give another")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -73,6 +73,7 @@ REFUSED = {
     "glue --task_name mrpc": "the train data of mrpc have no column 'sentence1', only sentence",
     "glue --validation_file empty.jsonl": "empty.jsonl is empty",
     "glue --max_eval_samples 0": "the validation data of sst2 are empty",
+    "glue --jobs 0": "--jobs=0 is not a positive number",
     "glue --train_file notes.txt": "notes.txt has none of the known endings .json",
     "glue --train_file broken.jsonl": "broken.jsonl cannot be read: ",
     "glue --train_file ''": "there are no train data for sst2, only validation",
