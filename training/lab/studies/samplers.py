@@ -21,19 +21,25 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tqdm.auto import tqdm
 
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite
-from sublayers.training.lab.search.draw import letters_of
 from sublayers.training.lab.search.sampler import NAMES, OrderSampler, Places
 from sublayers.training.lab.studies.curves import draw_curves
 from sublayers.training.metrics.pictures import pareto_front
 from sublayers.training.results import Row, provenance, read, report, score
 from sublayers.training.trials import open_study, results, run_trials
 
-LOSS, PRICE = "loss (nats)", "GFLOP of reading all"
+# columns, of which the first begins so
+LOSS, PRICE = "loss", "GFLOP of reading all"
 # parts of an order in which sublayers are counted
 PARTS = 3
+
+
+def loss_of(row: Row) -> float:
+    """Read the loss of an order, in whatever it was measured."""
+    return float(next(value for name, value in row.items() if name.startswith(LOSS)))
 
 
 class Landscape:
@@ -48,8 +54,8 @@ class Landscape:
     """
 
     def __init__(self, rows: list[Row]):
-        orders, losses = [row["order"] for row in rows], np.array([float(row[LOSS]) for row in rows])
-        self.letters = letters_of("".join(map(expand, orders)))
+        orders, losses = [row["order"] for row in rows], np.array([*map(loss_of, rows)])
+        self.letters = "".join(letter for letter in ALPHABET if any(letter in expand(order) for order in orders))
         self.places = max(len(expand(order)) for order in orders)
         features = np.stack([self.features(order) for order in orders])
         self.model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 3, 16)))
@@ -128,7 +134,7 @@ def main(argv: list[str]) -> list[Row]:
     args = parser.parse_args(argv)
     refuse_to_overwrite(args.output_dir)
     rows = read(args.measured)
-    if not rows or not {"order", LOSS, PRICE} <= rows[0].keys() or len(rows) < 20:
+    if len(rows) < 20 or not {"order", PRICE} <= rows[0].keys() or not any(name.startswith(LOSS) for name in rows[0]):
         raise ValueError(f"{args.measured} has not 20 orders with {LOSS} and {PRICE}; give the results.csv of a search")
     landscape = Landscape(rows)
     steps = sorted({args.number // 4, args.number // 2, args.number} - {0})
@@ -153,7 +159,7 @@ def main(argv: list[str]) -> list[Row]:
     report(figures, args.output_dir, provenance(["study", "samplers", *argv], [args.measured.name]))
     draw_curves(curves, {"hypervolume": "hypervolume, mean of the seeds"}, args.output_dir / "hypervolume.svg", "trial")
     told = f"landscape: rank correlation of {landscape.rank:.2f} with measured orders that it was not fitted to, noise "
-    told += f"{landscape.noise:.4f} nats; figures and a picture are in {args.output_dir}"
+    told += f"{landscape.noise:.4f}; figures and a picture are in {args.output_dir}"
     Console().print(told, soft_wrap=True)
     return figures
 

@@ -77,4 +77,4 @@ def test_a_file_without_figures_is_refused(tmp_path, capsys):
     (tmp_path / "other.csv").write_text("model,order\nbert,sf\n")
     with pytest.raises(SystemExit):
         cli.main(["study", "samplers", str(tmp_path / "other.csv"), f"--output_dir={tmp_path / 'out'}"])
-    assert "has not 20 orders with loss (nats) and GFLOP of reading all; give the" in capsys.readouterr().err
+    assert "has not 20 orders with loss and GFLOP of reading all; give the" in capsys.readouterr().err
