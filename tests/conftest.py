@@ -53,6 +53,14 @@ def seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def own_environment():
+    """Forget what the Trainer's arguments tell Accelerate, such as to shard models."""
+    yield
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
+        del os.environ[name]
+
+
 def pytest_collection_finish():
     # what has been imported stays; the collector need not look through it whenever a Trainer calls it
     gc.collect()

@@ -29,7 +29,7 @@ from sublayers.training.folders import LOCK
 
 # of a folder whose studies are not in another storage
 JOURNAL = "journal.log"
-# attributes of a study: what all trials have in common
+# attribute of a study: what all trials have in common
 SETTINGS = "settings"
 # attributes of a trial: what is to be done; which beat of its process was the last; why there is no result
 TASK, BEAT, ERROR, SURPLUS = "task", "beat", "error", "surplus"
@@ -88,7 +88,10 @@ def open_study(
         FileExistsError: the folder holds something else, or the study has other settings.
         OSError: the storage cannot be reached, or is no such.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{folder} cannot be written to ({error.strerror}); choose another folder") from error
     if not (storage or (folder / JOURNAL).exists()) and any(path.name != LOCK for path in folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")
     # the values as JSON reads them back
@@ -170,7 +173,7 @@ def run_trials(
     _work(study, do, tasks, number, lambda: f"({count()} of {total} done) {say(study)}")
     done = [_key(trial) for trial in results(study)]
     faults: list[tuple[Any, str]] = []
-    for trial in _trials(study):
+    for trial in study.get_trials(deepcopy=False):
         key, error = _key(trial), trial.user_attrs.get(ERROR)
         is_asked_for = key in tasks if tasks else isinstance(key, int)
         if error is not None and is_asked_for and key not in [*done, *(task for task, _ in faults)]:
@@ -189,14 +192,13 @@ def check_done(faults: list[tuple[Any, str]]) -> None:
 def title(task: Any) -> str:
     """Name a task, or the trial of a number."""
     if isinstance(task, dict):
-        named = [f"{name.replace('_', ' ')} {value}" for name, value in task.items() if value is not None]
-        return ", ".join(named)
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in task.items() if value is not None)
     return f"trial {task}"
 
 
 def results(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
     """List the trials that are complete, or in one of the states, in the order of their numbers."""
-    return [trial for trial in _trials(study) if trial.state in (states or (TrialState.COMPLETE,))]
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state in (states or (TrialState.COMPLETE,))]
 
 
 def _open(place: str) -> str | BaseStorage:
@@ -222,10 +224,6 @@ def _reading(place: str) -> Iterator[None]:
         ) from error
 
 
-def _trials(study: optuna.Study) -> list[FrozenTrial]:
-    return study.get_trials(deepcopy=False)
-
-
 def _key(trial: FrozenTrial) -> Any:
     # what a sampler has chosen is known by the number of the trial that it was first chosen for
     return trial.user_attrs.get(TASK, trial.number)
@@ -233,7 +231,7 @@ def _key(trial: FrozenTrial) -> Any:
 
 def _plan(study: optuna.Study, tasks: Sequence[dict[str, Any]], again: bool = False) -> None:
     """Plan trials of the tasks that have none, of trials whose process died, and again of failed tasks."""
-    trials = _trials(study)
+    trials = study.get_trials(deepcopy=False)
     dead = [trial for trial in trials if trial.state == TrialState.FAIL and not {ERROR, SURPLUS} & {*trial.user_attrs}]
     last = {json.dumps(_key(trial)): trial for trial in dead}
     chosen = [key for trial in dead if isinstance(key := _key(trial), int)]
@@ -286,7 +284,7 @@ def _take(study: optuna.Study, tasks: Sequence[dict[str, Any]], number: int) -> 
     beats: dict[int, tuple[Any, float]] = {}
     while True:
         _plan(study, tasks)
-        trials = _trials(study)
+        trials = study.get_trials(deepcopy=False)
         states = [trial.state for trial in trials if trial.state != TrialState.FAIL or ERROR in trial.user_attrs]
         if TrialState.WAITING in states or len(states) < number:
             trial = study.ask()
@@ -311,7 +309,7 @@ def _take(study: optuna.Study, tasks: Sequence[dict[str, Any]], number: int) -> 
 def _is_surplus(study: optuna.Study, trial: optuna.Trial, number: int) -> bool:
     """Find out whether two processes planned or chose a trial at the same time; the lower number is kept."""
     own, earlier = None, []
-    for other in _trials(study):
+    for other in study.get_trials(deepcopy=False):
         if other.number == trial.number:
             own = _key(other)
         elif other.number < trial.number and (other.state != TrialState.FAIL or ERROR in other.user_attrs):
