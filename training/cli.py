@@ -63,6 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         check_words(name, rest)
         run([*name.split(), *rest])
+        _leave()
     except ModuleNotFoundError as error:
         # a failed import has a name and gets a remedy; the message of `require` has its own
         remedy = "; pip install 'sublayers[train]'" if error.name else ""
@@ -71,6 +72,13 @@ def main(argv: list[str] | None = None) -> None:
         if not (isinstance(error, (ValueError, OSError)) or is_of_a_file(error)):
             raise
         _exit(f"sublayers {name}: {error}")
+
+
+def _leave() -> None:
+    # threads of a process group that still run when the interpreter ends would abort the process
+    torch: Any = sys.modules.get("torch")
+    if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def run(argv: list[str]) -> Any:
