@@ -1,5 +1,6 @@
 """The command `sublayers`: the table of its sub-commands, and how they report bad input."""
 
+import atexit
 import importlib
 import sys
 from typing import Any, NoReturn
@@ -62,8 +63,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     try:
         check_words(name, rest)
+        atexit.register(_leave)
         run([*name.split(), *rest])
-        _leave()
     except ModuleNotFoundError as error:
         # a failed import has a name and gets a remedy; the message of `require` has its own
         remedy = "; pip install 'sublayers[train]'" if error.name else ""
