@@ -6,10 +6,19 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from common import randomize
-from transformers import BertConfig, BertForSequenceClassification, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainerCallback,
+)
 
+from sublayers.training.commands import distill as command
 from sublayers.training.data.tokenizers import train_tokenizer
 
 WORDS = ["a", "short", "text", "and", "another", "longer", "one", "with", "more", "words", "in", "it", "than"]
@@ -89,3 +98,22 @@ def answers_in(folder, width=3):
 def write_texts(path, texts=TEXTS):
     path.write_text("".join(f"{text}\n" for text in texts))
     return path
+
+
+def distill_until(step, flags, monkeypatch):
+    """Run `sublayers distill`, and interrupt it before the step behind so many."""
+
+    class Interrupt(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                raise KeyboardInterrupt
+
+    def make_trainer(*args, make=command.make_trainer):
+        trainer = make(*args)
+        trainer.add_callback(Interrupt())
+        return trainer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "make_trainer", make_trainer)
+        with pytest.raises(KeyboardInterrupt):
+            command.main(flags)

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from lzma import LZMAError
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 # a run locks this file in its folder; a run that was killed leaves the file, but not the lock
 LOCK = ".lock"
@@ -19,6 +20,26 @@ def refuse_to_overwrite(folder: str | Path, remedy: str = "") -> None:
     """
     if Path(folder).exists() and any(path.name != LOCK for path in Path(folder).iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder{remedy}")
+
+
+def check_settings(begun: str, before: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Check that what goes on in a folder was begun with the same settings.
+
+    Args:
+        begun: says what there is, such as "FOLDER is a search".
+        before: the settings that it was begun with.
+        settings: those of now.
+
+    Raises:
+        FileExistsError: one differs.
+    """
+    for name in before | settings:
+        # a flag that only one of two versions has may be None in the other
+        if before.get(name) != settings.get(name):
+            raise FileExistsError(
+                f"{begun} with {name} {before.get(name)!r}, not {settings.get(name)!r}; choose another --output_dir, "
+                "or go on with the same flags"
+            )
 
 
 def refuse_to_replace(*files: Path | None) -> None:

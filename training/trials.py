@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from sublayers import __version__
 from sublayers.training.flags import flag, positive
-from sublayers.training.folders import LOCK
+from sublayers.training.folders import LOCK, check_settings
 
 # of a folder whose studies are not in another storage
 JOURNAL = "journal.log"
@@ -105,13 +105,7 @@ def open_study(
         if SETTINGS not in study.user_attrs:
             study.set_user_attr(SETTINGS, settings)
         before = study.user_attrs[SETTINGS]
-    for name in before | settings:
-        # a flag that only one of two versions has may be None in the other
-        if before.get(name) != settings.get(name):
-            raise FileExistsError(
-                f"{storage or folder} has a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; "
-                "choose another --output_dir, or go on with the same"
-            )
+    check_settings(f"{storage or folder} has a {kind}", before, settings)
     return study
 
 

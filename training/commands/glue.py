@@ -4,7 +4,7 @@ import json
 from dataclasses import MISSING, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.table import Table
@@ -16,14 +16,20 @@ from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 from sublayers.training.trials import TrialsArguments, check_done, open_study, run_trials
 
-if TYPE_CHECKING:
-    pass
-
 USAGE = "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]"
 # the beginnings of flags that may differ when runs go on
 FREE = (
-    *("output_dir", "resume", "push", "hub", "log", "report", "disable_tqdm", "local_rank", "per_device_eval"),
-    *("jobs", "storage"),
+    "output_dir",
+    "resume",
+    "push",
+    "hub",
+    "log",
+    "report",
+    "disable_tqdm",
+    "local_rank",
+    "per_device_eval",
+    "jobs",
+    "storage",
 )
 
 

@@ -146,16 +146,7 @@ class TaskRuns:
                 shutil.rmtree(self._folder(point["learning_rate"], point["batch_size"], seed), ignore_errors=True)
 
     def finish(self, best: dict[str, Any], command: list[str]) -> None:
-        """Predict with the best run, give its folder the name of the task, and publish it where the flags ask for it.
-
-        Args:
-            best: point of the grid, from `search`.
-            command: the words of the command line.
-
-        Raises:
-            OSError: it could not be published.
-            ValueError: the Hub refuses it.
-        """
+        """Predict with the best run, give its folder the name of the task, and `publish` it."""
         PartialState().wait_for_everyone()
         if not self.kept.exists():
             chosen = self._folder(best["learning_rate"], best["batch_size"], best["seed"])

@@ -131,9 +131,10 @@ def estimate(
         reading = passes * BYTES[dtype] * (weights + MOVED[letter.cache] * cached) / speed
         moving = passes * BYTES[dtype] * rows * letter.traffic(sizes, work) / speed
         calling = passes * letter.kernels(sizes) * device.launch
-        if not device.has_queue or calling > max(computing, reading) + moving:
+        is_waiting = calling > max(computing, reading) + moving
+        if is_waiting or not device.has_queue:
             spent["launches"] += calling
-        if not device.has_queue or calling <= max(computing, reading) + moving:
+        if not (is_waiting and device.has_queue):
             spent["arithmetic" if computing > reading else "memory"] += max(computing, reading)
             spent["memory"] += moving
         held += KEPT * weights if trains else BYTES[dtype] * (weights + cached)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sublayers.training.folders import LOCK
+from sublayers.training.folders import LOCK, check_settings
 
 LOG = "log.jsonl"
 
@@ -57,13 +57,7 @@ def open_log(folder: Path, kind: str, settings: dict[str, Any]) -> Log:
     settings = json.loads(json.dumps(settings))
     if begun := log.events(kind):
         before = {name: value for name, value in begun[0].items() if name != "kind"}
-        for name in before | settings:
-            # a flag that only one of two versions has may be None in the other
-            if before.get(name) != settings.get(name):
-                raise FileExistsError(
-                    f"{folder} is a {kind} with {name} {before.get(name)!r}, not {settings.get(name)!r}; "
-                    "choose another --output_dir, or go on with the same flags"
-                )
+        check_settings(f"{folder} is a {kind}", before, settings)
         return log
     if folder.exists() and any(path.name not in (LOG, LOCK) for path in folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty and holds no {kind}; choose another --output_dir")

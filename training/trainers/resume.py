@@ -102,6 +102,15 @@ def has_states_of(checkpoint: str | Path, processes: int) -> bool:
     return {path.name for path in Path(checkpoint).glob("rng_state*.pth")} == names
 
 
+def check_stream(checkpoint: str, read: dict[str, int], now: dict[str, int]) -> None:
+    """Check that a checkpoint has read the stream that a run goes on with. Raises a ValueError if it is another one."""
+    if read != now:
+        raise ValueError(
+            f"{checkpoint} reads a stream of {read}, not of {now}; continue with the flags that the run was started "
+            "with"
+        )
+
+
 def _find_last(args: TrainerArguments) -> str | None:
     said, last = [], None
     for path in reversed(checkpoints(str(args.output_dir))):

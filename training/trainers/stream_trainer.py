@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from sublayers.modeling.losses import IGNORED
 from sublayers.modeling.memory import RecurrentSublayer
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+from sublayers.training.trainers.resume import check_stream
 
 Memory = tuple[torch.Tensor, ...]
 
@@ -104,11 +105,7 @@ class StreamTrainer(ResumableTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         kept = torch.load(self._memory_file(resume_from_checkpoint), map_location=self.args.device, weights_only=True)
-        if kept["stream"] != self._stream():
-            raise ValueError(
-                f"{resume_from_checkpoint} reads a stream of {kept['stream']}, not of {self._stream()}; "
-                "continue with the flags that the run was started with"
-            )
+        check_stream(resume_from_checkpoint, kept["stream"], self._stream())
         self.memories["training"] = kept["memory"]
 
     def _stream(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from sublayers.training.data.streamed_windows import Place, StreamedWindows
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
-from sublayers.training.trainers.resume import has_states_of
+from sublayers.training.trainers.resume import check_stream, has_states_of
 
 
 class ShareCallback(TrainerCallback):
@@ -80,11 +80,8 @@ class WindowTrainer(ResumableTrainer):
         if is_divided_anew:
             files = [*Path(resume_from_checkpoint).glob("stream_*.pt")]
         kept = [torch.load(file, weights_only=True) for file in files]
-        if any(each["stream"] != self._stream() for each in kept):
-            raise ValueError(
-                f"{resume_from_checkpoint} reads a stream of {kept[0]['stream']}, not of {self._stream()}; "
-                "continue with the flags that the run was started with"
-            )
+        for each in kept:
+            check_stream(resume_from_checkpoint, each["stream"], self._stream())
         if is_divided_anew and self.windows.workers > 1:
             raise ValueError(
                 f"{resume_from_checkpoint} cannot be divided anew among --dataloader_num_workers="

@@ -5,18 +5,16 @@ import datasets
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_teachers import TEXTS, save_teacher, write_texts
+from tiny_teachers import TEXTS, distill_until, save_teacher, write_texts
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertForMaskedLM,
-    TrainerCallback,
     pipeline,
 )
 
-from sublayers.training.commands import distill as command
 from sublayers.training.commands.distill import main as distill
 from sublayers.training.data.corpus import Text
 from sublayers.training.distill.moves import MovesCallback
@@ -81,20 +79,7 @@ def test_a_run_that_was_interrupted_between_moves_ends_as_if_it_had_not_been(fil
     distill([*flags, "--output_dir", str(tmp_path / "whole")])
     orders = []
 
-    class Interrupt(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step == 7:
-                raise KeyboardInterrupt
-
-    def make_trainer(*args, make=command.make_trainer):
-        trainer = make(*args)
-        trainer.add_callback(Interrupt())
-        return trainer
-
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "make_trainer", make_trainer)
-        with pytest.raises(KeyboardInterrupt):
-            distill([*flags, "--output_dir", str(tmp_path / "parts")])
+    distill_until(7, [*flags, "--output_dir", str(tmp_path / "parts")], monkeypatch)
     on_step_begin = MovesCallback.on_step_begin
 
     def record(callback, args, state, control, **kwargs):

@@ -5,10 +5,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_teachers import TEXTS, save_decoder, save_teacher, write_texts
-from transformers import BertForMaskedLM, TrainerCallback
+from tiny_teachers import TEXTS, distill_until, save_decoder, save_teacher, write_texts
+from transformers import BertForMaskedLM
 
-from sublayers.training.commands import distill as command
 from sublayers.training.commands.distill import main as distill
 from sublayers.training.distill.objectives import Objective
 
@@ -59,20 +58,7 @@ def test_a_run_that_was_interrupted_goes_on_in_the_stream(tmp_path, monkeypatch)
     distill([*flags, "--output_dir", str(tmp_path / "whole")])
     asked, answers = [], Objective.answers
 
-    class Interrupt(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step == 6:
-                raise KeyboardInterrupt
-
-    def make_trainer(*args, make=command.make_trainer):
-        trainer = make(*args)
-        trainer.add_callback(Interrupt())
-        return trainer
-
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "make_trainer", make_trainer)
-        with pytest.raises(KeyboardInterrupt):
-            distill([*flags, "--output_dir", str(tmp_path / "parts")])
+    distill_until(6, [*flags, "--output_dir", str(tmp_path / "parts")], monkeypatch)
 
     def record(objective, batch):
         asked.append(len(batch["input_ids"]))

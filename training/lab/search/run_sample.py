@@ -1,12 +1,12 @@
 """`sublayers search sample`: let a sampler of Optuna choose orders, good and cheap, and train them."""
 
 import argparse
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from sublayers.configuration.sublayer_cost import READS
 from sublayers.configuration.sublayer_order import expand
-from sublayers.training.flags import finite, positive
-from sublayers.training.lab.search.settings import Cost, make_parser
+from sublayers.training.flags import positive
+from sublayers.training.lab.search.sampler import NAMES
+from sublayers.training.lab.search.settings import add_price_flags, make_parser
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     """
     args, space = parse(argv)
     # these imports take seconds, for which --help does not wait
-    from optuna.pruners import NopPruner, SuccessiveHalvingPruner
+    from optuna.pruners import SuccessiveHalvingPruner
 
     from sublayers.training.lab.search.price import log_costs
     from sublayers.training.lab.search.report import report
@@ -52,8 +52,9 @@ def main(argv: list[str]) -> "pd.DataFrame":
     places = Places(space.letters, len(expand(space.order)))
     allowed = Allowed(space, paid, budget)
     study.sampler = OrderSampler(args.sampler, places, allowed, args.draw_seed, args.population)
-    # after 2, 4 and 8 evaluations, the better half of the orders goes on
-    study.pruner = SuccessiveHalvingPruner(min_resource=2, reduction_factor=2) if args.prune else NopPruner()
+    if args.prune:
+        # after 2, 4 and 8 evaluations, the better half of the orders goes on
+        study.pruner = SuccessiveHalvingPruner(min_resource=2, reduction_factor=2)
     price = paid if args.budget is None else None
     train = TrainOrder(space.training, args.output_dir, args.seeds, places.choose, price, whole)
     run_trials(study, train, args.output_dir, number=args.number, jobs=args.jobs, say=best)
@@ -69,15 +70,12 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space"]:
     """
     parser = make_parser("sample", __doc__)
     sampler_help = "NSGA-II, tree-structured Parzen estimator, or independent draws; default %(default)s"
-    parser.add_argument("--sampler", choices=("nsga2", "tpe", "random"), default="nsga2", help=sampler_help)
+    parser.add_argument("--sampler", choices=NAMES, default="nsga2", help=sampler_help)
     parser.add_argument("--number", type=positive, default=50, help="orders that are trained, default %(default)s")
     parser.add_argument("--draw_seed", type=int, default=0, help="seed of the sampler")
     population_help = "orders that NSGA-II keeps, and that are drawn at random first; default %(default)s"
     parser.add_argument("--population", type=positive, default=20, help=population_help)
-    parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
-    parser.add_argument("--read", choices=[*READS], default="all", help="positions that are read; classifiers read one")
-    budget_help = "what an order may cost, as a share of the one that the flags give; then the loss is the only goal"
-    parser.add_argument("--budget", type=finite, help=budget_help)
+    add_price_flags(parser, "; then the loss is the only goal")
     prune_help = "end a training whose early losses are worse than those of half of the others; with --budget"
     parser.add_argument("--prune", action="store_true", help=prune_help)
     args, flags = parser.parse_known_args(argv)

@@ -4,12 +4,11 @@ import argparse
 import shutil
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from sublayers.configuration.sublayer_cost import READS
 from sublayers.training.flags import finite, positive
 from sublayers.training.lab.search.draw import Candidate, draw_at_cost, patterns, read_orders
-from sublayers.training.lab.search.settings import Cost, Settings, make_parser
+from sublayers.training.lab.search.settings import Settings, add_price_flags, make_parser
 from sublayers.training.trials import SETTINGS, TASK
 
 if TYPE_CHECKING:
@@ -97,10 +96,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", Settings, list[
     parser.add_argument("--search_seeds", type=int, nargs="+", default=[0], help="one search with each seed")
     steps_help = "steps of a search; default: as many as an order is trained for"
     parser.add_argument("--search_steps", type=positive, help=steps_help)
-    parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
-    parser.add_argument("--read", choices=[*READS], default="all", help="positions that are read; classifiers read one")
-    budget_help = "what the order may cost, as a share of the cost of the one that the flags give"
-    parser.add_argument("--budget", type=finite, help=budget_help)
+    add_price_flags(parser)
     parser.add_argument("--random", type=int, default=3, help="how many random orders are trained, too")
     parser.add_argument("--orders", type=Path, help="a file with an order in each line to be compared, too")
     parser.add_argument("--only_search", action="store_true", help="train no order from scratch")

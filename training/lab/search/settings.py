@@ -3,9 +3,10 @@
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from sublayers.training.flags import flag, positive
+from sublayers.configuration.sublayer_cost import READS
+from sublayers.training.flags import finite, flag, positive
 from sublayers.training.trials import add_flags
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class Settings:
 def costs_of(order: str) -> str:
     """Name the attribute of a study that holds what an order costs."""
     return f"costs of {order}"
+
+
+def add_price_flags(parser: argparse.ArgumentParser, effect: str = "") -> None:
+    """Add the flags of a search that knows what orders cost; `effect` says what else a budget does."""
+    parser.add_argument("--cost", choices=get_args(Cost), default="flops", help="what an order costs")
+    parser.add_argument("--read", choices=[*READS], default="all", help="positions that are read; classifiers read one")
+    budget_help = f"what an order may cost, as a share of the cost of the one that the flags give{effect}"
+    parser.add_argument("--budget", type=finite, help=budget_help)
 
 
 def make_parser(kind: str, description: str | None) -> argparse.ArgumentParser:

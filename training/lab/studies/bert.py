@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.configuration.sublayer_order import compact, counts, has_fixed_states, interleaved
+from sublayers.hub.model_card import RUN
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
@@ -191,9 +192,10 @@ def run(
 
     def once(command: str, folder: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
         words = [command, *as_flags({**flags, "seed": seed}), *more.split()]
-        told = ("results.json",) if command == "glue" else ()
-        run_once(folder, f"{folder.name}: {name}, {order}, seed {seed}", words, *told)
-        return read_results(folder / (told or ("all_results.json",))[0])
+        # the file that is written last, and the one with the scores
+        last, scores = ("results.json", "results.json") if command == "glue" else (RUN, "all_results.json")
+        run_once(folder, f"{folder.name}: {name}, {order}, seed {seed}", words, last)
+        return read_results(folder / scores)
 
     flags = {
         "objective": "mlm+nsp",

@@ -107,7 +107,7 @@ def main(argv: list[str]) -> pd.DataFrame:
     study = open_study("study", folder, settings, args.storage, ["maximize"])
     tasks = [{"student": TEACHER, "seed": 0}]
     tasks += [{"student": student.name, "seed": seed} for seed in args.seeds for student in students]
-    teach = Teach(source, {student.name: student for student in students}, distill, args)
+    teach = Teach(source, {student.name: student for student in students}, distill, texts, args)
     faults = run_trials(study, teach, folder, tasks, jobs=args.jobs)
     chosen = [name_of(text) for text in args.glue_students] or [TEACHER, *teach.students]
     tuned = [{"student": name, "task": task} for task in args.glue_tasks for name in chosen]
@@ -133,12 +133,14 @@ class Teach:
         source: the teacher.
         students: by name.
         distill: the command without what is a student's own.
+        texts: of the tests.
         args: of the study.
     """
 
     source: str
     students: dict[str, Candidate]
     distill: list[str]
+    texts: "Texts"
     args: FrontierArguments
 
     def __call__(self, trial: Trial) -> float:
@@ -158,7 +160,7 @@ class Teach:
             about |= {"kind": student.kind, "order": student.order}
             command = [*self.distill, "--sublayer_order", student.order, *student.flags, f"--seed={seed}"]
             run_once(Path(encoder), f"{name}, seed {seed}", command)
-        scores = score(SentenceTransformer(encoder, device="cpu"), load_texts(self.args), self.args.max_questions)
+        scores = score(SentenceTransformer(encoder, device="cpu"), self.texts, self.args.max_questions)
         trial.set_user_attr("found", about | scores)
         return mean(scores.values())
 
