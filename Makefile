@@ -101,7 +101,7 @@ results: $(VENV)/.installed  ## write the tables of figures again, from results/
 
 .PHONY: stub
 stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families
-	$(BIN)/python -c 'from sublayers.families import stub; print(stub(), end="")' > sublayers/__init__.pyi
+	$(BIN)/python -c 'from sublayers.families import stub; print(stub(), end="")' > src/sublayers/__init__.pyi
 
 .PHONY: clean
 clean:  ## remove the environments and the caches

@@ -27,7 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "model_cards/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 # folders that need not be searched for pages
-exclude_patterns = [".*", "build", "runs", "sublayers", "tests", "training"]
+exclude_patterns = [".*", "build", "runs", "src", "tests", "training"]
 nitpicky = True
 html_theme, html_title = "furo", f"sublayers {release}"
 myst_heading_anchors = 3

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = [
     "configuration",
     "modeling",
-    "sublayers/convert",
-    "sublayers/hub",
-    "sublayers/tasks",
+    "src/sublayers/convert",
+    "src/sublayers/hub",
+    "src/sublayers/tasks",
     "training",
     "training/commands",
 ]
@@ -73,11 +73,11 @@ def sites(file: Path) -> Iterator[tuple[int, int, int, str]]:
 
 def tests_of(file: Path, room: str) -> list[str]:
     """Find the tests of a file, the nearest first: those of its name, those that import it, those of its room."""
-    stem, dotted = file.stem, ".".join(file.with_suffix("").parts).removeprefix("sublayers.")
+    stem, dotted = file.stem, ".".join(file.with_suffix("").parts).removeprefix("src.").removeprefix("sublayers.")
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     named = [path for path in every if path.stem == f"test_{stem}"]
     importing = [path for path in every if f"sublayers.{dotted} " in path.read_text(encoding="utf-8")]
-    folders = [ROOT / "tests" / room.removeprefix("sublayers/"), *(ROOT / path for path in ELSEWHERE.get(room, ()))]
+    folders = [ROOT / "tests" / room.removeprefix("src/sublayers/"), *(ROOT / path for path in ELSEWHERE.get(room, ()))]
     rest = [path for path in every if any(path.is_relative_to(folder) for folder in folders)]
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*named, *importing, *rest])]
 
@@ -86,7 +86,7 @@ def is_found(tests: list[str], marks: str, seconds: int) -> bool:
     """Run tests until the first one that fails; say whether one does in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, "-p", "no:cacheprovider", *tests]
     # this copy of the package, wherever the environment has another one
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     try:
         ended = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, timeout=seconds, check=False

@@ -13,7 +13,8 @@ import sublayers
 from sublayers.families import stub
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = {path.stem for path in (ROOT / "sublayers").iterdir()} - {"training"}
+PACKAGE_ROOT = ROOT / "src" / "sublayers"
+PACKAGE = {path.stem for path in PACKAGE_ROOT.iterdir()} - {"training"}
 MAY_IMPORT = {
     "configuration": {"configuration"},
     "modeling": {"configuration", "modeling"},
@@ -22,7 +23,9 @@ MAY_IMPORT = {
 }
 # what a person runs to measure, compare and try
 LAB = ("lab", "bench", "studies", "search", "demo")
-SOURCES = {folder: sorted(path for path in (ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
+SOURCES = {
+    folder: sorted((PACKAGE_ROOT if folder == "sublayers" else ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT
+}
 
 
 def own_imports(path: Path, top: bool = False) -> list[str]:
@@ -43,7 +46,7 @@ def own_imports(path: Path, top: bool = False) -> list[str]:
 
 
 def is_module(name: str) -> bool:
-    return (ROOT / "sublayers" / name.removeprefix("sublayers.").replace(".", "/")).with_suffix(".py").exists()
+    return (PACKAGE_ROOT / name.removeprefix("sublayers.").replace(".", "/")).with_suffix(".py").exists()
 
 
 def test_the_rooms_are_found():
@@ -75,14 +78,14 @@ def test_no_module_needs_itself():
     graph = {}
     for paths in SOURCES.values():
         for path in paths:
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
             name = name if name.startswith("sublayers") else f"sublayers.{name}"
             graph[name.removesuffix(".__init__")] = {*own_imports(path, top=True)}
     # raises an error that shows the circle
     TopologicalSorter(graph).prepare()
 
 
-FLATTENED = [*SOURCES["configuration"], *SOURCES["modeling"], *sorted((ROOT / "sublayers" / "tasks").glob("*.py"))]
+FLATTENED = [*SOURCES["configuration"], *SOURCES["modeling"], *sorted((PACKAGE_ROOT / "tasks").glob("*.py"))]
 
 
 def test_what_the_hub_flattens_imports_from_modules():
