@@ -131,6 +131,8 @@ class SublayersConfig(PreTrainedConfig):
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
+    # the names of these sublayers in the model that they were taken from, as `sublayers prune` and `distill` leave them
+    kept_sublayers: list[str] | None = None
     # where a folder has its code; trl reads it unguarded
     auto_map: dict[str, Any] = field(default_factory=dict)
     # the base class names their types in quotes, which are not checked
@@ -147,6 +149,7 @@ class SublayersConfig(PreTrainedConfig):
         # what is derived is checked, and the others are transformers' own, which writes or reads them
         others = {*dir(type(self)), "attn_implementation", "name_or_path", "torch_dtype"}
         others |= {*self.attribute_map, "custom_pipelines", "quantization_config"}
+        others |= {"rope_theta", "rope_scaling", "partial_rotary_factor"}
         for name in kwargs:
             if name not in others and not name.startswith("_"):
                 close = difflib.get_close_matches(name, names, n=1)
