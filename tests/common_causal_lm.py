@@ -23,7 +23,6 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
     QuantizedCache,
-    cache_utils,
 )
 
 from sublayers import expand
@@ -105,7 +104,6 @@ class CausalLMContract(ModelContract):
             assert torch.equal(self.generate(model, tokens(1, 7), assistant_model=assistant), expected)
 
     @with_todays_parts
-    @pytest.mark.skipif(not hasattr(cache_utils, "Fp8QuantizedLayer"), reason="this transformers has no 8-bit cache")
     def test_a_quantised_cache_comes_close(self):
         for order in self.attentive:
             model = self.language_model(order)

@@ -6,8 +6,7 @@ so do "summarization", "translation", "translation_xx_to_yy" and "text2text-gene
 
 from typing import Any
 
-from transformers import pipelines
-from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 from transformers.pipelines.base import PipelineRegistry
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig
@@ -33,8 +32,8 @@ def _check_task(task: str) -> tuple[str, dict[str, Any], Any]:
 
 
 for task, (pipeline_class, auto_class) in PIPELINES.items():
-    # the first versions of transformers 5 leave the names of removed pipelines free, later ones block them
-    getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)
+    # their names are blocked
+    REMOVED_TASKS.pop(task)
     PIPELINE_REGISTRY.register_pipeline(
         task, pipeline_class, pt_model=auto_class, default={"model": DEFAULT_MODELS[task]}, type="text"
     )
