@@ -73,7 +73,7 @@ LOST = [
     ),
     ("transformers.pipelines", "PIPELINE_REGISTRY REMOVED_TASKS", "the pipelines of transformers 4"),
     ("transformers.pipelines", "SUPPORTED_TASKS", "sublayers list by task"),
-    ("transformers.pipelines.base", "ChunkPipeline PipelineRegistry", "the pipelines of transformers 4"),
+    ("transformers.pipelines.base", "ChunkPipeline", "the pipelines of transformers 4"),
     ("transformers.pipelines.base", "load_assistant_model", "their assisted decoding"),
     ("transformers.trainer", "FSDP_MODEL_NAME TRAINER_STATE_NAME", "which checkpoint is whole"),
     ("transformers.trainer_utils", "PREFIX_CHECKPOINT_DIR", "the same"),
