@@ -304,11 +304,6 @@ class SublayersConfig(PreTrainedConfig):
         first, *others = self.orders.values()
         return {} if others else self.tensor_parallel_plan(first)
 
-    @base_model_tp_plan.setter
-    def base_model_tp_plan(self, plan):
-        # where the plan is a field of the base class (transformers 5.17), the base class sets it to its default
-        pass
-
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save; the code that a configuration's `auto_map` names is saved, too."""
         super().save_pretrained(save_directory)

@@ -18,6 +18,8 @@ def hand_over_hub(module: ModuleType) -> None:
 
 
 wrapt.register_post_import_hook(hand_over_hub, "sublayers.configuration.configuration_sublayers")
+# before anything of ours meets a transformers with which it was not tested
+wrapt.register_post_import_hook(lambda _: import_module("sublayers.configuration.versions"), "transformers")
 # AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who
 # imports neither, such as `sublayers order`, need not wait for torch
 wrapt.register_post_import_hook(
