@@ -136,7 +136,7 @@ def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_in
     def time_stacks(config, orders, length, reads, rows, seconds):
         timed.append((orders, length, reads, rows, seconds))
         # five ms, and three for each letter more than two
-        return {order: dict.fromkeys(reads, [3.0 * len(expand(order)) - 1]) for order in orders}
+        return {order: {read: [3.0 * len(expand(order)) - 1] for read in reads} for order in orders}
 
     monkeypatch.setattr("sublayers.training.commands.decide.time_stacks", time_stacks)
     main(["(sf)12", "s5f19", "--lengths", "8", "16", "--seconds", "32", "--rows", "3", "--decide", "--json"])

@@ -113,7 +113,7 @@ def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: 
         form, _, kind = graph.partition(" ")
         runtime: Any = import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
         export_graph(place / "ours", place / graph, form, bool(kind))
-        run = runtime.load(place / graph / runtime.FILE, args.threads)
+        run = runtime.load(place / graph / runtime.FILE, torch.get_num_threads())
         # the copy has the graph in the model's place
         encoders[graph] = by_torch(copy.deepcopy(ours, {id(ours[0].model): Graph(run, ours[0].model)}))
     return encoders
