@@ -91,7 +91,8 @@ def measured(args: argparse.Namespace, model: Any, is_reranker: bool, texts: dic
         for name, inputs in texts.items():
             for size in args.batch_sizes:
                 calls: dict[str, Call] = {key: partial(encode, inputs, size) for key, encode in encoders.items()}
-                yield Task(f"{name}, {size} at once", "texts", calls, dict.fromkeys(calls, len(inputs)))
+                title = f"{len(inputs)} of {name}, {size} at once"
+                yield Task(title, "texts", calls, dict.fromkeys(calls, len(inputs)))
 
 
 def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: Path) -> dict[str, Encode]:
