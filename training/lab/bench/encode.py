@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -110,7 +111,7 @@ def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: 
     encoders = {THEIRS: by_torch(model), OURS: by_torch(ours), UNPACKED: by_torch(optimize(model, prepack=False))}
     if args.graphs:
         ours.save_pretrained(str(place / "ours"))
-    for graph in args.graphs:
+    for graph in tqdm(args.graphs, "writing graphs", leave=False):
         form, _, kind = graph.partition(" ")
         runtime: Any = import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
         export_graph(place / "ours", place / graph, form, bool(kind))
