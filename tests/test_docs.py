@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from families import small
 from hub_repository import ANN
 from snippets import blocks, check_command, commands, run_python
+from transformers import AutoModelForMaskedLM
 
 import sublayers
 from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.hub.model_card import named_orders
 from sublayers.training import cli
-from sublayers.training.commands import push
+from sublayers.training.commands import pretrain, push
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.flags import recipes
 
@@ -45,6 +47,17 @@ def test_python_snippets_run_one_after_the_other(page, tmp_path, monkeypatch):
 def test_commands_are_understood(page, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     check_command(words, monkeypatch)
+
+
+def test_the_first_model_of_the_quick_start_is_small_and_leaves_no_checkpoints():
+    [words] = [words for page, words in COMMANDS if page == "docs/quick_start.md" and words[1] == "pretrain"]
+    run, model_flags, corpus, args = pretrain.parse(words[2:])
+    assert not corpus.train_file
+    with torch.device("meta"):
+        config = pretrain.make_config(run, model_flags | {"vocab_size": run.vocab_size})
+        model = AutoModelForMaskedLM.from_config(config)
+    assert model.num_parameters() < 2_000_000
+    assert args.save_strategy == "no"
 
 
 def test_make_targets_exist():
