@@ -121,6 +121,20 @@ def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
     assert not any((out / name).glob("checkpoint-*/*.py"))
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+def test_nothing_that_is_published_tells_where_it_was_made(opened, name):
+    place, out, _ = opened
+    told = [file for file in (out / name).rglob("*") if file.suffix in (".json", ".md", ".yaml")]
+    # checkpoints and metrics are not published
+    told = [file for file in told if "checkpoint" not in str(file) and file.name != "trainer_state.json"]
+    assert {"README.md", "run.json", "config.json", "tokenizer_config.json"} <= {file.name for file in told}
+    for file in told:
+        assert str(place.parent) not in file.read_text(), file
+    if name not in ("convert", "untrained", "exported", "converted"):
+        settings = json.loads((out / name / "run.json").read_text())["settings"]
+        assert settings["learning rate"] == 0.01
+
+
 @pytest.mark.skipif(not HAS_SENTENCE_TRANSFORMERS, reason="needs sentence-transformers")
 @pytest.mark.parametrize("name", SENTENCE_ENCODERS)
 def test_a_stranger_gets_the_numbers_that_we_get(opened, name):

@@ -15,7 +15,13 @@ from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.families import FAMILIES
-from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
+from sublayers.training.data.pairs import (
+    Seq2SeqDataArguments,
+    load_pairs,
+    pairs_used,
+    tokenize_pairs,
+    train_pair_tokenizers,
+)
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, flag, given_flags, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
@@ -214,7 +220,7 @@ def make_trainer(
     }
     if isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1:
         trainer_class = OrderTrainer
-    return (trainer_class or PairTrainer)(
+    trainer = (trainer_class or PairTrainer)(
         tokenizers,
         run.max_tokens,
         scorers,
@@ -226,6 +232,11 @@ def make_trainer(
         compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
         data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
     )
+    trainer.about["used"] = {split: pairs_used(split, rows, data_args) for split, rows in pairs.items()}
+    if run.max_tokens:
+        batches = args.gradient_accumulation_steps * args.world_size
+        trainer.about["settings"] = {"batch size": f"{run.max_tokens * batches} tokens"}
+    return trainer
 
 
 def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:

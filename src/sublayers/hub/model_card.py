@@ -93,12 +93,20 @@ PAPERS = {
 
 
 class Part(TypedDict):
-    """A part of a run's data: what it was for, its name, and on the Hub its id and configuration."""
+    """A part of a run's data: what it was for, its name, on the Hub its id and configuration, and what was read of it.
+
+    Data that are `own` are files or folders of whoever trained. Rows of a stream are not counted, and not all rows make
+    a part that is not `whole`.
+    """
 
     role: str
     name: str
     id: NotRequired[str]
     config: NotRequired[str]
+    own: NotRequired[bool]
+    split: NotRequired[str]
+    rows: NotRequired[int | None]
+    whole: NotRequired[bool]
 
 
 class Score(TypedDict):
@@ -122,6 +130,7 @@ class Run(TypedDict, total=False):
     base_model: str
     data: list[dict[str, Any]]
     seeds: list[int]
+    settings: dict[str, str | float | int]
     machine: dict[str, str | float | int | None]
     results: list[dict[str, Any]]
     remarks: list[str]
@@ -225,7 +234,7 @@ def write_card(
         or None,
     )
     environment = Environment(finalize=_as_text)
-    environment.filters["code"] = _as_code
+    environment.filters |= {"code": _as_code, "described": describe}
     text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         card_data=data.to_yaml(),
         generated=GENERATED,
@@ -248,6 +257,15 @@ def write_card(
         scores=scores,
     )
     ModelCard(text).save(file)
+
+
+def describe(part: dict[str, Any]) -> str:
+    """Say what a part of a run's data is, and how much of it was read."""
+    name = f"own data: {part['name']}" if part.get("own") else part["name"]
+    is_whole, rows = part.get("whole", True), part.get("rows")
+    if rows is None:
+        return name if is_whole else f"{name}, a part of it"
+    return f"{name}, {rows:,} rows" if is_whole else f"{name}, {rows:,} of its rows"
 
 
 def is_draft(card: str | Path) -> bool:

@@ -3,12 +3,16 @@ import json
 import warnings
 import weakref
 
+import datasets
 import pytest
 import torch
+import yaml
 from glue_rows import WORDS, make_rows, write
 from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
 
+from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.training.commands.glue import main as glue
+from sublayers.training.data import glue as glue_data
 from sublayers.training.data.glue import GLUE_TASKS
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -139,6 +143,45 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
         assert len(set(expected)) > 1
     config = AutoConfig.from_pretrained(out / "stsb")
     assert (config.problem_type, config.num_labels) == ("regression", 1)
+
+
+def test_a_score_is_one_of_the_benchmark_only_on_all_rows_of_its_split(tmp_path, monkeypatch):
+    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "max_position_embeddings": 32}
+    model = PARBertForSequenceClassification(PARBertConfig(sublayer_order="sf", vocab_size=len(tokenizer), **sizes))
+    for part in (tokenizer, model):
+        part.save_pretrained(tmp_path / "model")
+    rows = {"train": make_rows("mrpc", 20, 0), "validation": make_rows("mrpc", 8, 1)}
+    hub = {split: datasets.Dataset.from_list(rows[split]) for split in rows}
+    monkeypatch.setattr(glue_data, "load_dataset", lambda *names: hub)
+    for split in rows:
+        write(tmp_path / "mine" / "mrpc" / f"{split}.jsonl", rows[split])
+
+    def published(name, *flags):
+        out = tmp_path / name
+        model = ["--model_name_or_path", str(tmp_path / "model"), "--output_dir", str(out), "--max_steps", "1"]
+        glue(["--task_name", "mrpc", *flags, *model, *FAST])
+        file = out / "mrpc" / ".eval_results" / "sublayers.yaml"
+        entries = yaml.safe_load(file.read_text()) if file.exists() else []
+        return (out / "mrpc" / "README.md").read_text(), [entry["dataset"] for entry in entries]
+
+    card, datasets_of = published("whole")
+    assert datasets_of == [{"id": "nyu-mll/glue", "task_id": "mrpc"}] * 2
+    assert "| GLUE mrpc | validation | f1 |" in card
+    assert "| evaluated on | GLUE mrpc, 8 rows |" in card
+    assert "| learning rate | 0.01 |" in card
+    card, datasets_of = published("part", "--max_eval_samples", "5", "--batch_sizes", "4", "--learning_rates", "0.02")
+    assert datasets_of == []
+    assert "| GLUE mrpc, 5 of its rows | validation | f1 |" in card
+    assert "| trained on | GLUE mrpc, 20 rows |" in card
+    # the settings are those of the best run
+    assert "| learning rate | 0.02 |" in card
+    assert "| batch size | 4 |" in card
+    card, datasets_of = published("own", "--data_dir", str(tmp_path / "mine"))
+    assert datasets_of == []
+    assert "| own data: mine mrpc, 8 rows | validation | f1 |" in card
+    assert "nyu-mll" not in card
+    assert str(tmp_path) not in card
 
 
 def test_a_head_of_another_task_is_replaced_and_never_evaluated_as_one_of_this(tmp_path, bert, files):
