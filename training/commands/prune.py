@@ -186,7 +186,7 @@ def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_leng
 
     model: Any = take_subset(whole, subset)
     with whole_folder(place) as folder:
-        save_tokenizers(tokenizers_of(teacher), str(folder))
+        save_tokenizers(tokenizers_of(teacher), str(folder), model.config)
         model.save_pretrained(folder)
         kept = " ".join(model.config.kept_sublayers)
         run: dict[str, Any] = {

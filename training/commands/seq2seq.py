@@ -184,7 +184,7 @@ def make_trainer(
         def train_into(folder: str) -> None:
             joint = not run.separate_vocabularies
             trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
-            save_tokenizers(list(dict.fromkeys(trained)), folder)
+            save_tokenizers(list(dict.fromkeys(trained)), folder, config)
 
         source = find_tokenizer(run, args, checkpoint, train_into)
         # one tokenizer for both sides, or one for sources and one for targets
@@ -305,14 +305,16 @@ def _set_generation(
         # the Trainer would prefer this file to the flags
         chosen, args.generation_config = PairTrainer.load_generation_config(str(args.generation_config)), None
     settings = {"num_beams": 5, "length_penalty": 1.0} if run.model_name_or_path is None else {}
-    if chosen.max_length is None and chosen.max_new_tokens is None:
-        settings["max_length"] = data.max_target_length + 1
+    if chosen.max_length is None:
+        settings["max_length"] = (chosen.max_new_tokens or data.max_target_length) + 1
     given = {
         "num_beams": args.generation_num_beams,
         "length_penalty": run.length_penalty,
         "max_length": args.generation_max_length,
     }
     settings |= {name: value for name, value in given.items() if value is not None}
+    # the Trainer counts in all tokens; what it saves counts in new ones
+    settings["max_new_tokens"] = None
     # transformers overrides a generation config that is derived from the model's configuration
     model.generation_config = GenerationConfig.from_dict({**chosen.to_dict(), **settings, "_from_model_config": False})
 

@@ -17,6 +17,7 @@ from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
 from sublayers.hub.self_contained import write_code
+from sublayers.hub.tokenizers import save_tokenizer
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.trainers.resume import has_states_of
@@ -157,6 +158,8 @@ class ResumableTrainer(Trainer):
                 super().save_model(folder)
             if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
                 write_code(model.config, folder)
+                if self.processing_class is not None:
+                    save_tokenizer(self.processing_class, folder, model.config)
         model.config.use_cache = while_training
 
     def push_to_hub(self, *args, **kwargs) -> Any:
