@@ -250,7 +250,7 @@ class TaskRuns:
         for split, rows in tests.items():
             predictions = trainer.predict(rows).predictions
             if trainer.is_world_process_zero():
-                file = folder.with_name("submission") / f"{self.task.files[split.removeprefix('test')]}.tsv"
+                file = folder.with_name("submission") / f"{self.task.submitted[split.removeprefix('test')]}.tsv"
                 # a run that was killed may have left a part of the file
                 file.unlink(missing_ok=True)
                 write_submission(self.task, np.asarray(predictions), file)

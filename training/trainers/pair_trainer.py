@@ -189,7 +189,7 @@ class Scorer:
 
 
 def in_new_tokens(config: GenerationConfig) -> GenerationConfig:
-    """Count the longest text without the token that starts it, so that `generate(max_new_tokens=...)` finds one limit."""
+    """Count the longest text without the token that starts it, so that `max_new_tokens` of `generate` replaces it."""
     config = copy.deepcopy(config)
     if config.max_length is not None:
         config.max_new_tokens, config.max_length = config.max_length - 1, None

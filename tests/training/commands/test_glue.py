@@ -2,6 +2,7 @@ import gc
 import json
 import warnings
 import weakref
+from zipfile import ZipFile
 
 import datasets
 import pytest
@@ -18,6 +19,7 @@ from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
+PARTS = {"m": "matched", "mm": "mismatched"}
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
 
 
@@ -53,7 +55,8 @@ def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, be
     assert [run["seed"] for run in best["runs"]] == [3, 4, 5]
     scores = {run["seed"]: run["validation"]["accuracy"] for run in best["runs"]}
     assert best["median"] == sorted(scores.values())[1] == scores[best["seed"]] > 0.7
-    assert {path.name for path in out.iterdir()} == {"journal.log", "results.json", "sst2", "submission"}
+    left = {"journal.log", "results.json", "sst2", "submission", "submission.zip"}
+    assert {path.name for path in out.iterdir()} == left
 
     config = AutoConfig.from_pretrained(out / "sst2")
     assert config.problem_type == "single_label_classification"
@@ -113,7 +116,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
     assert results["best"]["seed"] == 4
     assert len(set(kept.values())) == 16
     assert weights("sst2") == kept[1e-3, 16, 4]
-    assert {path.name for path in out.iterdir()} == {"journal.log", "results.json", "sst2", "submission"}
+    assert not [path.name for path in out.iterdir() if path.name.startswith("sst2-")]
 
 
 def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):
@@ -126,16 +129,24 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
             # labels of test data are not read
             unlabelled = [row | {"label": -1} for row in rows]
             write(data / folder / f"{split}_some.jsonl", unlabelled if "test" in split else rows)
+    write(data / "glue_ax" / "test.jsonl", make_rows("mnli", 30, 9))
     flags = ["--task_name", "all", "--data_dir", str(data), "--model_name_or_path", bert, "--max_steps", "60"]
     results = glue([*flags, *FAST, "--output_dir", str(out), "--max_eval_samples", "7"])
     assert list(results) == ["stsb", "mnli", "rte"]
-    assert "no data for cola, sst2, mrpc, qqp, qnli, wnli in" in capsys.readouterr().out
+    said = "".join(capsys.readouterr().out.splitlines())
+    assert "no data for cola, sst2, mrpc, qqp, qnli, wnli in" in said
+    missing = "CoLA.tsv, SST-2.tsv, MRPC.tsv, QQP.tsv, QNLI.tsv, WNLI.tsv"
+    assert f"the benchmark also asks for {missing}".replace(" ", "") in said.replace(" ", "")
     assert results["mnli"]["split"] == "validation_matched"
     assert {"validation_matched", "validation_mismatched"} < results["mnli"]["best"]["runs"][0].keys()
     names = {path.name for path in (out / "submission").iterdir()}
-    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "RTE.tsv"}
-    for part, file in GLUE_TASKS["mnli"].files.items():
-        rows = [json.loads(line) for line in (data / "glue_mnli" / f"test{part}_some.jsonl").read_text().splitlines()]
+    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv", "STS-B.tsv", "RTE.tsv"}
+    with ZipFile(out / "submission.zip") as archive:
+        assert {*archive.namelist()} == names
+        assert archive.read("AX.tsv") == (out / "submission" / "AX.tsv").read_bytes()
+    tests = {f"MNLI-{part}": data / "glue_mnli" / f"test_{name}_some.jsonl" for part, name in PARTS.items()}
+    for file, path in {**tests, "AX": data / "glue_ax" / "test.jsonl"}.items():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
         classify = pipeline("text-classification", str(out / "mnli"))
         expected = [classify({"text": row["premise"], "text_pair": row["hypothesis"]})["label"] for row in rows]
         lines = (out / "submission" / f"{file}.tsv").read_text().splitlines()
