@@ -1,5 +1,6 @@
 """transformers' own ways to the Hub, with our models: the Trainer's, and `push_to_hub` of models and tokenizers."""
 
+import json
 import subprocess
 import sys
 
@@ -59,12 +60,21 @@ def assert_runs_without_the_package(hub, home):
     assert "tensor" in found.stdout
 
 
-def test_each_checkpoint_that_the_trainer_publishes_has_its_code(hub, model, tokenizer, tmp_path):
+def assert_has_code(hub):
+    files = hub.repositories["ann/model"].files()
+    named = json.loads(files["config.json"].content)["auto_map"].values()
+    assert {f"{name.split('.')[0]}.py" for name in named} < files.keys()
+
+
+@pytest.mark.parametrize("opens", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_each_checkpoint_that_the_trainer_publishes_has_its_code(hub, model, tokenizer, tmp_path, opens):
     rows = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
     settings = {"max_steps": 1, "save_steps": 1, "hub_strategy": "every_save"}
     arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING, **settings)
     Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer).train()
-    assert_runs_without_the_package(hub, tmp_path)
+    assert_has_code(hub)
+    if opens:
+        assert_runs_without_the_package(hub, tmp_path)
 
 
 def test_a_trainer_that_publishes_nothing_saves_as_ever(model, tmp_path):
@@ -84,7 +94,7 @@ def test_the_trainer_publishes_what_it_trained(hub, model, tokenizer, tmp_path, 
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer)
     trainer.train()
     trainer.push_to_hub()
-    assert_runs_without_the_package(hub, tmp_path)
+    assert_has_code(hub)
     assert any((weight != before[name]).any() for name, weight in model.state_dict().items())
     assert_published(model, tokenizer, tmp_path / "empty")
     repository = hub.repositories["ann/model"]

@@ -243,12 +243,6 @@ def test_one_length_counts(settings_of):
     assert lengths({}, model={"max_new_tokens": 30})[1] == 30
 
 
-@pytest.mark.usefixtures("silence")
-def test_a_model_that_chooses_orders_answers_without_a_warning(tokenizer):
-    pipe = pipeline("translation", model=make_iot(tokenizer), tokenizer=tokenizer, device="cpu", max_new_tokens=3)
-    assert pipe(TEXTS[0])
-
-
 def test_puts_the_prefix_of_the_task_before_a_text(tokenizer):
     params = {"translation_en_to_de": {"prefix": "Ann: "}, "summarization": {"prefix": "long: "}}
     model = make_t5(tokenizer, task_specific_params=copy.deepcopy(params), prefix="Rome: ")
