@@ -116,6 +116,8 @@ def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatc
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
         )
         assert run.returncode == 0, run.stderr
+        # nobody is asked whether to run code
+        assert "[y/N]" not in run.stdout
         if "classify" in block:
             assert "LABEL_" in run.stdout
 

@@ -41,7 +41,7 @@ def provenance(
     import torch
 
     from sublayers.training.trainers.machine import machine
-    from sublayers.training.trainers.publish import without_tokens
+    from sublayers.training.trainers.publish import command_line
 
     on = machine(torch.device(device)) | (packages or {})
     return {
@@ -49,7 +49,7 @@ def provenance(
         "date": on.pop("date")[:10],
         "machine": ", ".join([on.pop("processor"), *(f"{name} {value}" for name, value in on.items())]),
         "commit": commit(),
-        "command": without_tokens(["sublayers", *command]),
+        "command": command_line(["sublayers", *command]),
     }
 
 

@@ -187,18 +187,19 @@ def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_leng
     from sublayers.training.distill.trainer import save_sentence_encoder
     from sublayers.training.prune.opening import tokenizers_of
     from sublayers.training.trainers.pair_trainer import save_tokenizers
-    from sublayers.training.trainers.publish import without_tokens
+    from sublayers.training.trainers.publish import command_line, shown
 
     model: Any = take_subset(whole, subset)
     with whole_folder(place) as folder:
-        save_tokenizers(tokenizers_of(teacher), str(folder))
+        save_tokenizers(tokenizers_of(teacher), str(folder), model.config)
         model.save_pretrained(folder)
         kept = " ".join(model.config.kept_sublayers)
         run: dict[str, Any] = {
-            "command": without_tokens(["sublayers", "prune", *command]),
-            "started_from": teacher.source,
+            "command": command_line(["sublayers", "prune", *command]),
+            "started_from": shown(teacher.source),
         }
-        run["remarks"] = [f"These sublayers of {teacher.source} are left: {kept}. It was not trained behind that."]
+        remark = f"These sublayers of {run['started_from']} are left: {kept}. It was not trained behind that."
+        run["remarks"] = [remark]
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         write_code(model.config, folder)
         if teacher.is_sentence_encoder and teacher.pooling:
