@@ -121,6 +121,9 @@ def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_
     assert [name for name in sublayers.__all__ if f'id="sublayers.{name}"' not in api] == []
     assert "# a feed-forward sublayer computes act(gate(x)) * fc1(x) instead of act(fc1(x))" in api
     assert [name for name in cli.COMMANDS if f"usage: sublayers {name} " not in command_line] == []
+    # somebody who opens the folder lands on the home page, which names what most people come for
+    assert "url=docs/index.html" in (tmp_path / "index.html").read_text()
+    assert "optimize" in (tmp_path / "docs/index.html").read_text()
     assert 'aria-label="interleaved(6) = (sf)6, sandwich(6,2) = s2(sf)4f2, ' in orders
 
 
