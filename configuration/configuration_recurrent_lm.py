@@ -25,7 +25,7 @@ class RecurrentLMConfig(SublayersConfig):
         ValueError: what every configuration refuses.
     """
 
-    keys_to_ignore_at_inference = ["past_key_values", "memory"]
+    keys_to_ignore_at_inference = ["cache", "memory"]
     # the field that says how many tokens before its own a token sees
     reach_field: ClassVar[str]
 

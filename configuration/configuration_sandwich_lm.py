@@ -21,7 +21,6 @@ class SandwichLMConfig(SublayersConfig):
     """
 
     model_type = "sandwich_lm"
-    keys_to_ignore_at_inference = ["past_key_values"]
 
     sublayer_order: str = "s6(sf)10f6"
     dropout: float | int = 0.3

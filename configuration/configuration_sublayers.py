@@ -61,7 +61,7 @@ class SublayersConfig(PreTrainedConfig):
     Raises:
         ValueError: an order that cannot be read or has a letter that the family lacks, heads that do not divide the
             width, a number out of range, an unknown activation, an empty list of end tokens, a value of another type,
-            or a keyword that is nearly, but not quite, the name of a field.
+            or a keyword that is no field.
     """
 
     # the fields that hold an order, or several in a list, and the kind of stack of each; the last stack has the cache
@@ -144,9 +144,14 @@ class SublayersConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         names = [f.name for f in fields(self)]
+        # what is derived is checked, and the others are transformers' own, which writes or reads them
+        others = {*dir(type(self)), "attn_implementation", "name_or_path", "torch_dtype"}
+        others |= {*self.attribute_map, "custom_pipelines", "quantization_config"}
         for name in kwargs:
-            if close := difflib.get_close_matches(name, names, n=1, cutoff=0.9):
-                raise ValueError(f"{type(self).__name__} has no field {name!r}; did you mean {close[0]!r}?")
+            if name not in others and not name.startswith("_"):
+                close = difflib.get_close_matches(name, names, n=1)
+                remedy = f"did you mean {close[0]!r}?" if close else "nobody would read it, so leave it out"
+                raise ValueError(f"{type(self).__name__} has no field {name!r}; {remedy}")
         super().__post_init__(**kwargs)
         # an Auto class needs the models as soon as there is a configuration
         self.package()

@@ -146,7 +146,7 @@ class SelfAttention(Attention):
             rotations = tuple(batch.plan.enter(part) for part in rotary(batch.states, batch.numbers))
         named = {
             "attention_mask": self.make_mask(batch),
-            "past_key_values": batch.past_key_values,
+            "cache": batch.cache,
             "position_ids": batch.numbers,
             "position_embeddings": rotations,
         }
@@ -185,7 +185,7 @@ class SelfAttention(Attention):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         position_embeddings: tuple[torch.Tensor, ...] | None = None,
@@ -197,22 +197,22 @@ class SelfAttention(Attention):
         and (1, kept), and rows exist between the projections only.
         """
         if read_positions is not None and not takes_single_queries(self.config):
-            inputs = (attention_mask, past_key_values, None, packing, position_embeddings)
+            inputs = (attention_mask, cache, None, packing, position_embeddings)
             output, weights = self.forward(hidden_states, *inputs, **kwargs)
             return select_positions(output, read_positions), weights
         asking = Asking(attention_mask, packing, position_embeddings)
         queries = hidden_states
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
-            asking = self.only(asking, read_positions, hidden_states, past_key_values, kwargs.get("is_causal"))
-        return self.ask(queries, asking, hidden_states, packing, position_embeddings, past_key_values, **kwargs)
+            asking = self.only(asking, read_positions, hidden_states, cache, kwargs.get("is_causal"))
+        return self.ask(queries, asking, hidden_states, packing, position_embeddings, cache, **kwargs)
 
     def only(
         self,
         asking: Asking,
         positions: torch.Tensor,
         states: torch.Tensor,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         is_causal: bool | None = None,
     ) -> Asking:
         """Let only some positions (batch or 1, kept) of the states (batch, length, hidden) ask, packed or not."""
@@ -227,7 +227,7 @@ class SelfAttention(Attention):
             mask = self.rows_of(mask, positions)
         elif self.is_causal if is_causal is None else is_causal:
             # the kernel would line the few queries up with the first keys
-            mask = self.causal_rows(positions, length, past_key_values)
+            mask = self.causal_rows(positions, length, cache)
         return Asking(mask, packing, rotations, are_some=True)
 
     def ask(
@@ -237,19 +237,20 @@ class SelfAttention(Attention):
         states: torch.Tensor,
         packing: Packing | None,
         rotations: tuple[torch.Tensor, ...] | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from what asks (batch, kept, hidden) to states (batch, length, hidden), each packed or not."""
         query = self.split_heads(self.q_proj(queries), asking.packing, self.q_norm, asking.rotations)
-        if asking.are_some and query.shape[2] == 1 and past_key_values is None and self.folds(states):
+        if asking.are_some and query.shape[2] == 1 and cache is None and self.folds(states):
             rows = states if packing is None else packing.pad(states)
             output, weights = self.attend_to_states(query, rows, asking.attention_mask, **kwargs)
         else:
             key = self.split_heads(self.k_proj(states), packing, self.k_norm, rotations)
             value = self.split_heads(self.v_proj(states), packing)
-            if past_key_values is not None:
-                key, value = past_key_values.update(key, value, self.layer_idx)
+            if cache is not None:
+                # continuous batching's cache fills in what its kernels need
+                key, value = cache.update(key, value, self.layer_idx, kwargs=kwargs)
             output, weights = self.attend(query, key, value, asking.attention_mask, **kwargs)
         return self.o_proj(output if asking.packing is None else asking.packing.pack(output)), weights
 
@@ -289,12 +290,12 @@ class SelfAttention(Attention):
         """Choose the rows of positions (batch or 1, kept) from a mask: (batch or 1, 1, kept, keys)."""
         return select_positions(attention_mask.transpose(1, 2), positions).transpose(1, 2)
 
-    def causal_rows(self, positions: torch.Tensor, length: int, past_key_values: Cache | None) -> torch.Tensor:
+    def causal_rows(self, positions: torch.Tensor, length: int, cache: Cache | None) -> torch.Tensor:
         """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""
         past_length, num_keys = 0, length
-        if past_key_values is not None:
-            past_length = past_key_values.get_seq_length(self.layer_idx)
-            num_keys, _ = past_key_values.get_mask_sizes(length, self.layer_idx)
+        if cache is not None:
+            past_length = cache.get_seq_length(self.layer_idx)
+            num_keys, _ = cache.get_mask_sizes(length, self.layer_idx)
         visible = torch.arange(num_keys, device=positions.device) <= (positions + past_length)[..., None]
         return visible[:, None]
 
@@ -309,7 +310,7 @@ class CrossAttention(Attention):
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Make the mask of the source, and leave its padding out where nothing is cached yet."""
         source: Any = batch.source
-        states, cache = source.states, source.past_key_values
+        states, cache = source.states, source.cache
         # rows that share a source are its queries
         queries = batch.states.reshape(states.shape[0], -1, states.shape[-1])
         mask = create_bidirectional_mask(self.config, queries, source.attention_mask, encoder_hidden_states=states)
@@ -318,7 +319,7 @@ class CrossAttention(Attention):
         packing = None
         if cache is None or not cache.is_updated.get(0):
             packing = Plan(states, source.attention_mask).packing
-        named = {"attention_mask": mask, "past_key_values": cache, "source_packing": packing}
+        named = {"attention_mask": mask, "cache": cache, "source_packing": packing}
         return Inputs(named, sources=(states if packing is None else packing.pack(states),))
 
     def forward(
@@ -326,7 +327,7 @@ class CrossAttention(Attention):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         source_packing: Packing | None = None,
@@ -337,22 +338,22 @@ class CrossAttention(Attention):
         source packing, encoder states are those of packed tokens, (1, source tokens, hidden).
         """
         if read_positions is not None and not takes_single_queries(self.config):
-            inputs = (encoder_hidden_states, attention_mask, past_key_values, None, packing, source_packing)
+            inputs = (encoder_hidden_states, attention_mask, cache, None, packing, source_packing)
             output, weights = self.forward(hidden_states, *inputs)
             return select_positions(output, read_positions), weights
         if read_positions is not None:
             hidden_states = select_positions(hidden_states, read_positions)
             packing = packing and packing.only(read_positions)[0]
         query = self.split_heads(self.q_proj(hidden_states), packing, self.q_norm)
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            filled: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            filled: Any = cache.cross_attention_cache.layers[self.layer_idx]
             key, value = filled.keys, filled.values
         else:
             key = self.split_heads(self.k_proj(encoder_hidden_states), source_packing, self.k_norm)
             value = self.split_heads(self.v_proj(encoder_hidden_states), source_packing)
-            if past_key_values is not None:
-                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
+            if cache is not None:
+                key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
+                cache.is_updated[self.layer_idx] = True
         length, rows_per_source = query.shape[2], query.shape[0] // key.shape[0]
         if rows_per_source > 1:
             query = query.unflatten(0, (-1, rows_per_source)).transpose(1, 2).flatten(2, 3)

@@ -81,7 +81,7 @@ class Body(SublayersPreTrainedModel):
         plan: Plan,
         attention_mask: Any,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         source: Source | None = None,
     ) -> Batch:
         """Collect what mixers prepare their inputs from, for states (batch, length, hidden); number the tokens.
@@ -91,17 +91,18 @@ class Body(SublayersPreTrainedModel):
         """
         numbers = position_ids
         if numbers is None:
-            past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+            past_length = 0 if cache is None else cache.get_seq_length()
             length, limit = states.shape[1], self.config.position_limit
             numbers = number_positions(length, limit, attention_mask, states.device, past_length)
-        is_new = past_key_values is None or not past_key_values.layers
+        # continuous batching's cache makes no masks
+        is_new = cache is None or (isinstance(cache, Cache) and not cache.layers)
         return Batch(
             states,
             plan,
             attention_mask,
             numbers=numbers,
             position_ids=position_ids if self.is_causal and is_new else None,
-            past_key_values=past_key_values,
+            cache=cache,
             positions=self.positions,
             relative_bias=self.relative_bias,
             source=source,

@@ -89,12 +89,12 @@ class Convolution(Mixer):
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Tell tokens from padding."""
-        mask, cache, tokens = batch.attention_mask, batch.past_key_values, None
+        mask, cache, tokens = batch.attention_mask, batch.cache, None
         if isinstance(mask, dict):
             mask = mask.get("full_attention")
         if mask is not None:
             tokens = find_tokens(mask, batch.states.shape[1], 0 if cache is None else cache.get_seq_length())
-        return Inputs({"tokens": tokens, "past_key_values": cache})
+        return Inputs({"tokens": tokens, "cache": cache})
 
     def split_heads(self, states: torch.Tensor, packing: Packing | None = None) -> torch.Tensor:
         """Lay states out by head: (batch, length, channels) -> (batch, heads, length, channels / heads)."""
@@ -109,21 +109,21 @@ class Convolution(Mixer):
             kernels = self.split_heads(self.weight_proj(states.new_ones(1, 1, 1)))
         return self.dropout(nn.functional.softmax(kernels, dim=-1, dtype=torch.float32).to(states.dtype))
 
-    def windows(self, states: torch.Tensor, past_key_values: Cache | None) -> torch.Tensor:
+    def windows(self, states: torch.Tensor, cache: Cache | None) -> torch.Tensor:
         """Put what stands before and behind around new states, (batch, heads, length, head_dim)."""
-        if past_key_values is None:
+        if cache is None:
             return nn.functional.pad(states, (0, 0, self.before, self.behind))
         # counted before the update, since a static cache counts in place
         positions = torch.arange(-self.before, states.shape[2], device=states.device)
-        positions = positions + past_key_values.get_seq_length(self.layer_idx)
-        past, _ = past_key_values.update(states, states, self.layer_idx)
+        positions = positions + cache.get_seq_length(self.layer_idx)
+        past, _ = cache.update(states, states, self.layer_idx)
         return past.index_select(2, positions.clamp(min=0)).masked_fill(positions[:, None] < 0, 0)
 
     def forward(
         self,
         hidden_states: torch.Tensor,
         tokens: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
     ) -> tuple[torch.Tensor, None]:
@@ -140,6 +140,6 @@ class Convolution(Mixer):
         if tokens is not None:
             states = states.masked_fill(~tokens[:, None, :, None], 0)
         kernels = kernels.expand(-1, -1, states.shape[2], -1)
-        mixed = convolve(self.windows(states, past_key_values), kernels).transpose(1, 2).flatten(2)
+        mixed = convolve(self.windows(states, cache), kernels).transpose(1, 2).flatten(2)
         mixed = mixed if packing is None else packing.pack(mixed)
         return self.out_proj(mixed if read_positions is None else select_positions(mixed, read_positions)), None

@@ -73,7 +73,7 @@ def check_tokens(
     input_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
     attention_mask: torch.Tensor | None = None,
-    past_key_values: Cache | EncoderDecoderCache | None = None,
+    cache: Cache | EncoderDecoderCache | None = None,
     prefix: str = "",
 ) -> torch.Tensor:
     """Return whichever of ids (batch, length) and their embeddings (batch, length, hidden) is given.
@@ -91,7 +91,7 @@ def check_tokens(
         name, shape = ("input_ids", "batch, length") if are_ids else ("inputs_embeds", "batch, length, hidden")
         raise ValueError(f"{prefix}{name} must have shape ({shape}), none of them 0, got {(*tokens.shape,)}")
     batch, length = tokens.shape[:2]
-    if isinstance(attention_mask, torch.Tensor) and past_key_values is not None:
+    if isinstance(attention_mask, torch.Tensor) and cache is not None:
         # not every cache knows how long the past is
         length = max(length, attention_mask.shape[-1])
     check_shape(f"{prefix}attention_mask", attention_mask, batch, length)

@@ -10,6 +10,7 @@ from transformers.utils.generic import can_return_tuple
 
 from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.losses import classification_loss
+from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
 
 
@@ -99,7 +100,7 @@ def last_tokens(
     return torch.where(real, torch.arange(length, device=real.device), 0).argmax(dim=1, keepdim=True)
 
 
-class LastTokenClassifier:
+class LastTokenClassifier(SublayersPreTrainedModel):
     """What heads that read labels off the last token of each row share: (batch, length) -> (batch, labels).
 
     A family makes `model` and the map `score`.
@@ -107,7 +108,6 @@ class LastTokenClassifier:
 
     model: nn.Module
     score: nn.Module
-    config: Any
 
     @can_return_tuple
     def forward(
@@ -115,7 +115,7 @@ class LastTokenClassifier:
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -130,7 +130,7 @@ class LastTokenClassifier:
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             # nothing continues a classified text, and keys of tokens that nobody reads need not be there
             use_cache=bool(use_cache),
@@ -141,7 +141,7 @@ class LastTokenClassifier:
         return SequenceClassifierOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

@@ -18,12 +18,12 @@ class Source:
     Attributes:
         states: of the encoder, (sources, source length, hidden).
         attention_mask: hides the padding of the source, (sources, source length).
-        past_key_values: the cache of both attentions.
+        cache: the cache of both attentions.
     """
 
     states: torch.Tensor
     attention_mask: torch.Tensor | None = None
-    past_key_values: EncoderDecoderCache | None = None
+    cache: EncoderDecoderCache | None = None
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Batch:
         numbers: of the tokens in their texts, (batch or 1, length), by which tables of positions are looked up.
         position_ids: what the caller of a causal model without a past gave, (batch or 1, length). Where they restart
             within a row, another text begins.
-        past_key_values: the cache of the stack's own sequence.
+        cache: the cache of the stack's own sequence.
         positions: the module of positions that all attentions of the stack share.
         relative_bias: from a length to what attention adds for each distance, (1, heads, length, length).
         memory: what is remembered of earlier segments.
@@ -50,7 +50,7 @@ class Batch:
     attention_mask: Any = None
     numbers: Any = None
     position_ids: torch.Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     positions: Any = None
     relative_bias: Any = None
     memory: Any = None
@@ -59,13 +59,15 @@ class Batch:
     @property
     def past(self) -> Cache | None:
         """The cache, as transformers wants it to make a mask: it looks for several texts only without one."""
-        return self.past_key_values if self.position_ids is None else None
+        return self.cache if self.position_ids is None else None
 
     @property
     def hides_only_padding(self) -> bool:
         """Whether the mask is that of padding alone: no past, one text in each row, and no fixed shapes."""
-        mask, cache = self.attention_mask, self.past_key_values
-        if is_tracing(self.states) or (cache is not None and (cache.is_compileable or cache.get_seq_length())):
+        mask, cache = self.attention_mask, self.cache
+        if is_tracing(self.states):
+            return False
+        if cache is not None and (not isinstance(cache, Cache) or cache.is_compileable or cache.get_seq_length()):
             return False
         if mask is None:
             return self.position_ids is None

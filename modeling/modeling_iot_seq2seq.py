@@ -124,7 +124,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
         inputs_embeds: torch.Tensor | None = None,
         forced_encoder_order: Order | None = None,
         forced_decoder_order: Order | None = None,
-        **kwargs,
+        **options,
     ) -> IOTEncoderOutput:
         """Run the encoder, each row in the order that is predicted from its mean token, or forced.
 
@@ -148,7 +148,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
             config.num_encoder_blocks,
             inputs_embeds=inputs_embeds,
             attention_mask=attention_mask,
-            **kwargs,
+            **options,
         )
         orders = order_of_each_row(order, batch, device)
         encoded = IOTEncoderOutput(**outputs, encoder_order=orders, encoder_order_logits=logits)
@@ -162,14 +162,39 @@ class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
 
     @can_return_tuple
     def forward(  # type: ignore[override]
-        self, encoder_hidden_states: torch.Tensor, *args, order: Order = 0, **kwargs
+        self,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        padding_mask: torch.Tensor | None = None,
+        order: Order = 0,
+        **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Run the decoder in one order, or in one for each source (sources,).
 
         Raises what every decoder raises.
         """
-        blocks = self.config.num_decoder_blocks
-        return run_rows(self, super().forward, order, blocks, encoder_hidden_states, *args, **kwargs)  # type: ignore
+        return run_rows(  # type: ignore[return-value]
+            self,
+            super().forward,
+            order,
+            self.config.num_decoder_blocks,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            padding_mask=padding_mask,
+            **kwargs,
+        )
 
 
 class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
@@ -189,7 +214,7 @@ class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
         decoder_attention_mask: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -221,7 +246,7 @@ class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
             decoder_attention_mask=decoder_attention_mask,
             decoder_position_ids=decoder_position_ids,
             encoder_outputs=encoded,
-            past_key_values=past_key_values,
+            cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             padding_mask=padding_mask,
@@ -268,7 +293,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         decoder_attention_mask: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
@@ -308,7 +333,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
             attention_mask=attention_mask,
             **targets,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             labels=labels,
             use_cache=use_cache,
@@ -400,7 +425,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
                 output.last_hidden_state,
                 source["attention_mask"],
                 **targets,
-                past_key_values=cache,
+                cache=cache,
                 use_cache=False,
                 padding_mask=padding_mask,
                 order=decoder_order,

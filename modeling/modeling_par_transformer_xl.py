@@ -75,15 +75,15 @@ class PARTransformerXLForCausalLM(PARTransformerXLPreTrainedModel, RecurrentLMFo
         self.post_init()
 
     def score(
-        self, states: torch.Tensor, labels: torch.Tensor | None, **kwargs
+        self, states: torch.Tensor, labels: torch.Tensor | None, num_items_in_batch: torch.Tensor | int | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Score all words, or in training only as many as the loss needs."""
         logits = None if self.training and labels is not None else self.lm_head(states)
-        loss = None if labels is None else self.lm_head(states, labels, kwargs.get("num_items_in_batch"))
+        loss = None if labels is None else self.lm_head(states, labels, num_items_in_batch)
         return logits, loss
 
 
-class PARTransformerXLForSequenceClassification(LastTokenClassifier, PARTransformerXLPreTrainedModel):
+class PARTransformerXLForSequenceClassification(PARTransformerXLPreTrainedModel, LastTokenClassifier):
     """Transformer-XL that labels texts."""
 
     def __init__(self, config: PARTransformerXLConfig):

@@ -98,7 +98,7 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel, Body):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         memory: Sequence[torch.Tensor] | None = None,
@@ -114,17 +114,17 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel, Body):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, a memory that
                 does not fit, or one beside a cache or a mask, or a cache of a model that remembers nothing.
         """
-        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, cache)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
         exchanged = None
         if memory is not None:
-            if past_key_values is not None or attention_mask is not None:
+            if cache is not None or attention_mask is not None:
                 raise ValueError("a memory stands for a cache, and its segments have no padding; pass it alone")
             exchanged, use_cache = self.check_memory(memory, inputs_embeds), False
-        elif use_cache and past_key_values is None and not self.training and self.config.sliding_window > 1:
-            past_key_values = self.empty_cache()
-        if past_key_values is not None and self.config.sliding_window < 2:
+        elif use_cache and cache is None and not self.training and self.config.sliding_window > 1:
+            cache = self.empty_cache()
+        if cache is not None and self.config.sliding_window < 2:
             raise ValueError(
                 "a cache of memory_length=0 holds nothing; pass use_cache=False to read all of a text anew"
             )
@@ -133,14 +133,14 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel, Body):
             plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
             attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             positions=self.positions,
             memory=exchanged,
         )
         hidden_states = self.layers(self.embed(batch), batch, **kwargs)
         return ModelOutputWithMemory(
             last_hidden_state=self.output_dropout(self.norm(hidden_states)),
-            past_key_values=past_key_values if use_cache else None,
+            cache=cache if use_cache else None,
             memory=None if exchanged is None else tuple(exchanged.next),
         )
 
@@ -155,6 +155,7 @@ class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, CheckedGenerationMixin)
     A family makes the head, which turns states and, if there are any, the tokens that follow into logits and a loss.
     """
 
+    loss_keywords = ("shift_labels",)
     model: RecurrentLMModel
     score: Callable[..., tuple[torch.Tensor | None, torch.Tensor | None]]
 
@@ -164,12 +165,13 @@ class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, CheckedGenerationMixin)
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         memory: Sequence[torch.Tensor] | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> CausalLMOutputWithMemory:
         """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail.
@@ -177,28 +179,28 @@ class RecurrentLMForCausalLM(RecurrentLMPreTrainedModel, CheckedGenerationMixin)
         Labels are the tokens themselves. With `shift_labels` they are, at each position, the token that follows, which
         for the last one stands in the next segment. See the body about memory.
         """
+        shift_labels = kwargs.pop("shift_labels", None)
         states, outputs = run_and_read(
             self.model,
             logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             memory=memory,
             **kwargs,
         )
-        shifted = kwargs.pop("shift_labels", None)
-        if shifted is None and labels is not None:
-            shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
-        if shifted is not None:
-            check_labels(shifted, states)
-        logits, loss = self.score(states, shifted, **kwargs)
+        if shift_labels is None and labels is not None:
+            shift_labels = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
+        if shift_labels is not None:
+            check_labels(shift_labels, states)
+        logits, loss = self.score(states, shift_labels, num_items_in_batch)
         return CausalLMOutputWithMemory(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             memory=outputs.memory,

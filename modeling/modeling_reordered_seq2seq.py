@@ -97,7 +97,8 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs,
+        # not by the name of kwargs, to which generation passes all that it got, labels too
+        **options,
     ) -> BaseModelOutput:
         """Run the encoder.
 
@@ -108,9 +109,9 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-        plan = Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
+        plan = Plan(tokens, attention_mask, is_recorded=self.is_recorded(**options))
         batch = self.batch(inputs_embeds, plan, attention_mask)
-        hidden_states = self.layers(self.embed(batch), batch, **kwargs)
+        hidden_states = self.layers(self.embed(batch), batch, **options)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
@@ -138,7 +139,7 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         padding_mask: torch.Tensor | None = None,
@@ -150,25 +151,25 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, a target longer
                 than `max_position_embeddings`, or a batch that is no multiple of the source's.
         """
-        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values, "decoder_")
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, cache, "decoder_")
         check_shape("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens, "decoder_input_ids")
         rows, sources = tokens.shape[0], encoder_hidden_states.shape[0]
         if rows % sources:
             raise ValueError(f"{rows} target rows cannot share {sources} source rows; give as many or a multiple")
-        if use_cache and past_key_values is None and not self.training:
+        if use_cache and cache is None and not self.training:
             # without the config, which compilers cannot read an order from, they grow as they are filled
-            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # an empty cache counts as false
-        self_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        self_cache = None if cache is None else cache.self_attention_cache
         padding_mask = attention_mask if padding_mask is None else padding_mask
         plan = Plan(tokens, padding_mask, is_recorded=self.is_recorded(**kwargs))
-        source = Source(encoder_hidden_states, encoder_attention_mask, past_key_values)
+        source = Source(encoder_hidden_states, encoder_attention_mask, cache)
         batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, self_cache, source)
         hidden_states = self.layers(self.embed(batch, name="decoder_position_ids"), batch, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
+            last_hidden_state=self.norm(hidden_states), cache=cache if use_cache else None
         )
 
 
@@ -225,7 +226,7 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
         decoder_attention_mask: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -247,7 +248,7 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             position_ids=decoder_position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             padding_mask=padding_mask,
@@ -256,7 +257,7 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=outputs.last_hidden_state,
-            past_key_values=outputs.past_key_values,
+            cache=outputs.cache,
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
@@ -318,7 +319,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         decoder_attention_mask: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
@@ -349,7 +350,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
             decoder_attention_mask=decoder_attention_mask,
             decoder_position_ids=decoder_position_ids,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -386,7 +387,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         input_ids, model_kwargs = expand(expand_size, False, input_ids, **model_kwargs)
         return input_ids, model_kwargs | shared
 
-    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.LongTensor) -> EncoderDecoderCache:
+    def _reorder_cache(self, cache: EncoderDecoderCache, beam_idx: torch.LongTensor) -> EncoderDecoderCache:
         # beams trade places within their source
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values
+        cache.self_attention_cache.reorder_cache(beam_idx)
+        return cache

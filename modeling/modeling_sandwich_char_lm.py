@@ -93,7 +93,7 @@ class SandwichCharLMForCausalLM(SandwichCharLMPreTrainedModel, RecurrentLMForCau
         return self.config.span_loss * self.config.attention_span * torch.stack(whole).mean(1).sum()
 
     def score(
-        self, states: torch.Tensor, labels: torch.Tensor | None, num_items_in_batch=None, **kwargs
+        self, states: torch.Tensor, labels: torch.Tensor | None, num_items_in_batch: torch.Tensor | int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Score all characters; in training, spans cost something, too."""
         logits = self.lm_head(states)

@@ -67,7 +67,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         plan: Plan | None = None,
@@ -82,31 +82,29 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
             ValueError: neither or both of `input_ids` and `inputs_embeds`, ids outside the vocabulary, or a sequence
                 longer than `max_position_embeddings`.
         """
-        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, past_key_values)
+        tokens = check_tokens(input_ids, inputs_embeds, attention_mask, cache)
         if plan is not None and not use_cache and not torch.is_grad_enabled() and takes_single_queries(self.config):
-            is_plain = inputs_embeds is None and position_ids is None and past_key_values is None
+            is_plain = inputs_embeds is None and position_ids is None and cache is None
             if is_plain and (divided := divide(tokens, attention_mask, plan)):
                 return self.run_divided(divided)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-        if use_cache and past_key_values is None and not self.training:
+        if use_cache and cache is None and not self.training:
             # without the config, which compilers cannot read an order from, it grows as it is filled
-            past_key_values = DynamicCache()
+            cache = DynamicCache()
         plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
-        batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, past_key_values)
+        batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, cache)
         hidden_states = self.layers(self.embed(batch), batch, **kwargs)
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
-        )
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), cache=cache if use_cache else None)
 
     def run_divided(self, divided: Divided) -> BaseModelOutputWithPast:
         """Run the prefix of a batch once, and the rests behind it: the states that are read, (batch, 1, hidden)."""
         cache = DynamicCache()
         last = torch.tensor([[divided.prefix.shape[1] - 1]], device=divided.prefix.device)
-        self(divided.prefix, past_key_values=cache, use_cache=True, plan=Plan(divided.prefix, read=last))
+        self(divided.prefix, cache=cache, use_cache=True, plan=Plan(divided.prefix, read=last))
         cache.batch_repeat_interleave(len(divided.rest))
         plan = Plan(divided.rest, divided.attention_mask, divided.read)
-        return self(divided.rest, divided.attention_mask, past_key_values=cache, use_cache=False, plan=plan)
+        return self(divided.rest, divided.attention_mask, cache=cache, use_cache=False, plan=plan)
 
     def forward_last_token(
         self,
@@ -140,6 +138,7 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):
     With `adaptive_cutoffs` its logits are log-probabilities; in training with labels there are none, only the loss.
     """
 
+    loss_keywords = ("shift_labels",)
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
     lm_head: nn.Module
@@ -173,49 +172,59 @@ class SandwichLMForCausalLM(SandwichLMPreTrainedModel, CheckedGenerationMixin):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> CausalLMOutputWithPast:
-        """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail."""
+        """Score the next token at each position that `logits_to_keep` keeps; only those run the feed-forward tail.
+
+        Labels are the tokens themselves. With `shift_labels` they are, at each position, the token that follows.
+        """
+        shift_labels = kwargs.pop("shift_labels", None)
         hidden_states, outputs = run_and_read(
             self.model,
             logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         loss = logits = None
         adaptive = self.config.adaptive_cutoffs is not None
+        if shift_labels is None and labels is not None:
+            shift_labels = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:].contiguous()
         # an adaptive softmax is there to save them
-        if labels is None or not (adaptive and self.training):
+        if shift_labels is None or not (adaptive and self.training):
             logits = self.compute_logits(hidden_states)
-        if labels is not None:
-            check_labels(labels, hidden_states)
-        if labels is not None and adaptive:
-            shifted = kwargs.get("shift_labels")
-            if shifted is None:
-                shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:]
-            loss = self.lm_head(hidden_states, shifted, kwargs.get("num_items_in_batch"))
-        elif labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        if shift_labels is not None:
+            check_labels(shift_labels, hidden_states)
+            if adaptive:
+                loss = self.lm_head(hidden_states, shift_labels, num_items_in_batch)
+            else:
+                loss = self.loss_function(
+                    logits=logits,
+                    labels=None,
+                    shift_labels=shift_labels,
+                    vocab_size=self.config.vocab_size,
+                    num_items_in_batch=num_items_in_batch,
+                )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
 
 
-class SandwichLMForSequenceClassification(LastTokenClassifier, SandwichLMPreTrainedModel):
+class SandwichLMForSequenceClassification(SandwichLMPreTrainedModel, LastTokenClassifier):
     """Labels read off the last token of each row: (batch, length) -> (batch, labels)."""
 
     def __init__(self, config: SandwichLMConfig):

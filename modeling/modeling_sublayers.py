@@ -1,9 +1,14 @@
 """What the models of all families share."""
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel, initialization as init
+from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers.modeling.attention import SelfAttention, check_caps
@@ -14,23 +19,49 @@ from sublayers.modeling.sublayer import Sublayer
 
 # the arguments of saving that are of publishing
 PUBLISHING = {"repo_id", "commit_message", "commit_description", "private", "token", "revision", "create_pr", "tags"}
+# what every forward passes on, to attention kernels, to continuous batching's cache, and to what records outputs
+PASSED_ON = {"is_causal", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "num_items_in_batch"}
+PASSED_ON |= {"read_index", "write_index", "block_table", "logits_indices", "logits_processor_args"}
+PASSED_ON |= {"output_hidden_states", "output_attentions", "return_dict"}
+
+
+def refuse_unknown_keywords(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the forward of a model raise a TypeError for a keyword that neither it nor anything behind it reads.
+
+    What is swallowed changes what a model computes without a word: transformers 5.24 renamed `past_key_values`, and
+    whoever passed all keywords on computed each token without its past. The old name is taken as transformers takes it.
+    """
+    known = {*inspect.signature(forward).parameters, *PASSED_ON}
+    if "cache" in known:
+        known.add("past_key_values")
+        forward = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")(forward)
+
+    @wraps(forward)
+    def checked(self, *args, **kwargs):
+        # what a subclass hands to its parent is its own affair
+        if type(self).forward is checked:
+            for name in kwargs:
+                if name not in known and name not in self.loss_keywords:
+                    raise TypeError(f"{type(self).__name__}.forward() got an unexpected keyword argument {name!r}")
+        return forward(self, *args, **kwargs)
+
+    return checked
 
 
 def hidden_state_recorder(number: str) -> OutputRecorder:
     """Record a hidden state for each sublayer; `number` is the configuration's name for how many there are."""
-    recorder = OutputRecorder(Sublayer)
-    # negative numbers of hidden states count back from here; set like this, older transformers ignore it
-    recorder.num_hidden_layers_key = number
-    return recorder
+    # negative numbers of hidden states count back from here
+    return OutputRecorder(Sublayer, num_hidden_layers_key=number)
 
 
 class SublayersPreTrainedModel(PreTrainedModel):
     """Capabilities and initialisation of every model built from sublayers."""
 
     base_model_prefix = "model"
+    # what a head's loss takes beside `labels`; in the signature, the Trainer would wait for it in every batch
+    loss_keywords: tuple[str, ...] = ()
     supports_gradient_checkpointing = True
     _no_split_modules = ["Sublayer"]
-    _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -40,6 +71,11 @@ class SublayersPreTrainedModel(PreTrainedModel):
         "hidden_states": hidden_state_recorder("num_sublayers"),
         "attentions": OutputRecorder(SelfAttention, index=1),
     }
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):
+            cls.forward = refuse_unknown_keywords(cls.forward)  # type: ignore[method-assign]
 
     def __init__(self, config, *inputs, **kwargs):
         # overrides given to from_pretrained are set on the config without a check

@@ -111,7 +111,7 @@ class RelativeAttention(RecurrentAttention):
             "hidden_keys": torch.zeros_like(visible, dtype=states.dtype).masked_fill(~visible, HIDDEN),
             "content_bias": shared.content_bias,
             "position_bias": shared.position_bias,
-            "past_key_values": batch.past_key_values,
+            "cache": batch.cache,
             "memory": batch.memory,
         }
         return Inputs(named | kwargs)
@@ -125,7 +125,7 @@ class RelativeAttention(RecurrentAttention):
         content_bias: torch.Tensor | None = None,
         position_bias: torch.Tensor | None = None,
         remembered: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         **kwargs,
@@ -141,7 +141,7 @@ class RelativeAttention(RecurrentAttention):
             content_bias: (heads, head_dim), of all sublayers, as the next; None: each has its own.
             position_bias: (heads, head_dim).
             remembered: (batch, remembered, hidden).
-            past_key_values: cache, instead.
+            cache: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
             kwargs: for attention kernels, which are not called.
@@ -150,8 +150,8 @@ class RelativeAttention(RecurrentAttention):
         position: Any = self.position_bias if position_bias is None else position_bias
         query = self.split_heads(self.q_proj(hidden_states), packing)
         key, value = self.keys_and_values(hidden_states, remembered, packing)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
 
         scores = self.score_distances((query + position[:, None]) * self.scaling, distances)
         if not is_tracing(scores) and (missing := 1 + key.shape[2] - scores.shape[-1]):

@@ -31,7 +31,7 @@ class SingleInputAttention(SelfAttention):
             ValueError: the mean of all states asks, and the backend computes all queries.
         """
         named = dict(inputs.named)
-        rotations, cache = named["position_embeddings"], named["past_key_values"]
+        rotations, cache = named["position_embeddings"], named["cache"]
         asking = Asking(named.pop("attention_mask"), packing, rotations)
         if kept is not None:
             if not takes_single_queries(self.config):
@@ -51,7 +51,7 @@ class SingleInputAttention(SelfAttention):
         hidden_states: torch.Tensor,
         *fixed_states: torch.Tensor,
         asking: Asking | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         fixed_packing: Packing | None = None,
@@ -63,7 +63,7 @@ class SingleInputAttention(SelfAttention):
         Fixed states are packed as `fixed_packing` says, and their keys turned by `position_embeddings`.
         """
         if asking is None:
-            kwargs |= {"past_key_values": past_key_values, "position_embeddings": position_embeddings}
+            kwargs |= {"cache": cache, "position_embeddings": position_embeddings}
             return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
         (states,) = fixed_states
-        return self.ask(hidden_states, asking, states, fixed_packing, position_embeddings, past_key_values, **kwargs)
+        return self.ask(hidden_states, asking, states, fixed_packing, position_embeddings, cache, **kwargs)

@@ -88,7 +88,7 @@ class SpanAttention(RecurrentAttention):
             "key_table": batch.positions.table,
             "token_mask": tokens,
             "has_gaps": has_gaps,
-            "past_key_values": batch.past_key_values,
+            "cache": batch.cache,
             "memory": batch.memory,
         }
         return Inputs(named | kwargs)
@@ -106,7 +106,7 @@ class SpanAttention(RecurrentAttention):
         token_mask: torch.Tensor | None = None,
         has_gaps: bool = False,
         remembered: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         **kwargs,
@@ -119,7 +119,7 @@ class SpanAttention(RecurrentAttention):
             token_mask: where there are tokens, (batch, past and present length).
             has_gaps: whether padding may stand between tokens.
             remembered: (batch, remembered, hidden).
-            past_key_values: cache, instead.
+            cache: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
             kwargs: for attention kernels, which are not called.
@@ -136,10 +136,10 @@ class SpanAttention(RecurrentAttention):
         if token_mask is not None and packing is None:
             # padding is zero, as all that stands before a text
             key, value = (states * token_mask[:, None, -length:, None] for states in (key, value))
-        if past_key_values is not None:
-            _, offset = past_key_values.get_mask_sizes(length, self.layer_idx)
-            past_length = past_key_values.get_seq_length(self.layer_idx) - offset
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            _, offset = cache.get_mask_sizes(length, self.layer_idx)
+            past_length = cache.get_seq_length(self.layer_idx) - offset
+            key, value = cache.update(key, value, self.layer_idx)
         places = None
         if token_mask is not None and has_gaps:
             # padding moves to the front of a row; free places of a static cache stay behind the tokens

@@ -210,7 +210,7 @@ class SublayerStack(nn.ModuleList):
             return Layout({})
         near, tail, fixes = self.reaches[numbers[0]], self.tails[numbers[0]], self.fixes[numbers[0]]
         # only the masks of sdpa can be narrowed, and a cache wants the keys of all tokens
-        narrows = self.config._attn_implementation == "sdpa" and batch.past_key_values is None
+        narrows = self.config._attn_implementation == "sdpa" and batch.cache is None
         if narrows and len(near) > 1 and plan.reads_one and batch.hides_only_padding:
             plan.pack()
             return Layout(plan.near(near, batch.attention_mask))

@@ -182,6 +182,16 @@ class FamilyContract:
                 body, inputs = AutoModel.from_pretrained(folder), self.inputs(AutoModel)
                 assert torch.equal(body(**inputs)[0], model.base_model(**inputs)[0])
 
+    def test_a_keyword_that_nobody_reads_is_refused(self):
+        for auto_class in self.classes:
+            model = self.model(auto_class)
+            with pytest.raises(TypeError, match=f"{type(model).__name__}.* unexpected keyword argument 'tomorrow'"):
+                model(**self.inputs(auto_class), tomorrow=None)
+            for part in model.modules():
+                if isinstance(part, PreTrainedModel):
+                    with pytest.raises(TypeError, match=r"forward\(\) got an unexpected keyword argument 'tomorrow'"):
+                        part(tomorrow=1)
+
     def test_new_parameters_are_initialised_when_a_head_is_put_on_a_body(self, tmp_path):
         self.model().save_pretrained(tmp_path)
         for auto_class in self.classes.keys() - {AutoModel}:
@@ -323,6 +333,7 @@ class ModelContract(FamilyContract):
             ({"sublayer_order": "sfqf"}, r"'q' is not a sublayer"),
             ({"num_hidden_layers": 9}, r"num_hidden_layers=9 contradicts the order '\(sf\)3f'"),
             ({"hiden_size": 16}, "did you mean 'hidden_size'"),
+            ({"tomorrow": 16}, "no field 'tomorrow'; nobody would read it"),
         ],
     )
     def test_refuses_bad_configs(self, overrides, message):

@@ -20,10 +20,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     ContinuousBatchingConfig,
+    DynamicCache,
     GenerationConfig,
     PreTrainedModel,
     QuantizedCache,
-    cache_utils,
+    Trainer,
+    TrainingArguments,
 )
 
 from sublayers import expand
@@ -102,10 +104,10 @@ class CausalLMContract(ModelContract):
         for order in self.attentive:
             model = self.language_model(order)
             expected = self.naive_greedy(model, tokens(1, 7), 12)
-            assert torch.equal(self.generate(model, tokens(1, 7), assistant_model=assistant), expected)
+            for cache in ({}, {"cache_implementation": "static"}):
+                assert torch.equal(self.generate(model, tokens(1, 7), assistant_model=assistant, **cache), expected)
 
     @with_todays_parts
-    @pytest.mark.skipif(not hasattr(cache_utils, "Fp8QuantizedLayer"), reason="this transformers has no 8-bit cache")
     def test_a_quantised_cache_comes_close(self):
         for order in self.attentive:
             model = self.language_model(order)
@@ -115,8 +117,8 @@ class CausalLMContract(ModelContract):
                     QuantizedCache("fp8", model.config)
                 continue
             cache = QuantizedCache("fp8", model.config)
-            model(tokens(2, 12)[:, :6], past_key_values=cache, use_cache=True)
-            rest = model(tokens(2, 12)[:, 6:], past_key_values=cache, use_cache=True).logits
+            model(tokens(2, 12)[:, :6], cache=cache, use_cache=True)
+            rest = model(tokens(2, 12)[:, 6:], cache=cache, use_cache=True).logits
             error = (rest - full[:, 6:]).norm() / full[:, 6:].norm()
             assert 0 < error < 0.1, f"{order}: {error}"
 
@@ -218,9 +220,37 @@ class CausalLMContract(ModelContract):
             model = self.language_model(order)
             full = model(tokens(2, 12)).logits
             for split in (1, 5, 11):
-                cache = model(tokens(2, 12)[:, :split], use_cache=True, logits_to_keep=1).past_key_values
-                rest = model(tokens(2, 12)[:, split:], past_key_values=cache, use_cache=True, logits_to_keep=2).logits
+                cache = model(tokens(2, 12)[:, :split], use_cache=True, logits_to_keep=1).cache
+                rest = model(tokens(2, 12)[:, split:], cache=cache, use_cache=True, logits_to_keep=2).logits
                 torch.testing.assert_close(rest, full[:, max(split, 10) :], atol=1e-5, rtol=1e-5)
+
+    def test_a_cache_may_be_given_by_its_old_name(self):
+        model = self.language_model()
+        first = model(tokens(2, 12)[:, :5], use_cache=True)
+        assert first.past_key_values is first.cache
+        with pytest.warns(FutureWarning, match="`past_key_values` is deprecated .* Use `cache` instead"):
+            rest = model(tokens(2, 12)[:, 5:], past_key_values=first.cache).logits
+        torch.testing.assert_close(rest, model(tokens(2, 12)).logits[:, 5:], atol=1e-5, rtol=1e-5)
+
+    def test_checkpoints_leave_a_cache_alone(self):
+        for order in self.attentive:
+            model = self.language_model(order).train()
+            model(tokens(2, 7), labels=tokens(2, 7)).loss.backward()
+            wanted = gradients(model)
+            model.zero_grad()
+            model.gradient_checkpointing_enable()
+            cache = DynamicCache()
+            model(tokens(2, 7), labels=tokens(2, 7), cache=cache).loss.backward()
+            assert cache.get_seq_length() == 0
+            assert_same(gradients(model), wanted, atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.slow
+    def test_the_trainer_predicts_scores_and_no_cache(self, tmp_path):
+        model = self.language_model(use_cache=True)
+        rows = [{"input_ids": ids, "labels": ids} for ids in tokens(4, 8)]
+        arguments = TrainingArguments(str(tmp_path), per_device_eval_batch_size=2, report_to="none", use_cpu=True)
+        found = Trainer(model, arguments).predict(rows).predictions
+        torch.testing.assert_close(torch.tensor(found), model(tokens(4, 8)).logits, atol=1e-5, rtol=1e-5)
 
     def ragged_rows(self, number: int = 8) -> list[dict]:
         rows = []

@@ -111,10 +111,10 @@ class RecurrentLMContract(CausalLMContract):
         out = model.generate(
             tokens(2, 9), max_new_tokens=20, do_sample=False, eos_token_id=None, return_dict_in_generate=True
         )
-        for layer in out.past_key_values.layers:
+        for layer in out.cache.layers:
             assert layer.keys.shape[2] <= 6
         # and is what the model makes, too
-        for layer in model(tokens(2, 9), use_cache=True).past_key_values.layers:
+        for layer in model(tokens(2, 9), use_cache=True).cache.layers:
             assert layer.keys.shape[2] <= 6
 
     def test_a_pipeline_continues_a_text_longer_than_the_memory(self):

@@ -296,6 +296,7 @@ class Seq2SeqContract(FamilyContract):
             ({"decoder_sublayer_order": "sqf"}, "'q' is not a sublayer"),
             ({"num_hidden_layers": 9}, r"num_hidden_layers=9 contradicts the order 'f\(sc\)2f'"),
             ({"decoder_sublayer_orders": "scf"}, "did you mean 'decoder_sublayer_order'"),
+            ({"tomorrow": 16}, "no field 'tomorrow'; nobody would read it"),
             ({"sublayer_order": "sf"}, "give encoder_sublayer_order and decoder_sublayer_order"),
             ({"encoder_vocab_size": 90}, "encoder_vocab_size=90 differs from vocab_size=61"),
         ],

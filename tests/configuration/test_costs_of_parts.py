@@ -99,12 +99,12 @@ def test_flops_of_local_attention_are_those_that_torch_counts(order, length, rea
 @torch.no_grad()
 def test_a_cache_holds_as_many_bytes(parts):
     model = randomize(SandwichLMModel(small(SandwichLMConfig, **parts)))
-    cache: DynamicCache = model(tokens(1, 9), use_cache=True).past_key_values
+    cache: DynamicCache = model(tokens(1, 9), use_cache=True).cache
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     order = model.config.sublayer_order
     assert held == cache_bytes(order, length=9, bytes_per_number=4, **model.config.sizes._asdict())
     both = randomize(SandwichSeq2SeqModel(small(SandwichSeq2SeqConfig, **parts)))
-    caches = both(tokens(1, 9), decoder_input_ids=tokens(1, 5), use_cache=True).past_key_values
+    caches = both(tokens(1, 9), decoder_input_ids=tokens(1, 5), use_cache=True).cache
     layers = [*caches.self_attention_cache.layers, *caches.cross_attention_cache.layers]
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers if layer.is_initialized)
     order = both.config.decoder_sublayer_order

@@ -1,14 +1,18 @@
 """What a conversion gets wrong about masks is found when it is verified."""
 
 from dataclasses import replace
+from functools import wraps
 
 import pytest
 import torch
 from common_convert import convert, make
 
+from sublayers import optimize
 from sublayers.convert import decoders, sources
+from sublayers.convert.verify import compare
 from sublayers.modeling.attention import SelfAttention
 from sublayers.modeling.local_attention import LocalAttention
+from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 
 OPTIONS = {
@@ -73,3 +77,31 @@ def test_a_mask_of_either_side_that_is_not_read_is_found(side, verify, monkeypat
     monkeypatch.setattr(model_class, "forward", lambda self, **inputs: forward(self, **inputs | {side: None}))
     with pytest.raises(ValueError, match=WRONG):
         verify("BartForConditionalGeneration")
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_a_cache_that_is_swallowed_is_found(name, verify, monkeypatch):
+    forward = SandwichLMForCausalLM.forward
+
+    @wraps(forward)
+    def wrong(model, attention_mask=None, cache=None, **inputs):
+        # as if generation gave the cache another name, which nobody reads
+        return forward(model, attention_mask=attention_mask if cache is None else None, **inputs)
+
+    monkeypatch.setattr(SandwichLMForCausalLM, "forward", wrong)
+    with pytest.raises(ValueError, match=f"the score of a generated token {WRONG}"):
+        verify(name)
+
+
+def test_beams_that_read_the_past_of_others_are_found(verify, monkeypatch):
+    monkeypatch.setattr(SandwichSeq2SeqForConditionalGeneration, "_reorder_cache", lambda self, cache, index: cache)
+    with pytest.raises(ValueError, match=f"the score of beams {WRONG}"):
+        verify("BartForConditionalGeneration")
+
+
+def test_settings_of_generation_that_are_lost_are_found():
+    source = make("LlamaForCausalLM", num_key_value_heads=2)
+    model = optimize(source, verify=True)
+    source.generation_config.repetition_penalty = 2.0
+    with pytest.raises(ValueError, match=f"the score of a generated token {WRONG}"):
+        compare(model, source)

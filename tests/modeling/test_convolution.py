@@ -114,7 +114,7 @@ class TestConvolutionsInTheContract(FamilyContract):
             EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)),
             EncoderDecoderCache(StaticCache(config, max_cache_len=20), StaticCache(config, max_cache_len=9)),
         ):
-            actual = model.generate(**padded(), **start, **GREEDY, past_key_values=cache)
+            actual = model.generate(**padded(), **start, **GREEDY, cache=cache)
             assert torch.equal(actual[:, 4:], expected)
             assert cache.get_seq_length() == actual.shape[1] - 1
         static = {"cache_implementation": "static"}
@@ -130,7 +130,7 @@ class TestConvolutionsInTheContract(FamilyContract):
         expected = model(**padded(), decoder_input_ids=target).logits
         cache = EncoderDecoderCache(StaticCache(config, max_cache_len=8), StaticCache(config, max_cache_len=9))
         encoded = model.get_encoder()(**padded())
-        given = {"encoder_outputs": encoded, "attention_mask": padded()["attention_mask"], "past_key_values": cache}
+        given = {"encoder_outputs": encoded, "attention_mask": padded()["attention_mask"], "cache": cache}
         model(**given, decoder_input_ids=target[:, :2])
         for i in (2, 3, 4):
             logits = compiled(**given, decoder_input_ids=target[:, i : i + 1]).logits

@@ -74,8 +74,8 @@ def test_a_prompt_is_continued_as_without_its_gaps(family, options):
 def test_gaps_in_a_cache_are_none(family, cut):
     model = build(family)
     ids, cache = tokens(3, 9), None if family in RECURRENT else DynamicCache()
-    first = model(ids[:, :cut], attention_mask=MASK[:, :cut], past_key_values=cache, use_cache=True)
-    second = model(ids[:, cut:], attention_mask=MASK, past_key_values=first.past_key_values)
+    first = model(ids[:, :cut], attention_mask=MASK[:, :cut], cache=cache, use_cache=True)
+    second = model(ids[:, cut:], attention_mask=MASK, cache=first.cache)
     for row, real, scores in zip(ids, READ, second.logits, strict=True):
         alone = model(row[real][None]).logits[0][int(real[:cut].sum()) :]
         torch.testing.assert_close(scores[real[cut:]], alone, atol=1e-5, rtol=1e-5)

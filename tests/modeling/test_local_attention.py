@@ -100,7 +100,7 @@ def test_a_cache_holds_what_the_next_token_sees(pair):
     _, model = pair
     config, ids = model.config, tokens(1, 40)
     cache = DynamicCache(config=config)
-    model(ids, past_key_values=cache, use_cache=True)
+    model(ids, cache=cache, use_cache=True)
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert held == cache_bytes(config.sublayer_order, length=40, bytes_per_number=4, **config.sizes._asdict())
 

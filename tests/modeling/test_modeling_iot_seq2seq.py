@@ -200,7 +200,7 @@ class TestSeveralOrders(TestOneOrder):
             first = model(**padded(), **TARGETS, use_cache=True, forced_decoder_order=orders[0])
             encoded = {"encoder_outputs": (first.encoder_last_hidden_state,)}
             encoded |= {"attention_mask": padded()["attention_mask"], "forced_decoder_order": orders[1]}
-            cached = model(**encoded, decoder_input_ids=ids[:, -1:], past_key_values=first.past_key_values)
+            cached = model(**encoded, decoder_input_ids=ids[:, -1:], cache=first.cache)
             expected = model(**encoded, decoder_input_ids=ids).logits[:, -1]
             torch.testing.assert_close(cached.logits[same, 0], expected[same], atol=1e-5, rtol=1e-5)
 

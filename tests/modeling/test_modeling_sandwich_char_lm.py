@@ -127,7 +127,7 @@ def test_a_trained_span_saves_memory_and_time():
     for start in range(0, 1200, 300):
         memory = model(tokens(1, 1200)[:, start : start + 300], memory=memory).memory
     assert [remembered.shape[1] for remembered in memory] == [first.memory_length, second.memory_length]
-    cache = model(tokens(1, 1200), use_cache=True).past_key_values
+    cache = model(tokens(1, 1200), use_cache=True).cache
     assert [layer.keys.shape[2] for layer in cache.layers] == [first.read_length, second.read_length]
     assert {*seen} == {second.read_length}
 

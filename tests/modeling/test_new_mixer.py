@@ -50,7 +50,7 @@ class Comb(Mixer):
         return self.map
 
     def prepare(self, batch, **kwargs):
-        cache, length, past = batch.past_key_values, batch.states.shape[1], 0
+        cache, length, past = batch.cache, batch.states.shape[1], 0
         if cache is not None:
             past = cache.get_seq_length()
         places = torch.arange(past + length)
@@ -59,7 +59,7 @@ class Comb(Mixer):
         if batch.attention_mask is not None:
             seen = seen & (batch.attention_mask.bool()[:, None] | (distances == 0))
         scores = torch.where(seen, -distances.abs() / 2, -1e9).to(batch.states.dtype)
-        return Inputs({"scores": scores.expand(len(batch.states), -1, -1), "past_key_values": cache})
+        return Inputs({"scores": scores.expand(len(batch.states), -1, -1), "cache": cache})
 
     def narrow(self, inputs, kept, packing, places):
         rows = torch.arange(len(places))[:, None, None]
@@ -67,11 +67,11 @@ class Comb(Mixer):
         real = packing.pad(torch.ones_like(kept, dtype=torch.bool))
         return Inputs({**inputs.named, "scores": scores.masked_fill(~real[:, None], -1e9)})
 
-    def forward(self, hidden_states, scores, past_key_values=None, read_positions=None, packing=None):
+    def forward(self, hidden_states, scores, cache=None, read_positions=None, packing=None):
         values = self.map(hidden_states)
         values = values if packing is None else packing.pad(values)
-        if past_key_values is not None:
-            values = past_key_values.update(values[:, None], values[:, None, :, :0], self.number)[0][:, 0]
+        if cache is not None:
+            values = cache.update(values[:, None], values[:, None, :, :0], self.number)[0][:, 0]
         if read_positions is not None:
             if packing is not None:
                 packing, read_positions = packing.only(read_positions)

@@ -109,7 +109,7 @@ def test_gradients_caches_and_states_of_all_tokens_are_as_ever():
     seen = count(model)
     model(ids, logits_to_keep=1, use_cache=False)
     with torch.no_grad():
-        assert model(ids, logits_to_keep=1, use_cache=True).past_key_values.get_seq_length() == 12
+        assert model(ids, logits_to_keep=1, use_cache=True).cache.get_seq_length() == 12
         model(ids, use_cache=False)
         model(ids, logits_to_keep=1, use_cache=False, output_hidden_states=True)
         model(inputs_embeds=model.get_input_embeddings()(ids), logits_to_keep=1, use_cache=False)

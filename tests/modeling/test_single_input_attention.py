@@ -167,9 +167,9 @@ def test_a_language_model_equals_a_naive_network_with_every_cache(parts):
         torch.testing.assert_close(model(ids, logits_to_keep=1).logits, expected[:, -1:], **CLOSE)
         for split in (1, 5, 11):
             for cache in (DynamicCache(), StaticCache(model.config, max_cache_len=20)):
-                first = model(ids[:, :split], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                first = model(ids[:, :split], cache=cache, use_cache=True, logits_to_keep=1)
                 torch.testing.assert_close(first.logits, expected[:, split - 1 : split], **CLOSE)
-                rest = model(ids[:, split:], past_key_values=cache, use_cache=True).logits
+                rest = model(ids[:, split:], cache=cache, use_cache=True).logits
                 torch.testing.assert_close(rest, expected[:, split:], **CLOSE)
 
 

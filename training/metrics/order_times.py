@@ -66,8 +66,8 @@ def milliseconds(
     def batch(states: torch.Tensor, plan: Plan, cache: EncoderDecoderCache | None = None) -> Batch:
         own = None if cache is None else cache.self_attention_cache
         start = 0 if own is None else own.get_seq_length()
-        numbers, source = torch.arange(start, start + states.shape[1])[None], Source(text, past_key_values=cache)
-        return Batch(states, plan, numbers=numbers, past_key_values=own, positions=positions, source=source)
+        numbers, source = torch.arange(start, start + states.shape[1])[None], Source(text, cache=cache)
+        return Batch(states, plan, numbers=numbers, cache=own, positions=positions, source=source)
 
     def decode(order: int, cache: EncoderDecoderCache) -> None:
         # the order that runs has its sublayers at other places of the stack in each step

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -115,6 +115,8 @@ def _why(name: str, weights: Mapping[str, torch.Tensor], taken_over: Collection[
 
 # the longest row, in tokens
 LONGEST_WINDOW = 512
+# how many tokens are written, the first after the prompt and the others with a cache; and with how many beams
+GENERATED, BEAMS = 3, 3
 # the rows of the batch, by where their padding is; the first has none
 RIGHT, LEFT, BETWEEN = 1, 2, 3
 
@@ -153,12 +155,51 @@ def measures_places(config: Any) -> bool:
     return bool(told.get("attention_window") or told.get("relative_attention_num_buckets"))
 
 
+def generate_both(
+    model: PreTrainedModel, source: PreTrainedModel, inputs: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Let a model and its source write a token after the same prompts, and more of them from their caches.
+
+    The rows of a decoder end at the same place, padded on the left. An encoder-decoder writes with beams, too. Settings
+    are each one's own, but for those of chance and of the end.
+
+    Yields:
+        What is compared, and both scores of it: of each next token (rows, vocabulary), as long as both write the same;
+        of whole beams (rows,).
+    """
+    mask, has_source = inputs["attention_mask"], source.config.is_encoder_decoder
+    places = mask.argsort(dim=1, descending=has_source, stable=True)
+    # no more than what leaves room to write
+    places = places[:, -(model.config.max_position_embeddings - GENERATED) :]
+    prompt = {name: inputs[name].gather(1, places) for name in ("input_ids", "attention_mask")}
+    start = 1 if has_source else places.shape[1]
+    options = {"max_new_tokens": GENERATED, "pad_token_id": source.config.pad_token_id or 0}
+    # nothing is chosen by chance, and nothing ends early or by force
+    options |= {"do_sample": False, "return_dict_in_generate": True, "output_scores": True}
+    unset = ("temperature", "top_k", "top_p", "eos_token_id", "forced_eos_token_id", "max_length")
+
+    def write(writer: Any, beams: int) -> Any:
+        return writer.generate(**prompt, **options, **dict.fromkeys(unset), num_beams=beams)
+
+    found, expected = write(model, 1), write(source, 1)
+    for step, scores in enumerate(zip(found.scores, expected.scores, strict=True)):
+        # words that score alike may be written in another sequence
+        alike = (found.sequences == expected.sequences)[:, : start + step].all(1)
+        # what is forbidden scores minus infinity
+        ours, theirs = (each[alike].nan_to_num(float("nan"), neginf=0) for each in scores)
+        if alike.any():
+            yield "the score of a generated token", ours, theirs
+    if has_source:
+        yield "the score of beams", write(model, BEAMS).sequences_scores, write(source, BEAMS).sequences_scores
+
+
 @torch.no_grad()
 def compare(model: PreTrainedModel, source: PreTrainedModel, inputs: Mapping[str, torch.Tensor] | None = None) -> float:
     """Run a model and its source on inputs, by default random tokens padded on the right, on the left and in between.
 
     The source runs on each row without its padding, and with it as far as it says what that means: encoder-decoders
     count padding on the left and in between as positions, others are told them; who pools reads the ends of a row.
+    What both can write after the same prompts is compared, too, see `generate_both`.
 
     Returns:
         The largest difference of an output at a token that is not padding, relative to the largest number there.
@@ -196,6 +237,9 @@ def compare(model: PreTrainedModel, source: PreTrainedModel, inputs: Mapping[str
                 note(name, found[:, real], with_padding[name][:, real])
             elif has_gaps and name in with_padding:
                 note(name, found, with_padding[name])
+    if model.can_generate() and source.can_generate():
+        for name, found, expected in generate_both(model, source, inputs):
+            note(name, found, expected)
     largest, tolerance = 0.0, max(TOLERANCE, 4 * torch.finfo(source.dtype).eps)
     for name, of_rows in differences.items():
         # unlike Python's, this largest number of some is NaN if one is

@@ -89,7 +89,7 @@ def transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
 
     def prefill() -> list[Tensor]:
         output = model(ids, use_cache=True, logits_to_keep=1)
-        return [tensor for layer in output.past_key_values.layers for tensor in (layer.keys, layer.values)]
+        return [tensor for layer in output.cache.layers for tensor in (layer.keys, layer.values)]
 
     return {
         "train step": lambda: model(ids, labels=ids, use_cache=False).loss,

@@ -89,12 +89,12 @@ def our_calls(model: Any, past: Tensor, ids: Tensor) -> dict[str, Call]:
     segment, labels = ids[:, :-1], ids[:, 1:]
     memory = model(past, memory=model.empty_memory(len(past)), logits_to_keep=1).memory
     # the cache keeps its length, however often it is used
-    cache = model(past, use_cache=True, logits_to_keep=1).past_key_values
+    cache = model(past, use_cache=True, logits_to_keep=1).cache
     return {
         "memory": lambda: memory,
         "loss": lambda: model(segment, memory=memory, shift_labels=labels).loss,
         "score with memory": lambda: model(segment, memory=memory).logits,
-        "score with cache": lambda: model(segment, past_key_values=cache).logits,
+        "score with cache": lambda: model(segment, cache=cache).logits,
     }
 
 

@@ -49,29 +49,27 @@ class Seq2SeqEnsemble(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
         self,
         attention_mask: torch.Tensor | None = None,
         encoder_outputs: list[BaseModelOutput] | None = None,
-        past_key_values: Caches | None = None,
+        cache: Caches | None = None,
         inputs: list[dict[str, Any]] | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Score the next tokens with every member's own `inputs`, which are made from the rest."""
         outputs = [member(**own, **kwargs) for member, own in zip(self.members, inputs or [], strict=True)]
         scores = torch.stack([output.logits.float().log_softmax(-1) for output in outputs])
-        caches: Any = tuple(output.past_key_values for output in outputs)
+        caches: Any = tuple(output.cache for output in outputs)
         return Seq2SeqLMOutput(
-            logits=scores.logsumexp(0) - math.log(len(outputs)), past_key_values=None if None in caches else caches
+            logits=scores.logsumexp(0) - math.log(len(outputs)), cache=None if None in caches else caches
         )
 
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids, *args, encoder_outputs=None, past_key_values=None, **kwargs
+        self, input_ids, *args, encoder_outputs=None, cache=None, **kwargs
     ) -> dict[str, Any]:
         """Let each member prepare its inputs from its own encoder states and cache."""
-        caches = past_key_values or [None] * len(self.members)
+        caches = cache or [None] * len(self.members)
         own = zip(self.members, encoder_outputs, caches, strict=True)
         return {
             "inputs": [
-                member.prepare_inputs_for_generation(
-                    input_ids, *args, encoder_outputs=states, past_key_values=cache, **kwargs
-                )
+                member.prepare_inputs_for_generation(input_ids, *args, encoder_outputs=states, cache=cache, **kwargs)
                 for member, states, cache in own
             ]
         }
@@ -80,6 +78,6 @@ class Seq2SeqEnsemble(ReorderedSeq2SeqPreTrainedModel, GenerationMixin):
         # all leave encoder states at one row per source
         return self.members[0]._expand_inputs_for_generation(*args, **kwargs)
 
-    def _reorder_cache(self, past_key_values: Caches, beam_idx: torch.LongTensor) -> Caches:
-        pairs = zip(self.members, past_key_values, strict=True)
+    def _reorder_cache(self, cache: Caches, beam_idx: torch.LongTensor) -> Caches:
+        pairs = zip(self.members, cache, strict=True)
         return tuple(member._reorder_cache(cache, beam_idx) for member, cache in pairs)
