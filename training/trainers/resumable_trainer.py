@@ -111,7 +111,10 @@ class ResumableTrainer(Trainer):
     def create_scheduler(self, num_training_steps: int, *args, **kwargs) -> Any:
         """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
         with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
+            given = self.args.lr_scheduler_kwargs
+            self.args.lr_scheduler_kwargs = self.args.schedule_settings(num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
+            self.args.lr_scheduler_kwargs = given
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
             for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
                 if not isfinite(share(step)):
