@@ -100,8 +100,8 @@ LISTED = {name: (where, lost) for where, names, lost in LOST for name in names.s
 PRIVATE = re.compile(r"\b_[a-zA-Z]\w*")
 # documented for named tuples
 PUBLIC = {"_asdict", "_fields", "_replace"}
-# what is called like something of transformers, and endings of names
-OURS = {"_layer_norm", "_matched", "_mismatched", "_run", "_tokenize"}
+# what is called like something of transformers
+OURS = {"_run", "_tokenize"}
 LIBRARY = ("", "distributed", "generation", "integrations", "pipelines", "utils")
 
 
@@ -152,7 +152,9 @@ def found():
     places = defaultdict(set)
     for path, nodes in sources:
         for node in nodes:
-            names = {name for name in private_names(node) if name in theirs or name not in ours}
+            # keys may be endings of names
+            unknown = set() if isinstance(node, ast.Dict | ast.Set) else private_names(node) - ours
+            names = (private_names(node) & theirs) | unknown
             if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "transformers":
                 names |= {alias.name for alias in node.names} - exported
             for name in names:
