@@ -23,11 +23,11 @@ RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
 WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 WITHOUT_SETTINGS = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP)
 # settings, and the flags of which one has to switch on what they are for
-SWITCHES = {"fsdp_config": ("fsdp",)}
-SWITCHES |= dict.fromkeys(
-    ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"),
-    ("activation_checkpointing", "gradient_checkpointing"),
-)
+SWITCHES: dict[str, tuple[str, ...]] = {"fsdp_config": ("fsdp",)}
+SWITCHES |= {
+    f"{name}_checkpointing_kwargs": ("activation_checkpointing", "gradient_checkpointing")
+    for name in ("activation", "gradient")
+}
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
@@ -100,7 +100,8 @@ class TrainerArguments(TrainingArguments):
         Raises:
             ValueError: warm-up and decay do not fit into the training, or there are settings that nobody reads.
         """
-        kind, settings = SchedulerType(self.lr_scheduler_type), {**(self.lr_scheduler_kwargs or {})}
+        given: Any = self.lr_scheduler_kwargs or {}
+        kind, settings = SchedulerType(self.lr_scheduler_type), {**given}
         if settings and kind in WITHOUT_SETTINGS:
             raise ValueError(f"the schedule {kind.value} has no settings; leave --lr_scheduler_kwargs {settings} out")
         if "num_stable_steps" in settings:

@@ -111,7 +111,8 @@ class ResumableTrainer(Trainer):
         for setting in given:
             without = copy.copy(self.args)
             without.optim_args = ",".join(other for other in given if other != setting)
-            made = [self.get_optimizer_cls_and_kwargs(args, self.model) for args in (self.args, without)]
+            model: Any = self.model
+            made = [self.get_optimizer_cls_and_kwargs(args, model) for args in (self.args, without)]
             # an optimizer of the command's own has settings of its own
             if self.optimizer_cls_and_kwargs or made[0] == made[1]:
                 raise ValueError(f"the optimizer does not read {setting} of --optim_args; leave it out")
@@ -119,10 +120,10 @@ class ResumableTrainer(Trainer):
     def create_scheduler(self, num_training_steps: int, *args, **kwargs) -> Any:
         """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
         with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
-            given = self.args.lr_scheduler_kwargs
-            self.args.lr_scheduler_kwargs = self.args.schedule_settings(num_training_steps)
+            ours: Any = self.args
+            given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, ours.schedule_settings(num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
-            self.args.lr_scheduler_kwargs = given
+            ours.lr_scheduler_kwargs = given
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
             for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
                 if not isfinite(share(step)):

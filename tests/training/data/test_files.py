@@ -49,6 +49,6 @@ def test_a_column_that_is_not_read_is_told(read, tmp_path, capsys):
 
 def test_a_misspelt_column_that_is_needed_is_refused(tmp_path):
     row, _ = READERS[read_glue]
-    file = write_rows(tmp_path / "wrong.jsonl", [{"lable" if name == "label" else name: row[name] for name in row}])
-    with pytest.raises(ValueError, match="have no column 'label', only sentence1, sentence2, lable"):
+    file = write_rows(tmp_path / "wrong.jsonl", [{"labels" if name == "label" else name: row[name] for name in row}])
+    with pytest.raises(ValueError, match="have no column 'label', only sentence1, sentence2, labels"):
         read_glue(file)
