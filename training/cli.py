@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _run(name: str, rest: list[str]) -> None:
     try:
-        check_words(name, rest)
+        check_words(name, COMMANDS[name][0], rest)
         atexit.register(_leave)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
