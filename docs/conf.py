@@ -23,6 +23,7 @@ from sublayers.training.commands import index
 from sublayers.training.metrics.pictures import draw_orders
 
 project, release = "sublayers", sublayers.__version__
+project_copyright = "2026, the sublayers authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "model_cards/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
@@ -30,6 +31,8 @@ include_patterns = ["docs/**.md", "model_cards/*.md", "CHANGELOG.md", "CONTRIBUT
 exclude_patterns = [".*", "build", "runs", "src", "tests", "training"]
 nitpicky = True
 html_theme, html_title = "furo", f"sublayers {release}"
+# the root of the site sends its readers to docs/, from where links lead to the other folders
+html_extra_path = ["index.html"]
 myst_heading_anchors = 3
 autodoc_typehints = "none"
 

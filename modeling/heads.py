@@ -35,6 +35,10 @@ class CheckedGenerationMixin(GenerationMixin):
             )
         return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
+    def prepare_inputs_for_generation(self, *args, tokenizer: Any = None, **kwargs) -> dict[str, Any]:
+        """Prepare inputs as transformers does, without the tokenizer that beam search hands on to find where to stop."""
+        return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+
 
 def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -> torch.Tensor | None:
     """Turn transformers' `logits_to_keep` into positions (batch or 1, kept), or None where all of them are needed.

@@ -5,9 +5,12 @@ import ast
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from sublayers.training import cli
 
 # what a block of python prints may follow it
 PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+
+BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
 
 
 def blocks(language: str, text: str) -> list[str]:
@@ -38,6 +43,22 @@ def run_python(text: str, name: str) -> None:
         with redirect_stdout(StringIO()) as printed:
             exec(compile(block, name, "exec"), names)
         assert not told or printed.getvalue() == told
+
+
+def run_as_written(text: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run all blocks in order, each in a process of its own, and return what they print.
+
+    What makes environments, `pip` and `make`, is left out.
+    """
+    printed = ""
+    for language, block in BLOCK.findall(text):
+        lines = block.replace("\\\n", " ").splitlines()
+        script = "\n".join(line for line in lines if not line.startswith(("pip ", "make ")))
+        words = {"python": [sys.executable, "-c", block], "bash": ["bash", "-euo", "pipefail", "-c", script]}[language]
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        printed += done.stdout
+    return printed
 
 
 def imported(block: str) -> set[str]:

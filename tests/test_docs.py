@@ -1,23 +1,26 @@
 """What README and documentation show is run, so that it stays true, and the pages are built."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from families import small
 from hub_repository import ANN
-from snippets import blocks, check_command, commands, run_python
+from snippets import blocks, check_command, commands, run_as_written, run_python
+from transformers import AutoModelForMaskedLM
 
 import sublayers
 from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.hub.model_card import named_orders
 from sublayers.training import cli
-from sublayers.training.commands import push
+from sublayers.training.commands import pretrain, push
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.flags import recipes
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +29,8 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
 # speaks to a server
 ON_THE_HUB = PAGES["docs/how_to/publish.md"]
-SNIPPETS = [page for page, text in PAGES.items() if blocks("python", text) and text != ON_THE_HUB]
+README = PAGES["README.md"]
+SNIPPETS = [page for page, text in PAGES.items() if blocks("python", text) and text not in (ON_THE_HUB, README)]
 COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text, "sublayers")]
 
 pytest_plugins = ["hub_server"]
@@ -41,10 +45,58 @@ def test_python_snippets_run_one_after_the_other(page, tmp_path, monkeypatch):
     run_python(text, page)
 
 
+@pytest.fixture
+def clone(tmp_path):
+    """All files of the repository that are not ignored, in a folder of their own."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
+        if os.path.lexists(ROOT / name):
+            (tmp_path / "sublayers" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / "sublayers" / name, follow_symlinks=False)
+    return tmp_path / "sublayers"
+
+
+def test_every_block_of_readme_runs_in_order_in_a_clone(clone, tmp_path):
+    here = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(clone / "src")}
+    nothing = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "huggingface"), "HF_HUB_OFFLINE": "1"}
+    printed = run_as_written(README, clone, os.environ | here | nothing | {"OMP_NUM_THREADS": "1"})
+    assert re.search(
+        r"^BERT: \d+\.\d+ s\noptimized: \d+\.\d+ s\nThe answers differ by at most \de-0[6-9]$", printed, re.M
+    )
+    assert "s6f6 " in printed
+    assert {path.name for path in (clone / "runs").iterdir()} == {"my-bert", "bert", "served"}
+    assert (clone / "runs/served/model.pt2").exists()
+
+
+def test_readme_installs_what_the_environments_of_the_tests_have():
+    [[*_, installed]] = commands(README, "pip")
+    assert README.count("pip install -e") == 2
+    extras = {*re.findall(r"\w+", installed)}
+    environments = re.findall(r"--editable '\.\[([^]]+)\]'", (ROOT / "Makefile").read_text())
+    assert environments
+    assert all(extras <= {*names.split(",")} for names in environments)
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 140
+
+
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[" ".join([page, *words[1:3]]) for page, words in COMMANDS])
 def test_commands_are_understood(page, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     check_command(words, monkeypatch)
+
+
+def test_the_first_model_of_the_quick_start_is_small_and_leaves_no_checkpoints():
+    [words] = [words for page, words in COMMANDS if page == "docs/quick_start.md" and words[1] == "pretrain"]
+    run, model_flags, corpus, args = pretrain.parse(words[2:])
+    assert not corpus.train_file
+    with torch.device("meta"):
+        config = pretrain.make_config(run, model_flags | {"vocab_size": run.vocab_size})
+        model = AutoModelForMaskedLM.from_config(config)
+    assert model.num_parameters() < 2_000_000
+    assert args.save_strategy == "no"
 
 
 def test_make_targets_exist():
@@ -55,19 +107,17 @@ def test_make_targets_exist():
 
 
 def test_the_table_has_every_family_with_its_default_orders():
-    rows = [line for line in PAGES["README.md"].splitlines() if line.startswith("| `")]
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
     for config_class in sublayers.AUTO_CLASSES:
         name = config_class.__name__.removesuffix("Config")
         [row] = [row for row in rows if row.startswith(f"| `{name}`")]
         assert f"model_cards/{config_class.model_type}.md" in row
         orders = [order for _, order in named_orders(config_class())]
         assert len(orders) > 2 or all(f"`{order}`" in row for order in orders)
-        for recipe in re.findall("`([a-z0-9]+_?[a-z0-9_]*)`", row.split("|")[4]):
-            assert recipe in {**recipes("pretrain"), **recipes("seq2seq")}
 
 
 def test_files_that_readme_links_exist():
-    targets = re.findall(r"\]\((?!http)([^)#]+)", PAGES["README.md"])
+    targets = re.findall(r"\]\((?!http)([^)#]+)", README)
     assert targets
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
@@ -84,6 +134,9 @@ def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_
     assert [name for name in sublayers.__all__ if f'id="sublayers.{name}"' not in api] == []
     assert "# a feed-forward sublayer computes act(gate(x)) * fc1(x) instead of act(fc1(x))" in api
     assert [name for name in cli.COMMANDS if f"usage: sublayers {name} " not in command_line] == []
+    # somebody who opens the folder lands on the home page, which names what most people come for
+    assert "url=docs/index.html" in (tmp_path / "index.html").read_text()
+    assert "optimize" in (tmp_path / "docs/index.html").read_text()
     assert 'aria-label="interleaved(6) = (sf)6, sandwich(6,2) = s2(sf)4f2, ' in orders
 
 
@@ -103,6 +156,8 @@ def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatc
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
         )
         assert run.returncode == 0, run.stderr
+        # nobody is asked whether to run code
+        assert "[y/N]" not in run.stdout
         if "classify" in block:
             assert "LABEL_" in run.stdout
 

@@ -110,8 +110,7 @@ def run(argv: list[str]) -> Any:
     """Run a sub-command for another one, and return what it returns. Raises what it and `require` raise."""
     write_lines()
     name, rest = find(argv)
-    if name not in BARE:
-        require("train")
+    require("" if name in BARE else "train")
     return importlib.import_module(f"sublayers.training.{COMMANDS[name][0]}").main(rest)
 
 

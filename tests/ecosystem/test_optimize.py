@@ -7,6 +7,7 @@ import torch
 from common_convert import GROUPED, make
 
 from sublayers import (
+    PARBertForMaskedLM,
     PARBertForSequenceClassification,
     PARBertModel,
     SandwichLMForCausalLM,
@@ -115,6 +116,42 @@ def test_a_reranker_scores_alike(tmp_path):
     opened = sentence_transformers.CrossEncoder(str(tmp_path / "ours"), device="cpu")
     assert opened.predict(PAIRS) == pytest.approx(expected, abs=1e-5)
     assert restore(ours).model is reranker.model
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "DistilBertForMaskedLM"])
+def test_a_sparse_encoder_weighs_words_alike(name, tmp_path):
+    encoder = sentence_transformers.SparseEncoder(str(save(tmp_path / "source", name)), device="cpu")
+    ours = optimize(encoder, verify=True)
+    assert type(ours) is type(encoder)
+    assert isinstance(ours[0].model, PARBertForMaskedLM)
+    expected = encoder.encode(TEXTS, convert_to_sparse_tensor=False)
+    assert expected.any()
+    torch.testing.assert_close(ours.encode(TEXTS, convert_to_sparse_tensor=False), expected, rtol=1e-4, atol=1e-6)
+    ours.save_pretrained(str(tmp_path / "ours"))
+    opened = sentence_transformers.SparseEncoder(str(tmp_path / "ours"), device="cpu")
+    torch.testing.assert_close(opened.encode(TEXTS, convert_to_sparse_tensor=False), expected, rtol=1e-4, atol=1e-6)
+    assert restore(ours)[0].model is encoder[0].model
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_encoder_of_many_vectors_gives_each_token_the_same_one(name, tmp_path):
+    encoder = sentence_transformers.MultiVectorEncoder(str(save(tmp_path, name, **SOURCES[name])), device="cpu")
+    if name == "BertModel":
+        encoder[0].query_expansion = {"strategy": "fixed", "attend": True, "length": 30, "token": "[MASK]"}
+    ours = optimize(encoder, verify=True)
+    assert type(ours) is type(encoder)
+    assert isinstance(ours[0].model, (PARBertModel, SandwichLMModel))
+    for read in ("encode_query", "encode_document"):
+        for found, expected in zip(getattr(ours, read)(TEXTS), getattr(encoder, read)(TEXTS), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert restore(ours)[0].model is encoder[0].model
+
+
+def test_queries_that_are_expanded_by_masked_tokens_are_refused(tmp_path):
+    encoder = sentence_transformers.MultiVectorEncoder(str(save(tmp_path, "BertModel")), device="cpu")
+    encoder[0].query_expansion = {"strategy": "fixed", "length": 30, "token": "[MASK]"}
+    with pytest.raises(ValueError, match=r"the query_expansion .* reads tokens that are masked like padding"):
+        optimize(encoder)
 
 
 def test_a_language_model_that_says_yes_or_no_scores_its_last_token(tmp_path):

@@ -1,7 +1,7 @@
 """What somebody does who has never heard of this package: run in a process that cannot import it, offline.
 
 `python stranger.py ASKED FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors`
-as `outputs.safetensors`, and saves bodies in `again`. Then it prints the answers of pipelines to what is ASKED, a list
+as `outputs.safetensors`, with what it generates, and saves bodies in `again`. Then it prints the answers of pipelines to what is ASKED, a list
 of folders with a task and an input each, all in JSON, and saves each pipeline in `again`.
 """
 
@@ -24,9 +24,18 @@ def load(folder):
     [name] = [name for name, found in config["auto_map"].items() if found.endswith(f".{architecture}")]
     model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
+    inputs = load_file(folder / "inputs.safetensors")
     with torch.no_grad():
-        outputs = model(**load_file(folder / "inputs.safetensors"))
+        outputs = model(**inputs)
     tensors = {name: value.contiguous() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    if model.can_generate():
+        tensors["generated"] = model.generate(inputs["input_ids"], max_new_tokens=5, do_sample=False)
+    try:
+        model(**inputs, tomorrow=None)
+    except TypeError as error:
+        assert "unexpected keyword argument 'tomorrow'" in str(error)
+    else:
+        raise AssertionError(f"{architecture} swallows a keyword that nobody reads")
     save_file(tensors, folder / "outputs.safetensors")
     if name == "AutoModel":
         model.save_pretrained(folder / "again")

@@ -103,8 +103,12 @@ def folders(stranger):
 def test_every_head_gives_a_stranger_the_same_outputs(folders, config_class, auto_class):
     folder = folders / AUTO_CLASSES[config_class][auto_class].__name__
     model = auto_class.from_pretrained(folder)
+    inputs = load_file(folder / "inputs.safetensors")
     with torch.no_grad():
-        expected = model(**load_file(folder / "inputs.safetensors"))
+        expected = model(**inputs)
+    if model.can_generate():
+        options = {"max_new_tokens": 5, "do_sample": False, "use_cache": False}
+        expected["generated"] = model.generate(inputs["input_ids"], **options)
     found = load_file(folder / "outputs.safetensors")
     assert found
     for name, tensor in found.items():

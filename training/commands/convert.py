@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from sublayers.configuration.sublayer_order import expand
+from sublayers.hub.sources import check_source
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, refuse_to_replace, whole_folder
+
+# the endings of checkpoints that are files
+FILES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
 
     Raises:
         FileExistsError: the folder holds files, or the report exists.
-        FileNotFoundError: there is no such source.
+        FileNotFoundError: there is no such source, neither here nor on the Hub.
         ValueError: a checkpoint that this model has no place for or that would run code, a fairseq file without its
             number of heads, a source that cannot be run to verify, outputs that are not the source's, or a model that
             the form of `--to` has no place for.
@@ -24,13 +28,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
     parser.add_argument(
         "source",
-        type=Path,
-        help="a transformers folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, Gemma 3 text, StableLM, "
-        "BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, EuroBERT, NomicBERT, GTE, Jina "
-        "embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), one of Nemotron-NAS or of ExecuTorch's Llama, or a "
-        "file (.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of "
-        "Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
-        "adaptive span and the Sandwich authors' character model",
+        help="a transformers folder or repository on the Hub (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, "
+        "Gemma 3 text, StableLM, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, "
+        "EuroBERT, NomicBERT, GTE, Jina embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), one of "
+        "Nemotron-NAS or of ExecuTorch's Llama, or a file (.pt, .safetensors) of fairseq (language model, Transformer, "
+        "Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL (its authors' model.pt saved by torch 1.6 or "
+        "newer, NVIDIA's checkpoints, state dicts), or of adaptive span and the Sandwich authors' character model",
     )
     parser.add_argument("destination", type=Path, help="a new folder")
     of_its_own = "default: the source's own; a model in another order needs training: sublayers"
@@ -49,12 +52,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--to", choices=("transformers", "nemotron-nas", "executorch"), help=to_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
-    source, destination = arguments.source, arguments.destination
+    destination = arguments.destination
     orders = {name: order for name, order in vars(arguments).items() if name.endswith("sublayer_order") and order}
     refuse_to_overwrite(destination)
     refuse_to_replace(arguments.report)
-    if not source.exists():
-        raise FileNotFoundError(f"{source} is neither a folder nor a file; download it first")
+    if arguments.source.endswith(FILES) and not Path(arguments.source).exists():
+        raise FileNotFoundError(f"there is no file {arguments.source}; give another, a folder, or a name on the Hub")
+    check_source(arguments.source)
     if arguments.verify and orders:
         raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
     if arguments.to and (orders or arguments.num_attention_heads or arguments.report):
@@ -64,11 +68,14 @@ def main(argv: list[str] | None = None) -> None:
     # these imports take seconds, for which --help and simple mistakes do not wait
     from sublayers.convert.sources import can_run, convert, take_tokenizer
     from sublayers.convert.verify import compare
-    from sublayers.hub.loading import refuse_ways_out
+    from sublayers.hub.loading import download, refuse_ways_out
     from sublayers.hub.model_card import RUN, write_card
     from sublayers.hub.self_contained import copy_modules, write_code
-    from sublayers.training.trainers.publish import without_tokens
+    from sublayers.training.trainers.publish import command_line
 
+    source = download(arguments.source)
+    # a downloaded folder is named by a number
+    name = source.name if Path(arguments.source).exists() else arguments.source
     refuse_ways_out(source)
     if destination.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
@@ -84,8 +91,8 @@ def main(argv: list[str] | None = None) -> None:
     with whole_folder(destination) as folder:
         take_tokenizer(source, folder, model.config)
         # the card tells where the weights are from
-        command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
-        run = {"command": command, "started_from": source.name, "remarks": report.summary().splitlines()}
+        command = command_line(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
+        run = {"command": command, "started_from": name, "remarks": report.summary().splitlines()}
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         model.save_pretrained(folder)
         write_code(model.config, folder)
@@ -96,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")
     if arguments.report:
-        text = json.dumps({"source": str(source), "destination": str(destination)} | report._asdict(), indent=2)
+        text = json.dumps({"source": arguments.source, "destination": str(destination)} | report._asdict(), indent=2)
         arguments.report.write_text(text + "\n", encoding="utf-8")
     print(report.summary())
     final = {name: getattr(model.config, name) for name in model.config.orders}

@@ -11,7 +11,8 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.hub.model_card import citation, legend, paper, stacks
+from sublayers.hub.model_card import legend, stacks
+from sublayers.hub.papers import citation, paper
 from sublayers.training.commands.pretrain import (
     OBJECTIVES,
     PRETRAINED,

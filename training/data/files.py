@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from gzip import BadGzipFile
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from accelerate import PartialState
 from datasets import Dataset, IterableDataset, load_dataset
@@ -21,6 +21,23 @@ BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "c
 COMPRESSIONS = (".gz", ".xz", ".bz2")
 # what readers of files raise; a stream passes on what a data set wraps, and every compression has errors of its own
 DAMAGED = (ArrowException, DatasetsError, EOFError, LZMAError, OSError, ValueError, zlib.error)
+
+
+class Used(NamedTuple):
+    """What a run reads of a split.
+
+    Attributes:
+        rows: how many; None in a stream.
+        whole: whether they are all rows of the split, as they are.
+    """
+
+    rows: int | None
+    whole: bool
+
+
+def used(rows: Dataset, limit: int | None) -> Used:
+    """Say what a run reads of a split of which it takes no more rows than the limit, if any."""
+    return Used(len(rows), limit is None or len(rows) < limit)
 
 
 def named_files(args: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from sublayers.training.data.files import (
     BUILDERS,
+    Used,
     ending,
     first_rows,
     load_splits,
@@ -20,6 +21,7 @@ from sublayers.training.data.files import (
     read_rows,
     reading,
     tell_unread,
+    used,
 )
 from sublayers.training.data.functions import docstring_to_code
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -62,7 +64,7 @@ def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
         ValueError: data that cannot be read, flags that do not name two texts of it, a missing or empty text, or plain
             text files of different length.
     """
-    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
+    limits = _limits(args)
     if files := named_files(args):
         splits = {split: _read_files(split, paths, args) for split, paths in files.items()}
     elif args.dataset_name:
@@ -76,6 +78,12 @@ def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
     if args.lowercase:
         return {split: rows.map(_lower, batched=True, desc=f"lower case, {split}") for split, rows in splits.items()}
     return splits
+
+
+def pairs_used(split: str, rows: Dataset, args: Seq2SeqDataArguments) -> Used:
+    """Say what a run reads of a split of `load_pairs`; in lower case its texts are others."""
+    read = used(rows, _limits(args)[split])
+    return read._replace(whole=read.whole and not args.lowercase)
 
 
 def train_pair_tokenizers(
@@ -164,6 +172,10 @@ def tokenize_pairs(
         which = f"{number} of {len(rows)} {desc} pairs, the first of them number {first},"
         PartialState().print(f"{which} have more than {limits} and are {done}")
     return encoded.remove_columns("long")
+
+
+def _limits(args: Seq2SeqDataArguments) -> dict[str, int | None]:
+    return {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
 
 
 def _read_files(split: str, paths: list[str], args: Seq2SeqDataArguments) -> Dataset:

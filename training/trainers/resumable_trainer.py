@@ -18,6 +18,8 @@ from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
 from sublayers.hub.self_contained import write_code
+from sublayers.hub.tokenizers import save_tokenizer
+from sublayers.hub.trainer_callback import SelfContainedCallback
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.trainers.resume import has_states_of
@@ -80,6 +82,8 @@ class ResumableTrainer(Trainer):
             raise ValueError("Accelerate shards models on accelerators only; leave --fsdp out on CPUs")
         self.leaves_model = self.args.do_train
         self.add_callback(LossCallback(self))
+        # `publish` uploads the model
+        self.remove_callback(SelfContainedCallback)
 
     def evaluations(self) -> Iterator[tuple[str, Any]]:
         """Give the data on which a run is evaluated at its end, each behind the prefix of its metrics."""
@@ -173,6 +177,8 @@ class ResumableTrainer(Trainer):
                 super().save_model(folder)
             if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
                 write_code(model.config, folder)
+                if self.processing_class is not None:
+                    save_tokenizer(self.processing_class, folder, model.config)
         model.config.use_cache = while_training
 
     def push_to_hub(self, *args, **kwargs) -> Any:

@@ -41,7 +41,8 @@ def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = 
     the left is never counted as positions, as BERT does.
 
     Args:
-        model: of transformers, with or without a head; or a `pipeline`, SentenceTransformer or CrossEncoder with one.
+        model: of transformers, with or without a head; or a `pipeline`, SentenceTransformer, CrossEncoder,
+            SparseEncoder or MultiVectorEncoder with one.
         verify: whether to run it and what comes out on random tokens, with padding on all sides, and compare; or texts
             or pairs of texts for that.
         prepack: whether linear maps keep a second copy of their weights in the layout that the processor reads, where
@@ -52,9 +53,11 @@ def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = 
 
     Raises:
         ValueError: a model that none here is like, or one with hooks, adapters, weights that are quantized or sharded,
-            a compiled or own `forward`; with `verify`, outputs that differ, or texts for what has no tokenizer.
+            a compiled or own `forward`, or queries that are expanded by masked tokens; with `verify`, outputs that
+            differ, or texts for what has no tokenizer.
     """
     parts = _parts(model)
+    _refuse_read_padding(model)
     sources = [part for part in parts if not isinstance(part, SublayersPreTrainedModel)]
     batches = [None] if verify is True else _read(model, verify) if verify else []
     exchanged = {id(source): _convert(source, batches) for source in sources}
@@ -80,7 +83,7 @@ def _parts(held: Any) -> list[PreTrainedModel]:
     module = held.model if isinstance(held, Pipeline) else held
     if isinstance(module, PreTrainedModel):
         return [module]
-    # a SentenceTransformer or CrossEncoder is a sequence of modules
+    # what sentence-transformers opens is a sequence of modules
     found = [*_outermost(module.children())] if isinstance(module, nn.Sequential) else []
     if not found and isinstance(module, nn.Sequential):
         raise ValueError(
@@ -92,6 +95,17 @@ def _parts(held: Any) -> list[PreTrainedModel]:
             "SentenceTransformer or a CrossEncoder, before it is compiled, wrapped or given adapters"
         )
     return found
+
+
+def _refuse_read_padding(held: Any) -> None:
+    """Check that a MultiVectorEncoder reads no token that is masked, as only padding should be."""
+    for module in held if isinstance(held, nn.Sequential) else ():
+        expansion = getattr(module, "query_expansion", None)
+        if expansion and not expansion.get("attend"):
+            raise ValueError(
+                f"the query_expansion {expansion} reads tokens that are masked like padding, which is not computed; "
+                "use the model as it is, or one whose expansion has attend=True"
+            )
 
 
 def _read(held: Any, texts: Sequence[Any]) -> list[Any]:

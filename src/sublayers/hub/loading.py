@@ -25,6 +25,8 @@ TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 MODULES = "modules.json"
 # the endings of files whose values may be names of other files
 SETTINGS = ("config.json", ".index.json", *TOKENIZER_SETTINGS, MODULES)
+# the files of a repository with settings and tokenizers
+TEXTS = ("*.json", "*.jinja", "*.model", "*.txt")
 
 
 def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
@@ -45,10 +47,8 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         ValueError: the source is damaged, needs code of its own, leads out of its folder, is an adapter, or has values
             that its class refuses.
     """
-    # otherwise transformers asks the Hub for a folder that is missing, which takes long
-    check_source(source)
+    folder = folder_of(source)
     try:
-        folder = folder_of(source)
         refuse_ways_out(folder)
         if auto_class is not AutoTokenizer and (folder / "adapter_config.json").exists():
             raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
@@ -57,11 +57,6 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         loaded = auto_class.from_pretrained(source, trust_remote_code=False, **options)
         if isinstance(loaded, PreTrainedTokenizerBase):
             _check_types(loaded)
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError) as error:
-        raise FileNotFoundError(
-            f"there is no folder {source}, and a repository of that name is not on the Hub, or cannot be reached or "
-            "read; give another, or log in with `hf auth login`"
-        ) from error
     except (json.JSONDecodeError, UnicodeError) as error:
         raise damaged(source, error) from error
     except (ImportError, OSError, StrictDataclassError, ValueError) as error:
@@ -84,9 +79,34 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
     return loaded
 
 
-def folder_of(source: str | Path) -> Path:
-    """Give the folder itself, or one with the settings of a repository, which are downloaded."""
-    return Path(source) if Path(source).exists() else Path(snapshot_download(str(source), allow_patterns="*.json"))
+def folder_of(source: str | Path, *files: str) -> Path:
+    """Give the folder itself, or one with these files of a repository, by default its settings, which are downloaded.
+
+    Raises:
+        FileNotFoundError: there is neither such a folder nor such a repository.
+    """
+    # the Hub is not asked for what can only be a folder, which takes long
+    check_source(source)
+    if Path(source).exists():
+        return Path(source)
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=[*files] or ["*.json"]))
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError) as error:
+        raise FileNotFoundError(
+            f"there is no folder {source}, and a repository of that name is not on the Hub, or cannot be reached or "
+            "read; give another, or log in with `hf auth login`"
+        ) from error
+
+
+def download(source: str | Path) -> Path:
+    """Give the folder or file itself, or a folder with a repository's model: weights in one form, and what reads them.
+
+    Raises:
+        FileNotFoundError: there is neither.
+    """
+    folder = folder_of(source, *TEXTS, "*.safetensors")
+    # older repositories have no others
+    return folder if any(folder.glob("*.safetensors")) else folder_of(source, *TEXTS, "*pytorch_model*.bin")
 
 
 def refuse_ways_out(source: Path) -> None:

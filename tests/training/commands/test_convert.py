@@ -2,24 +2,29 @@ import argparse
 import json
 import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from common import REFERENCE, tokens
 from common_convert import assert_complete, edit, make
 from common_fairseq import WIDTH, fairseq_stack, linear, norm, translation_stacks
+from huggingface_hub import constants, create_repo, upload_folder
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel
 
 from sublayers.convert import bert as convert_bert, sources
 from sublayers.modeling import body, modeling_reordered_seq2seq
 from sublayers.training.cli import main
+from sublayers.training.data.tokenizers import train_tokenizer
 
 HEADS = ["BertForMaskedLM", "BertForMultipleChoice", "BertForQuestionAnswering", "BertForSequenceClassification"]
 # these find the places of tokens, or the end of a text
 HEADS += (
     PLACED := ["GPT2LMHeadModel", "GPT2ForSequenceClassification", "BartForConditionalGeneration", "MarianMTModel"]
 )
+
+pytest_plugins = ["hub_server"]
 
 
 @pytest.fixture
@@ -277,12 +282,36 @@ def test_half_precision_is_taken_over_number_by_number(tmp_path, run):
     assert_complete(report, source, tmp_path / "ours")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_a_name_on_the_hub_is_a_source(hub, form, tmp_path, monkeypatch, capsys):
+    source = save(tmp_path / "source")
+    train_tokenizer(["one text, and another"], "wordpiece", 60).save_pretrained(tmp_path / "source")
+    # repositories have the same weights for other libraries, too
+    for name in ("flax_model.msgpack", "openvino.bin"):
+        (tmp_path / "source" / name).touch()
+    if form == "bin":
+        (tmp_path / "source" / "model.safetensors").unlink()
+        torch.save(source.state_dict(), tmp_path / "source" / "pytorch_model.bin")
+    upload_folder(repo_id=create_repo("ann/bert").repo_id, folder_path=tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    main(["convert", "ann/bert", "ours", "--verify", "--report", "report.json"])
+    assert "verified: " in capsys.readouterr().out
+    assert json.loads(Path("report.json").read_text())["source"] == "ann/bert"
+    assert json.loads(Path("ours/run.json").read_text())["started_from"] == "ann/bert"
+    assert AutoTokenizer.from_pretrained("ours")("another text").input_ids
+    (snapshot,) = Path(constants.HF_HUB_CACHE, "models--ann--bert/snapshots").iterdir()
+    weights = "pytorch_model.bin" if form == "bin" else "model.safetensors"
+    read = {"config.json", "tokenizer.json", "tokenizer_config.json", weights}
+    assert {path.name for path in snapshot.iterdir()} == read
+
+
 def test_writes_a_whole_folder_beside_its_source_or_nothing(tmp_path, refuse, run):
     save(tmp_path / "source")
     (tmp_path / "ours").symlink_to(tmp_path / "source" / "ours")
     refuse("source", "ours lies in the source .*; choose a folder outside of it")
     (tmp_path / "ours").unlink()
-    refuse("nowhere", "nowhere is neither a folder nor a file; download it first")
+    refuse("nowhere", "there is no folder .*/nowhere; give another")
     (tmp_path / "report").touch()
     refuse("source", "report exists; choose another file", "--report", str(tmp_path / "report"))
     tokenizer = tmp_path / "source" / "tokenizer_config.json"
