@@ -46,8 +46,8 @@ COMMANDS = {
 BARE = ("order", "list", "convert", "export", "push", "results")
 # commands that go on behind an interruption, from a checkpoint or with what is not finished; others begin again
 RESUMED = ("pretrain", "seq2seq", "distill", "squad")
-CONTINUED = ("prune", "glue", "search random", "search sample", "search supernet")
-CONTINUED += ("study bert", "study seq2seq", "study orders", "study frontier")
+CONTINUED = ["prune", "glue", "search random", "search sample", "search supernet"]
+CONTINUED += ["study bert", "study seq2seq", "study orders", "study frontier"]
 STOPPED = dict.fromkeys(COMMANDS, "it has nothing to go on from, and the same command begins again")
 STOPPED |= dict.fromkeys(
     RESUMED, "checkpoints are kept, and the same command with --resume_from_checkpoint goes on from the last one"
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _run(name: str, rest: list[str]) -> None:
     try:
-        check_words(name, rest)
+        check_words(name, COMMANDS[name][0], rest)
         atexit.register(_leave)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:

@@ -176,12 +176,16 @@ def _task_names(run: GlueArguments, data_args: GlueDataArguments, console: Conso
 def _check_model(
     run: GlueArguments, args: GlueTrainingArguments, tokenizer: PreTrainedTokenizerBase, names: list[str]
 ) -> None:
-    from transformers import AutoConfig
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 
     from sublayers.hub.loading import load
     from sublayers.training.trainers.start import check_length
 
     config = load(AutoConfig, run.model_name_or_path)
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        raise ValueError(
+            f"{run.model_name_or_path} is a {config.model_type}, which has no classifier; give another model"
+        )
     check_length("max_length", run.max_length, config, tokenizer, tokenizer.num_special_tokens_to_add(pair=True) + 2)
     has = tuple(label for _, label in sorted(config.id2label.items()))
     for name in names:

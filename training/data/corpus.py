@@ -13,7 +13,17 @@ import fsspec
 from datasets import Dataset, IterableDataset, Value, load_dataset_builder
 from datasets.fingerprint import Hasher
 
-from sublayers.training.data.files import BUILDERS, Rows, Used, check_file, load_splits, named_files, read_rows, reading
+from sublayers.training.data.files import (
+    BUILDERS,
+    Rows,
+    Used,
+    check_file,
+    load_splits,
+    named_files,
+    read_rows,
+    reading,
+    tell_unread,
+)
 from sublayers.training.flags import flag
 
 TEXT = Value("string")
@@ -197,6 +207,7 @@ def _text_rows(rows: Rows, name: str, column: str) -> Rows:
         for row in rows:
             if not isinstance(row[column], str | None):
                 raise ValueError(f"column {column!r} of {name} holds {type(row[column]).__name__}, not text")
+    tell_unread(name, first, [column])
     rows = rows.select_columns([column])
     if column != "text":
         rows = rows.rename_column(column, "text")

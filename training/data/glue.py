@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from datasets import Dataset, Value, load_dataset
 
-from sublayers.training.data.files import BUILDERS, check_file, ending, named_files, read_rows, reading
+from sublayers.training.data.files import BUILDERS, check_file, ending, named_files, read_rows, reading, tell_unread
 from sublayers.training.flags import flag
 
 Splits: TypeAlias = dict[str, Dataset]
@@ -176,6 +176,8 @@ def _check(rows: Dataset, split: str, name: str, args: GlueDataArguments) -> Dat
     columns = [*task.columns, "label"] if labelled else [*task.columns]
     if missing := [column for column in columns if column not in rows.column_names]:
         raise ValueError(f"{source} have no column {missing[0]!r}, only {', '.join(rows.column_names)}")
+    # test data have labels, too, and all of them numbers
+    tell_unread(source, [name for name in rows.column_names if name not in ("label", "idx")], columns)
     rows = rows.select_columns(columns)
     for column in task.columns:
         for number, text in enumerate(rows[column], 1):

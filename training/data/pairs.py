@@ -20,6 +20,7 @@ from sublayers.training.data.files import (
     named_files,
     read_rows,
     reading,
+    tell_unread,
     used,
 )
 from sublayers.training.data.functions import docstring_to_code
@@ -213,6 +214,7 @@ def _choose(rows: Dataset, name: str, args: Seq2SeqDataArguments) -> Dataset:
     if args.source == args.target:
         raise ValueError(f"--source and --target are both {args.source!r}; choose two of {', '.join(columns)}")
     chosen = {columns[args.source]: "source", columns[args.target]: "target"}
+    tell_unread(name, columns, [str(args.source), str(args.target)])
     rows = _check(rows.select_columns([*chosen]).rename_columns(chosen), "row", [name, name])
     if any("DCNL" in text or "DCSP" in text for text in rows["target"]):
         rows = rows.map(_restore_layout, batched=True, desc=f"restoring lines and indentation, {name}")

@@ -22,6 +22,12 @@ RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
 # schedules that do not warm up, and those that have no settings
 WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 WITHOUT_SETTINGS = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP)
+# settings, and the flags of which one has to switch on what they are for
+SWITCHES: dict[str, tuple[str, ...]] = {"fsdp_config": ("fsdp",)}
+SWITCHES |= {
+    f"{name}_checkpointing_kwargs": ("activation_checkpointing", "gradient_checkpointing")
+    for name in ("activation", "gradient")
+}
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
@@ -67,6 +73,11 @@ class TrainerArguments(TrainingArguments):
                 raise ValueError(f"--{name}={value} is out of range; give a number from {low} to {high}")
         if self.max_steps != -1 and self.max_steps < 1:
             raise ValueError(f"--max_steps={self.max_steps} trains nothing; give 1 or more, or -1 for all epochs")
+        for name, switches in SWITCHES.items():
+            # a dict is what an earlier call has made of the text
+            is_on = any(getattr(self, switch) for switch in switches) or "ACCELERATE_USE_FSDP" in os.environ
+            if isinstance(getattr(self, name), str) and not is_on:
+                raise ValueError(f"--{name} is read with --{switches[0]} only; give that, too, or leave it out")
         if self.hub_token:
             # the Trainer saves its arguments, token included, with every checkpoint
             os.environ["HF_TOKEN"], self.hub_token = self.hub_token, None
@@ -89,7 +100,8 @@ class TrainerArguments(TrainingArguments):
         Raises:
             ValueError: warm-up and decay do not fit into the training, or there are settings that nobody reads.
         """
-        kind, settings = SchedulerType(self.lr_scheduler_type), {**(self.lr_scheduler_kwargs or {})}
+        given: Any = self.lr_scheduler_kwargs or {}
+        kind, settings = SchedulerType(self.lr_scheduler_type), {**given}
         if settings and kind in WITHOUT_SETTINGS:
             raise ValueError(f"the schedule {kind.value} has no settings; leave --lr_scheduler_kwargs {settings} out")
         if "num_stable_steps" in settings:

@@ -1,5 +1,6 @@
 """The Trainer of all training commands, which goes on from a checkpoint as if it had never stopped."""
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,17 +105,29 @@ class ResumableTrainer(Trainer):
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
     def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
-        """Make the optimizer that the flags name."""
+        """Make the optimizer that the flags name; it has to read all of `--optim_args`."""
         with _reading_flags("optim"):
+            self._check_optimizer_settings()
             return super().create_optimizer(*args, **kwargs)
+
+    def _check_optimizer_settings(self) -> None:
+        given = [*filter(None, (self.args.optim_args or "").replace(" ", "").split(","))]
+        for setting in given:
+            without = copy.copy(self.args)
+            without.optim_args = ",".join(other for other in given if other != setting)
+            model: Any = self.model
+            made = [self.get_optimizer_cls_and_kwargs(args, model) for args in (self.args, without)]
+            # an optimizer of the command's own has settings of its own
+            if self.optimizer_cls_and_kwargs or made[0] == made[1]:
+                raise ValueError(f"the optimizer does not read {setting} of --optim_args; leave it out")
 
     def create_scheduler(self, num_training_steps: int, *args, **kwargs) -> Any:
         """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
         with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
-            given = self.args.lr_scheduler_kwargs
-            self.args.lr_scheduler_kwargs = self.args.schedule_settings(num_training_steps)
+            ours: Any = self.args
+            given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, ours.schedule_settings(num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
-            self.args.lr_scheduler_kwargs = given
+            ours.lr_scheduler_kwargs = given
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
             for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
                 if not isfinite(share(step)):

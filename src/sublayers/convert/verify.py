@@ -180,9 +180,7 @@ def generate_both(
 
     def write(writer: Any, beams: int) -> Any:
         # some sources, such as those whose layers skip attention, write other words from a cache
-        return writer.generate(
-            **prompt, **options, **dict.fromkeys(unset), num_beams=beams, use_cache=writer is model
-        )
+        return writer.generate(**prompt, **options, **dict.fromkeys(unset), num_beams=beams, use_cache=writer is model)
 
     found, expected = write(model, 1), write(source, 1)
     for step, scores in enumerate(zip(found.scores, expected.scores, strict=True)):
