@@ -10,7 +10,7 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 
 
 def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Let a tokenizer give a model what it reads, if one of ours has this `config`: no longer texts, and no other tensors."""
+    """Let a tokenizer give what a model reads, if one of ours has this `config`: no longer texts, no other tensors."""
     if not isinstance(config, SublayersConfig):
         return
     # with memory, a text has no end
