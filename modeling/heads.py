@@ -35,9 +35,11 @@ class CheckedGenerationMixin(GenerationMixin):
             )
         return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
-    def prepare_inputs_for_generation(self, *args, tokenizer: Any = None, **kwargs) -> dict[str, Any]:
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *args, tokenizer: Any = None, **kwargs
+    ) -> dict[str, Any]:
         """Prepare inputs as transformers does, without the tokenizer that beam search hands on."""
-        return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
 
 
 def positions_to_read(logits_to_keep: int | torch.Tensor, length: int, device) -> torch.Tensor | None:

@@ -369,7 +369,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return self.output_class(loss=loss, **{name: logits}, **rest)
 
-    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, *args, **kwargs) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, *args, **kwargs) -> dict[str, Any]:
         """Add positions, which a cache cannot tell where the target is padded or there is no self-attention."""
         inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
         if "decoder_position_ids" not in inputs:

@@ -1,7 +1,7 @@
 """What somebody does who has never heard of this package: run in a process that cannot import it, offline.
 
 `python stranger.py ASKED FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors`
-as `outputs.safetensors`, with what it generates, and saves bodies in `again`. Then it prints the answers of pipelines to
+as `outputs.safetensors`, with what it generates, and saves bodies in `again`. Then it prints what pipelines answer to
 what is ASKED, a list of folders with a task and an input each, all in JSON, and saves each pipeline in `again`.
 """
 

@@ -304,7 +304,7 @@ def _set_generation(
     if args.generation_config:
         # the Trainer would prefer this file to the flags
         chosen, args.generation_config = PairTrainer.load_generation_config(str(args.generation_config)), None
-    settings = {"num_beams": 5, "length_penalty": 1.0} if run.model_name_or_path is None else {}
+    settings: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0} if run.model_name_or_path is None else {}
     if chosen.max_length is None:
         settings["max_length"] = (chosen.max_new_tokens or data.max_target_length) + 1
     given = {

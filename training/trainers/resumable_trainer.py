@@ -13,7 +13,7 @@ import torch
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.fsdp import StateDictType
 from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainerState
 from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
@@ -177,7 +177,7 @@ class ResumableTrainer(Trainer):
                 super().save_model(folder)
             if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
                 write_code(model.config, folder)
-                if self.processing_class is not None:
+                if isinstance(self.processing_class, PreTrainedTokenizerBase):
                     save_tokenizer(self.processing_class, folder, model.config)
         model.config.use_cache = while_training
 
