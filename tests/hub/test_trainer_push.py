@@ -62,8 +62,9 @@ def assert_runs_without_the_package(hub, home):
 
 def assert_has_code(hub):
     files = hub.repositories["ann/model"].files()
-    named = json.loads(files["config.json"].content)["auto_map"].values()
-    assert {f"{name.split('.')[0]}.py" for name in named} < files.keys()
+    named = json.loads(files["config.json"].content)["auto_map"]
+    assert "AutoModelForSequenceClassification" in named
+    assert {f"{name.split('.')[0]}.py" for name in named.values()} < files.keys()
 
 
 @pytest.mark.parametrize("opens", [False, pytest.param(True, marks=pytest.mark.full)])

@@ -94,6 +94,10 @@ def test_what_is_left_out_of_a_split_leaves_a_part_of_it(tmp_path):
         flags = CorpusArguments(train_file=str(path), validation_split_percentage=1, streaming=streaming)
         split_off = load_corpus(flags)
         assert [split_off[split].used for split in ("train", "validation")] == [(number, False) for number in rows]
+    (folder := tmp_path / "files").mkdir()
+    path.rename(folder / "train.jsonl")
+    stream = load_corpus(CorpusArguments(dataset_name=str(folder), validation_split_percentage=1, streaming=True))
+    assert [stream[split].used for split in ("train", "validation")] == [(None, False)] * 2
 
 
 def test_another_column(tmp_path):
