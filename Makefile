@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ECOSYSTEM := .venv-ecosystem
-OLDEST := .venv-oldest
+CONSTRAINED := .venv-constrained
 RELEASE := .venv-release
 
 .DEFAULT_GOAL := help
@@ -11,10 +11,14 @@ RELEASE := .venv-release
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
+# what README's installation gives on the day, so that a release that breaks something is seen here; only torch is
+# pinned, since a bare one may be gigabytes for other devices
+NEWEST := --upgrade --upgrade-strategy eager '$(shell grep ^torch== constraints.txt)'
+
 # a second call finds the stamp newer than what it was made from
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test]'
+	$(BIN)/python -m pip install --quiet $(NEWEST) --editable '.[train,bench,test]'
 	@touch $@
 
 .PHONY: install
@@ -40,21 +44,28 @@ quick: $(VENV)/.installed  ## lint, check the types, run the tests that find mos
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
-	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,onnx,openvino,bench,test,ecosystem,docs]'
+	$(ECOSYSTEM)/bin/python -m pip install --quiet $(NEWEST) --editable '.[train,onnx,openvino,bench,test,ecosystem,docs]'
+	@touch $@
+
+# the last release that setup.cfg no longer admits, which has to be refused; what it needs is that of the newest
+OLDER := build/transformers-older
+$(OLDER)/.installed: $(ECOSYSTEM)/.installed Makefile
+	rm -rf $(OLDER)
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --no-deps --target $(OLDER) transformers==5.23.0
 	@touch $@
 
 .PHONY: test
-test: $(ECOSYSTEM)/.installed  ## lint, check the types, run the tests, of many alike the first ones
+test: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run the tests, of many alike the first ones
 	$(call check,$(ECOSYSTEM),-m 'not full')
 
 .PHONY: test-full
-test-full: $(ECOSYSTEM)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
+test-full: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
 	$(call check,$(ECOSYSTEM))
 
 # its source distribution has the common tests of models, but not the mixins of generation and of exporters
 UPSTREAM := build/transformers_tests
 $(UPSTREAM)/.unpacked: $(ECOSYSTEM)/.installed
-	rm -rf $(UPSTREAM) && mkdir -p $(UPSTREAM)/generation $(UPSTREAM)/exporters
+	rm -rf $(UPSTREAM) build/transformers-*.tar.gz && mkdir -p $(UPSTREAM)/generation $(UPSTREAM)/exporters
 	$(ECOSYSTEM)/bin/python -m pip install --quiet parameterized
 	$(ECOSYSTEM)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest build \
 		transformers==$$($(ECOSYSTEM)/bin/python -c 'from importlib.metadata import version; print(version("transformers"))')
@@ -84,16 +95,24 @@ dist: $(RELEASE)/.installed  ## build wheel and source distribution in dist/, an
 docs: $(ECOSYSTEM)/.installed  ## build the documentation: build/site/docs/index.html
 	$(ECOSYSTEM)/bin/python -m sphinx -W --keep-going -c docs . build/site
 
-# of what both files name, the first is taken
-$(OLDEST)/.installed: setup.cfg pyproject.toml constraints.txt constraints-oldest.txt
-	$(PYTHON) -m venv $(OLDEST)
-	awk -F== '!seen[$$1]++' constraints-oldest.txt constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[train,bench,test]'
+# the versions with which figures were measured; contract, generation, conversion and commands
+$(CONSTRAINED)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CONSTRAINED)
+	$(CONSTRAINED)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test]'
 	@touch $@
 
-.PHONY: test-oldest
-test-oldest: $(OLDEST)/.installed  ## run all tests with the oldest transformers
-	$(OLDEST)/bin/pytest --numprocesses 2
+.PHONY: test-constrained
+test-constrained: $(CONSTRAINED)/.installed  ## run what finds most mistakes with the versions of constraints.txt
+	$(CONSTRAINED)/bin/pytest --numprocesses 2 --dist worksteal --quick -m 'not slow' \
+		tests/modeling tests/convert tests/hub tests/training
+
+# packages of setup.cfg, as `pip list` writes them
+NAMED := $(shell sed -n 's/^    \([a-zA-Z0-9-]\+\)[>=].*/\1/p' setup.cfg | sed 's/-/[-_.]/g' | paste -s -d '|')
+
+.PHONY: outdated
+outdated: $(ECOSYSTEM)/.installed  ## list what the registry has newer than setup.cfg admits
+	@$(ECOSYSTEM)/bin/python -m pip list --outdated 2> /dev/null \
+		| grep --ignore-case --extended-regexp '^($(NAMED)) ' || echo 'nothing newer was found, or the registry was not reached'
 
 .PHONY: results
 results: $(VENV)/.installed  ## write the tables of figures again, from results/
@@ -105,4 +124,4 @@ stub: $(VENV)/.installed  ## write the type stub of the package again, from the 
 
 .PHONY: clean
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(ECOSYSTEM) $(OLDEST) $(RELEASE) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ECOSYSTEM) $(CONSTRAINED) $(RELEASE) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

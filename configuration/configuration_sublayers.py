@@ -22,6 +22,10 @@ PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 NormPosition = Literal["pre", "post", "both"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Config = TypeVar("Config", bound=PreTrainedConfig)
+# what transformers makes fields of
+CONSUMED = {"attn_implementation", "torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"}
+# what transformers sets beside fields
+SET_BY_OTHERS = {"custom_pipelines", "distributed_config", "fusion_config", "is_causal", "quantization_config"}
 
 
 def strict(config_class: type[Config]) -> type[Config]:
@@ -61,7 +65,7 @@ class SublayersConfig(PreTrainedConfig):
     Raises:
         ValueError: an order that cannot be read or has a letter that the family lacks, heads that do not divide the
             width, a number out of range, an unknown activation, an empty list of end tokens, a value of another type,
-            or a keyword that is no field.
+            or a name that is no field, also when it is set later.
     """
 
     # the fields that hold an order, or several in a list, and the kind of stack of each; the last stack has the cache
@@ -131,6 +135,8 @@ class SublayersConfig(PreTrainedConfig):
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
+    # the names of these sublayers in the model that they were taken from, as `sublayers prune` and `distill` leave them
+    kept_sublayers: list[str] | None = None
     # where a folder has its code; trl reads it unguarded
     auto_map: dict[str, Any] = field(default_factory=dict)
     # the base class names their types in quotes, which are not checked
@@ -143,15 +149,8 @@ class SublayersConfig(PreTrainedConfig):
     problem_type: ProblemType | None = None
 
     def __post_init__(self, **kwargs):
-        names = [f.name for f in fields(self)]
-        # what is derived is checked, and the others are transformers' own, which writes or reads them
-        others = {*dir(type(self)), "attn_implementation", "name_or_path", "torch_dtype"}
-        others |= {*self.attribute_map, "custom_pipelines", "quantization_config"}
-        for name in kwargs:
-            if name not in others and not name.startswith("_"):
-                close = difflib.get_close_matches(name, names, n=1)
-                remedy = f"did you mean {close[0]!r}?" if close else "nobody would read it, so leave it out"
-                raise ValueError(f"{type(self).__name__} has no field {name!r}; {remedy}")
+        for name in kwargs.keys() - CONSUMED:
+            self.check_name(name)
         super().__post_init__(**kwargs)
         # an Auto class needs the models as soon as there is a configuration
         self.package()
@@ -164,7 +163,21 @@ class SublayersConfig(PreTrainedConfig):
         """
         return None
 
+    def check_name(self, name: str) -> None:
+        """Check that somebody reads what is given or set by a name.
+
+        Raises:
+            ValueError: nobody does.
+        """
+        own = {*self.__dataclass_fields__, *self.attribute_map, *SET_BY_OTHERS}
+        # what is derived can be given, and is checked
+        if name not in own and not name.startswith("_") and not hasattr(type(self), name):
+            close = difflib.get_close_matches(name, self.__dataclass_fields__, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "nobody would read it, so leave it out"
+            raise ValueError(f"{type(self).__name__} has no field {name!r}; {remedy}")
+
     def __setattr__(self, name, value):
+        self.check_name(name)
         if name in self.order_fields:
             value = [compact(order) for order in value] if isinstance(value, list) else compact(value)
         elif name in self.__dataclass_fields__ or name == "num_labels":
@@ -300,11 +313,6 @@ class SublayersConfig(PreTrainedConfig):
         """The tensor-parallel plan of a model with one stack; of two, each brings its own."""
         first, *others = self.orders.values()
         return {} if others else self.tensor_parallel_plan(first)
-
-    @base_model_tp_plan.setter
-    def base_model_tp_plan(self, plan):
-        # where the plan is a field of the base class (transformers 5.17), the base class sets it to its default
-        pass
 
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save; the code that a configuration's `auto_map` names is saved, too."""

@@ -36,7 +36,7 @@ class CheckedGenerationMixin(GenerationMixin):
         return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(self, *args, tokenizer: Any = None, **kwargs) -> dict[str, Any]:
-        """Prepare inputs as transformers does, without the tokenizer that finds where to stop: beam search brings it."""
+        """Prepare inputs as transformers does, without the tokenizer that beam search hands on."""
         return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
 
 

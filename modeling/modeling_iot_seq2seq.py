@@ -3,6 +3,7 @@
 Zhu et al. (2021), "IOT: Instance-wise Layer Reordering for Transformer Structures".
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -470,7 +471,12 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         forced = kwargs.get("forced_decoder_order")
         if isinstance(forced, torch.Tensor) or (forced is None and self.config.num_predicted_orders[1]):
             # a graph would make every row in every run, whatever its order
-            kwargs["disable_compile"] = True
+            if generation_config is None:
+                kwargs["disable_compile"] = True
+            else:
+                # transformers wants settings in one place
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.disable_compile = True
         encoder, mask, encoded = self.get_encoder(), kwargs.get("attention_mask"), kwargs.get("encoder_outputs")
         if encoded is None:
             names = ("input_ids", "attention_mask", "inputs_embeds", "forced_encoder_order", "forced_decoder_order")

@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 from collections import Counter
 
@@ -9,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import hypothesis
 import pytest
 import torch
+from transformers.utils import logging as transformers_logging
 
 # tests of the contract that every family runs in `make test`
 SIBLINGS = {
@@ -59,6 +61,22 @@ def own_environment():
     yield
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
         del os.environ[name]
+
+
+@pytest.fixture
+def silence(caplog, recwarn):
+    """Check that transformers has logged no warning, and that nobody has warned."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    # what was said once is said again
+    transformers_logging.warning_once.cache_clear()
+    recwarn.clear()
+    yield
+    logger.removeHandler(caplog.handler)
+    said = [record.getMessage() for record in caplog.get_records("call") if record.levelno >= logging.WARNING]
+    # others call what torch will take away
+    said += [str(each.message) for each in recwarn if not issubclass(each.category, DeprecationWarning)]
+    assert not said
 
 
 def pytest_collection_finish():

@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from families import small
 from hub_repository import ANN
 from snippets import blocks, check_command, commands, run_as_written, run_python
+from transformers import AutoModelForMaskedLM
 
 import sublayers
 from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.hub.model_card import named_orders
 from sublayers.training import cli
-from sublayers.training.commands import push
+from sublayers.training.commands import pretrain, push
 from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -86,6 +88,17 @@ def test_commands_are_understood(page, words, monkeypatch, tmp_path):
     check_command(words, monkeypatch)
 
 
+def test_the_first_model_of_the_quick_start_is_small_and_leaves_no_checkpoints():
+    [words] = [words for page, words in COMMANDS if page == "docs/quick_start.md" and words[1] == "pretrain"]
+    run, model_flags, corpus, args = pretrain.parse(words[2:])
+    assert not corpus.train_file
+    with torch.device("meta"):
+        config = pretrain.make_config(run, model_flags | {"vocab_size": run.vocab_size})
+        model = AutoModelForMaskedLM.from_config(config)
+    assert model.num_parameters() < 2_000_000
+    assert args.save_strategy == "no"
+
+
 def test_make_targets_exist():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     called = [words[1] for text in PAGES.values() for words in commands(text, "make")]
@@ -143,6 +156,8 @@ def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatc
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
         )
         assert run.returncode == 0, run.stderr
+        # nobody is asked whether to run code
+        assert "[y/N]" not in run.stdout
         if "classify" in block:
             assert "LABEL_" in run.stdout
 

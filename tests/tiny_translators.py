@@ -46,7 +46,7 @@ def save_translator(folder, family="post-norm", joint=True, **options):
     ids = {name: getattr(target, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     model = randomize(AutoModelForSeq2SeqLM.from_config(small(config_class, **orders | sizes | ids | options)))
     model.generation_config.update(num_beams=2, max_length=12)
-    save_tokenizers([source] if joint else [source, target], str(folder))
+    save_tokenizers([source] if joint else [source, target], str(folder), model.config)
     model.save_pretrained(folder)
     return model.eval(), source, target
 

@@ -2,6 +2,8 @@
 
 import atexit
 import importlib
+import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -42,6 +44,15 @@ COMMANDS = {
 }
 # these need no extra, but for the formats of `export`
 BARE = ("order", "list", "convert", "export", "push", "results")
+# commands that go on behind an interruption, from a checkpoint or with what is not finished; others begin again
+RESUMED = ("pretrain", "seq2seq", "distill", "squad")
+CONTINUED = ["prune", "glue", "search random", "search sample", "search supernet"]
+CONTINUED += ["study bert", "study seq2seq", "study orders", "study frontier"]
+STOPPED = dict.fromkeys(COMMANDS, "it has nothing to go on from, and the same command begins again")
+STOPPED |= dict.fromkeys(
+    RESUMED, "checkpoints are kept, and the same command with --resume_from_checkpoint goes on from the last one"
+)
+STOPPED |= dict.fromkeys(CONTINUED, "what is finished is kept, and the same command goes on")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -49,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
 
     Raises:
         SystemExit: with status 2 and one sentence on standard error for bad input and files that cannot be read or
-            written; other errors keep their traceback.
+            written, and with status 130 where the user interrupts; other errors keep their traceback.
     """
     argv = sys.argv[1:] if argv is None else argv
     name, rest = find(argv)
@@ -62,7 +73,20 @@ def main(argv: list[str] | None = None) -> None:
             print(f"  {known:<18} {purpose}")
         return
     try:
-        check_words(name, rest)
+        _run(name, rest)
+    except KeyboardInterrupt:
+        # a second interruption, while this one ends, has nothing to say
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # of several processes the first one speaks, behind whatever bar is there
+        if os.environ.get("RANK", "0") == "0":
+            line_end = "\n" if sys.stderr.isatty() else ""
+            print(f"{line_end}sublayers {name}: stopped; {STOPPED[name]}", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _run(name: str, rest: list[str]) -> None:
+    try:
+        check_words(name, COMMANDS[name][0], rest)
         atexit.register(_leave)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:
@@ -86,8 +110,7 @@ def run(argv: list[str]) -> Any:
     """Run a sub-command for another one, and return what it returns. Raises what it and `require` raise."""
     write_lines()
     name, rest = find(argv)
-    if name not in BARE:
-        require("train")
+    require("" if name in BARE else "train")
     return importlib.import_module(f"sublayers.training.{COMMANDS[name][0]}").main(rest)
 
 

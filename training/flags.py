@@ -91,7 +91,7 @@ def expand_settings_file(argv: list[str], command: str) -> list[str]:
         return argv
     name, *flags = argv
     from_file: list[str] = []
-    for option, value in _read_settings(name, command).items():
+    for option, value in read_settings(name, command).items():
         if isinstance(value, list):
             from_file += [f"--{option}", *map(str, value)]
         elif value is not None:
@@ -104,7 +104,14 @@ def recipes(command: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted((RECIPES / command).glob("*.yaml"))}
 
 
-def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, Any]:
+def read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, Any]:
+    """Read a settings file, or a command's recipe, with those of its `base`. Raises what `expand_settings_file` does.
+
+    Args:
+        name: of the file or recipe.
+        command: the folder of its recipes.
+        folder: where the file is.
+    """
     own: dict[str, Any] = {}
     if name.endswith((".yaml", ".yml", ".json")):
         path = folder / name
@@ -116,7 +123,7 @@ def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, 
         raise ValueError(f"recipe {name!r}{of}; choose from {', '.join(known)} or give a .yaml file")
     try:
         # JSON is YAML, too
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
@@ -124,7 +131,17 @@ def _read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, 
     # only `sublayers recipe` reads what a recipe's card tells
     settings.pop("card", None)
     base = settings.pop("base", None)
-    return (_read_settings(str(base), command, path.parent) if base else {}) | own | settings
+    return (read_settings(str(base), command, path.parent) if base else {}) | own | settings
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep) for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 class JsonDict(dict):
@@ -219,6 +236,11 @@ def finite(text: str) -> float:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Ask, at the end of a sentence, whether the nearest of the known names was meant."""
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean {nearest[0]!r}?" if nearest else ""
+    """Ask, at the end of a sentence, whether one of the known names was meant.
+
+    Those are names with the same words and more, or whose initials it is, or else the nearest one.
+    """
+    words = {*name.split("_")}
+    meant = [each for each in known if words < {*each.split("_")} or name == "".join(re.findall("(?:^|_)(.)", each))]
+    meant = difflib.get_close_matches(name, meant, n=3, cutoff=0) or difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {' or '.join(map(repr, meant))}?" if meant else ""

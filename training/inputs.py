@@ -1,48 +1,100 @@
 """What can be wrong with a command line, as far as that is known before torch and transformers, which take seconds."""
 
 import argparse
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from sublayers.configuration.sublayer_order import expand
-from sublayers.hub.sources import check_source
-from sublayers.training.flags import HELP, expand_settings_file
+from sublayers.hub.sources import check_model, check_source
+from sublayers.training.flags import HELP, expand_settings_file, nearest
 
-# commands with a teacher; commands with settings files, and the folder of their recipes
-TEACHERS = {"distill": "sublayers distill TEACHER --sublayer_order s6f6"}
-TEACHERS |= {"study frontier": "sublayers study frontier TEACHER --students s6f6"}
+# commands that begin with a model, as in these examples; commands with settings files, and the folder of their recipes
+EXAMPLES = {"distill": "sublayers distill TEACHER --sublayer_order s6f6"}
+EXAMPLES |= {"study frontier": "sublayers study frontier TEACHER --students s6f6"}
+EXAMPLES |= {"prune": "sublayers prune MODEL --budget 0.5 --output_dir FOLDER"}
 SETTINGS = {name: name for name in ("pretrain", "seq2seq", "distill", "glue", "squad")} | {"study seq2seq": "seq2seq"}
 SETTINGS |= dict.fromkeys(("study bert", "study orders", "study frontier"), "study")
+# commands whose flags are fields of dataclasses, and what declares a flag
+FLAGGED = (*SETTINGS, "prune", "tokenizer")
+FIELD = re.compile(r"^    (\w+): [^\n]*[^,\n]$", re.MULTILINE)
+QUOTED = re.compile(r'"--(\w+)"')
+IMPORTS = re.compile(r"^from sublayers\.([\w.]+) import", re.MULTILINE)
 # flags that name files, folders, models and orders
 FILES = ("train_file", "validation_file", "test_file", "sts_file", "squad_file", "vocabulary_file")
 FOLDERS = ("data_dir", "glue_dir")
-MODELS = ("model_name_or_path", "tokenizer_name_or_path", "target_tokenizer_name_or_path")
+MODEL, TOKENIZERS = "model_name_or_path", ("tokenizer_name_or_path", "target_tokenizer_name_or_path")
 ORDERS = ("sublayer_order", "encoder_sublayer_order", "decoder_sublayer_order")
 
 
-def check_words(command: str, words: list[str]) -> None:
-    """Check the files, folders, models and orders that a command with settings files is given; others check their own.
+def check_words(command: str, module: str, words: list[str]) -> None:
+    """Check the flags, files, folders, models and orders that a command is given, as far as it has such.
+
+    Args:
+        command: its name.
+        module: its module in `training`.
+        words: behind the name.
 
     Raises:
-        FileNotFoundError: one of them is not there.
-        ValueError: an order that cannot be read, an unknown recipe, or no teacher.
+        FileNotFoundError: a file, folder or model is not there.
+        ValueError: an unknown flag or recipe, an order that cannot be read, or no teacher.
     """
-    if command not in SETTINGS or HELP & {*words}:
+    if command not in FLAGGED or HELP & {*words}:
         return
-    if command in TEACHERS:
+    if command in EXAMPLES:
         if not words or words[0].startswith("-"):
-            raise ValueError(f"there is no teacher; name its folder first, as in {TEACHERS[command]}")
-        check_source(words[0])
+            what = "model" if command == "prune" else "teacher"
+            raise ValueError(f"there is no {what}; name its folder first, as in {EXAMPLES[command]}")
+        _check_model(words[0])
         words = words[1:]
+    words = expand_settings_file(words, SETTINGS[command]) if command in SETTINGS else words
+    check_flags(words, module)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in (*FILES, *FOLDERS, *MODELS, *ORDERS):
+    for name in (*FILES, *FOLDERS, MODEL, *TOKENIZERS, *ORDERS):
         parser.add_argument(f"--{name}", nargs="*", default=[])
-    given = vars(parser.parse_known_args(expand_settings_file(words, SETTINGS[command]))[0])
+    given = vars(parser.parse_known_args(words)[0])
     for name, value in ((name, value) for name, values in given.items() for value in values):
         if name in ORDERS:
             expand(value)
-        elif name in MODELS:
+        elif name == MODEL:
+            _check_model(value)
+        elif name in TOKENIZERS:
             check_source(value)
         elif not Path(value).exists():
             raise FileNotFoundError(
                 f"there is no {'folder' if name in FOLDERS else 'file'} {value}; give another --{name}"
             )
+
+
+def check_flags(words: list[str], module: str) -> None:
+    """Check that a command may have its flags: that what it imports, the Trainer or a configuration declares such.
+
+    Sources are read, not imported, so that a mistake is told at once. Which of them are the command's own is checked
+    when they are parsed.
+
+    Raises:
+        ValueError: nothing declares a flag.
+    """
+    if (trainer := find_spec("transformers")) is None:
+        # that is told later
+        return
+    package = Path(__file__).parents[1]
+    found = {*package.glob("configuration/*.py"), *Path(str(trainer.origin)).parent.glob("training_args*.py")}
+    waiting = [package / "training" / f"{module.replace('.', '/')}.py", package / "training/trainers/arguments.py"]
+    while waiting:
+        if (file := waiting.pop()) not in found and file.exists():
+            found.add(file)
+            names = IMPORTS.findall(file.read_text(encoding="utf-8"))
+            waiting += [package / f"{name.replace('.', '/')}.py" for name in names]
+    sources = [file.read_text(encoding="utf-8") for file in found]
+    known = {name for source in sources for form in (FIELD, QUOTED) for name in form.findall(source)}
+    for word in words:
+        if (flag := re.match(r"--(\w+)(?==|$)", word)) and flag[1].removeprefix("no_") not in known:
+            raise ValueError(f"unknown option {flag[1]!r}{nearest(flag[1], sorted(known))}")
+
+
+def _check_model(source: str) -> None:
+    check_source(source)
+    # without a name there is no model, which some commands do without
+    if source and Path(source).exists():
+        check_model(Path(source))

@@ -4,8 +4,8 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-# seconds between two lines; what takes less prints none
-SECONDS = 30
+# seconds before the first line, so that what takes less prints none, and between two lines
+FIRST, SECONDS = 3, 30
 
 
 def write_lines() -> None:
@@ -21,7 +21,8 @@ def _display(bar: Any, msg: str | None = None, pos: int | None = None, display: 
         return display(bar, msg, pos)
     # tqdm adds an empty line to a bar that stays; of others it asks for an empty text in the end
     bar.leave, is_over = False, msg == ""
-    last, line = vars(bar).setdefault("line", (0, 0)), (int(bar.format_dict["elapsed"] // SECONDS), bar.n)
+    elapsed = bar.format_dict["elapsed"]
+    last, line = vars(bar).setdefault("line", (0, 0)), (1 + elapsed // SECONDS if elapsed >= FIRST else 0, bar.n)
     if line[0] > last[0] or (is_over and line[0] and line != last):
         bar.line = line
         print(bar, file=bar.fp, flush=True)

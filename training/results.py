@@ -41,7 +41,7 @@ def provenance(
     import torch
 
     from sublayers.training.trainers.machine import machine
-    from sublayers.training.trainers.publish import without_tokens
+    from sublayers.training.trainers.publish import command_line
 
     on = machine(torch.device(device)) | (packages or {})
     return {
@@ -49,7 +49,7 @@ def provenance(
         "date": on.pop("date")[:10],
         "machine": ", ".join([on.pop("processor"), *(f"{name} {value}" for name, value in on.items())]),
         "commit": commit(),
-        "command": without_tokens(["sublayers", *command]),
+        "command": command_line(["sublayers", *command]),
     }
 
 
@@ -117,11 +117,26 @@ def table(rows: list[Row], columns: dict[str, str] | None = None) -> str:
 
 
 def source(rows: list[Row]) -> str:
-    """Tell in a line how rows were made, as far as they agree."""
+    """Tell in a line how rows were made, as far as they agree, and what ratios are that nobody can find by dividing."""
     values = {name: {row[name] for row in rows if row.get(name)} for name in PROVENANCE}
     shared = {name: each.pop() for name, each in values.items() if len(each) == 1}
     forms = {"command": "`{}`", "seeds": "seeds {}", "data": "{}", "machine": "{}", "date": "{}", "commit": "commit {}"}
-    return "How: " + "; ".join(form.format(shared[name]) for name, form in forms.items() if name in shared)
+    told = [form.format(shared[name]) for name, form in forms.items() if name in shared]
+    remark = "ratios in brackets are medians of those within a round, so not the quotients of the medians beside them"
+    return "How: " + "; ".join([*told, remark] if _has_ratios_of_rounds(rows) else told)
+
+
+def _has_ratios_of_rounds(rows: list[Row]) -> bool:
+    """Say whether a time stands beside a ratio to another one that is not their quotient."""
+    for name in rows[0]:
+        time, _, peer = name.partition("(ms) ratio to ")
+        time += "(ms)"
+        others = [float(row[time]) for row in rows if peer in (row["model"], row.get("order")) and row.get(time)]
+        for row in rows if peer and others else []:
+            # less may come of rounding
+            if row[name] and row[time] and abs(float(row[time]) / others[0] - float(row[name])) > 0.006:
+                return True
+    return False
 
 
 def _beside(name: str) -> tuple[str, str]:

@@ -3,7 +3,9 @@
 import argparse
 import json
 import os
+import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,7 @@ from tqdm.auto import tqdm
 from sublayers import __version__
 from sublayers.training.flags import flag, positive
 from sublayers.training.folders import LOCK, check_settings
+from sublayers.training.interrupts import kept_from_children
 
 # of a folder whose studies are not in another storage
 JOURNAL = "journal.log"
@@ -361,8 +364,9 @@ def _run_jobs(
     start = get_context("spawn").Process
     logs = [folder / f"worker-{number}.log" for number in range(jobs)]
     workers = [start(target=_join, args=(study, do, *wanted, threads, log), daemon=True) for log in logs]
-    for worker in workers:
-        worker.start()
+    with kept_from_children():
+        for worker in workers:
+            worker.start()
     with tqdm(total=total, unit="trial") as bar:
         while any(worker.is_alive() for worker in workers):
             workers[0].join(POLL)
@@ -375,6 +379,8 @@ def _join(study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], number: 
     import torch
 
     torch.set_num_threads(threads)
+    # a process that is told to end leaves nothing behind, and its trial to others
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # whoever kills a search ends its processes, too
     Thread(target=_end_with_parent, daemon=True).start()
     with log.open("ab") as printed:

@@ -17,7 +17,15 @@ def hand_over_hub(module: ModuleType) -> None:
     module.SublayersConfig.package = staticmethod(lambda: import_module("sublayers.hub.self_contained"))
 
 
+def publish_code(module: ModuleType) -> None:
+    """Let each Trainer that publishes one of our models publish its code, too."""
+    module.DEFAULT_CALLBACKS.append(import_module("sublayers.hub.trainer_callback").SelfContainedCallback)
+
+
 wrapt.register_post_import_hook(hand_over_hub, "sublayers.configuration.configuration_sublayers")
+# before anything of ours meets a transformers with which it was not tested
+wrapt.register_post_import_hook(lambda _: import_module("sublayers.configuration.versions"), "transformers")
+wrapt.register_post_import_hook(publish_code, "transformers.trainer")
 # AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who
 # imports neither, such as `sublayers order`, need not wait for torch
 wrapt.register_post_import_hook(

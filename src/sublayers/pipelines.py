@@ -6,9 +6,7 @@ so do "summarization", "translation", "translation_xx_to_yy" and "text2text-gene
 
 from typing import Any
 
-from transformers import pipelines
-from transformers.pipelines import PIPELINE_REGISTRY
-from transformers.pipelines.base import PipelineRegistry
+from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.tasks.table import PIPELINES
@@ -21,20 +19,21 @@ DEFAULT_MODELS = {
     "text2text-generation": T5,
     "translation": T5,
 }
+check_task = PIPELINE_REGISTRY.check_task
 
 
 def _check_task(task: str) -> tuple[str, dict[str, Any], Any]:
     # the registry of transformers 5 no longer knows that a task may name languages
     if not (languages := TRANSLATION_TASK.fullmatch(task)):
-        return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)
+        return check_task(task)
     # the default model serves three pairs of languages; a model that is given serves any pair
     options = None if task.removeprefix("translation_en_to_") in ("fr", "de", "ro") else languages.groups()
     return "translation", PIPELINE_REGISTRY.supported_tasks["translation"], options
 
 
 for task, (pipeline_class, auto_class) in PIPELINES.items():
-    # the first versions of transformers 5 leave the names of removed pipelines free, later ones block them
-    getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)
+    # their names are blocked
+    REMOVED_TASKS.pop(task)
     PIPELINE_REGISTRY.register_pipeline(
         task, pipeline_class, pt_model=auto_class, default={"model": DEFAULT_MODELS[task]}, type="text"
     )

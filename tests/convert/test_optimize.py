@@ -177,6 +177,7 @@ REFUSED = {
     "no values": (lambda model: model.to("meta"), "without values; optimize the model before that"),
     "parts of other shapes": (reshaped, "has parts of another type or shape|does not fit into"),
     "a class": (lambda model: Own(model.config), "Own is a class of its own"),
+    "no model within": (lambda model: nn.Sequential(nn.Linear(2, 2)), "Sequential has no model of transformers in it"),
     "no model": (lambda model: model.config, "BertConfig cannot be optimized"),
 }
 

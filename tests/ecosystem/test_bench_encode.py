@@ -31,7 +31,7 @@ def test_every_runtime_gives_the_same_answers(is_reranker, tmp_path):
     file = write_texts(tmp_path / "lines.txt")
     args = arguments(tmp_path / "model", [file], graphs=["onnx", "openvino"])
     tasks = {task.name: task for task in encode.comparison(args).tasks}
-    assert [*tasks] == ["lines, 1 at once", "lines, 3 at once"]
+    assert [*tasks] == ["7 of lines, 1 at once", "7 of lines, 3 at once"]
     for task in tasks.values():
         found = {name: np.asarray(call()) for name, call in task.calls.items()}
         for name, values in found.items():
@@ -55,4 +55,4 @@ def test_the_command_writes_ratios(tmp_path, capsys):
     assert encode.REMARK in capsys.readouterr().out
     theirs, ours, _ = read(tmp_path / "found.csv")
     assert (theirs["model"], ours["model"]) == (encode.THEIRS, encode.OURS)
-    assert float(ours["lines 2 at once (ms) ratio to sentence-transformers"]) > 0
+    assert float(ours["3 of lines 2 at once (ms) ratio to sentence-transformers"]) > 0

@@ -1,8 +1,8 @@
 """What somebody does who has never heard of this package: run in a process that cannot import it, offline.
 
 `python stranger.py ASKED FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors`
-as `outputs.safetensors`, with what it generates, and saves bodies in `again`. Then it prints the answers of pipelines to what is ASKED, a list
-of folders with a task and an input each, all in JSON, and saves each pipeline in `again`.
+as `outputs.safetensors`, with what it generates, and saves bodies in `again`. Then it prints the answers of pipelines to
+what is ASKED, a list of folders with a task and an input each, all in JSON, and saves each pipeline in `again`.
 """
 
 import json
@@ -30,12 +30,12 @@ def load(folder):
     tensors = {name: value.contiguous() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
     if model.can_generate():
         tensors["generated"] = model.generate(inputs["input_ids"], max_new_tokens=5, do_sample=False)
+    refusal = ""
     try:
         model(**inputs, tomorrow=None)
     except TypeError as error:
-        assert "unexpected keyword argument 'tomorrow'" in str(error)
-    else:
-        raise AssertionError(f"{architecture} swallows a keyword that nobody reads")
+        refusal = str(error)
+    assert "unexpected keyword argument 'tomorrow'" in refusal
     save_file(tensors, folder / "outputs.safetensors")
     if name == "AutoModel":
         model.save_pretrained(folder / "again")

@@ -16,8 +16,9 @@ from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
 from tiny_runs import RUN, make_commands
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
-from transformers import BertForMaskedLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertForMaskedLM, pipeline
 
+import sublayers.pipelines  # noqa: F401
 from sublayers.hub.model_card import write_card
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -119,6 +120,67 @@ def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
     text = (out / name / "README.md").read_text()
     assert metadata_errors(text) == ([], [])
     assert not any((out / name).glob("checkpoint-*/*.py"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_nothing_that_is_published_tells_where_it_was_made(opened, name):
+    place, out, _ = opened
+    told = [file for file in (out / name).rglob("*") if file.suffix in (".json", ".md", ".yaml")]
+    # checkpoints and metrics are not published
+    told = [file for file in told if "checkpoint" not in str(file) and file.name != "trainer_state.json"]
+    assert {"README.md", "run.json", "config.json", "tokenizer_config.json"} <= {file.name for file in told}
+    for file in told:
+        assert str(place.parent) not in file.read_text(), file
+    if name not in ("convert", "untrained", "exported", "converted"):
+        settings = json.loads((out / name / "run.json").read_text())["settings"]
+        assert settings["learning rate"] == 0.01
+
+
+LONG = "a line of a tiny corpus " * 200
+# how a pipeline is told to cut a text, and how many tokens the model of each folder reads
+CUT = {"truncation": True}
+LIMITS = {
+    "mlm": ("fill-mask", {"tokenizer_kwargs": CUT}, 16),
+    "seq2seq": ("translation", CUT, 24),
+    "squad": ("question-answering", {}, 32),
+    "glue/sst2": ("text-classification", CUT, 32),
+    "logits": ("text-classification", CUT, 32),
+    "convert": ("fill-mask", {"tokenizer_kwargs": CUT}, 32),
+}
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("name", LIMITS)
+def test_long_texts_are_cut_when_told_without_a_warning(opened, name):
+    task, how, limit = LIMITS[name]
+    folder = str(opened[1] / name)
+    assert len(AutoTokenizer.from_pretrained(folder)(LONG, **CUT).input_ids) == limit
+    run = pipeline(task, folder, device="cpu")
+    text = f"[MASK] {LONG}" if task == "fill-mask" else LONG
+    assert run(question="what?", context=text) if name == "squad" else run(text, **how)
+
+
+def test_a_long_prompt_is_cut_so_that_there_is_room_for_new_tokens(opened):
+    folder = str(opened[1] / "pretrain")
+    options = {"handle_long_generation": "hole", "return_tensors": True}
+    [answer] = pipeline("text-generation", folder, device="cpu")(LONG, **options, max_new_tokens=3, min_new_tokens=3)
+    assert len(answer["generated_token_ids"]) == 16
+
+
+@pytest.mark.usefixtures("silence")
+def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warning(opened):
+    folder = str(opened[1] / "seq2seq")
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert (model.generation_config.max_new_tokens, model.generation_config.max_length) == (24, None)
+    ids = tokenizer("line 7", return_tensors="pt")
+    # that many new tokens, and the one that starts a text
+    options = {"min_new_tokens": 5, "num_beams": 1}
+    assert model.generate(**ids, **options, max_new_tokens=5).shape[1] == 6
+    assert model.generate(**ids, min_new_tokens=24, num_beams=1).shape[1] == 25
+    translate = pipeline("translation", folder, device="cpu", return_tensors=True)
+    for length, number in (({"max_new_tokens": 4}, 5), ({"max_length": 4}, 4)):
+        [answer] = translate("line 7", **length, min_new_tokens=3, num_beams=1)
+        assert len(answer["translation_token_ids"]) <= number
 
 
 @pytest.mark.skipif(not HAS_SENTENCE_TRANSFORMERS, reason="needs sentence-transformers")

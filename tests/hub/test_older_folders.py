@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import load_file
 
 import sublayers  # noqa: F401
+from sublayers.training import cli
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,19 @@ for config_class, auto_class in HEADS:
         save_file(outputs, folder / "outputs.safetensors")
 """
 
+# run where the package cannot be imported: what a folder's code writes with a cache, and without
+GENERATE = """
+import sys
+sys.modules["sublayers"] = None
+import torch
+import transformers
+auto_class, folder = sys.argv[1:]
+model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
+options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 1}
+for use_cache in (True, False):
+    print(model.generate(torch.arange(3, 9)[None], use_cache=use_cache, **options).tolist())
+"""
+
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory):
@@ -67,3 +81,18 @@ def test_what_version_01_saved_gives_the_same_outputs(older, kind):
             outputs = model(**load_file(folder / "inputs.safetensors"))
         for name, expected in load_file(folder / "outputs.safetensors").items():
             torch.testing.assert_close(outputs[name], expected, atol=1e-6, rtol=1e-5, msg=f"{folder.name}: {name}")
+
+
+@pytest.mark.full
+def test_export_mends_the_code_of_what_version_01_saved(older, tmp_path):
+    for auto_class in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM"):
+        folder = next((older / "self_contained").glob(f"{auto_class}-*"))
+        assert not (folder / "versions.py").exists()
+        mended = tmp_path / folder.name
+        cli.main(["export", str(folder), str(mended)])
+        environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+        command = [sys.executable, "-c", GENERATE, auto_class, str(mended)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        cached, uncached = done.stdout.splitlines()[-2:]
+        assert cached == uncached

@@ -1,5 +1,9 @@
 """transformers' own ways to the Hub, with our models: the Trainer's, and `push_to_hub` of models and tokenizers."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from families import small
@@ -39,6 +43,49 @@ def assert_published(model, tokenizer, cache_dir, **options):
         assert same(TEXTS) == tokenizer(TEXTS)
 
 
+OPEN = """
+import sys
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+sys.modules["sublayers"] = None
+model = AutoModelForSequenceClassification.from_pretrained("ann/model", trust_remote_code=True)
+print(model(**AutoTokenizer.from_pretrained("ann/model", trust_remote_code=True)("red", return_tensors="pt")).logits)
+"""
+
+
+def assert_runs_without_the_package(hub, home):
+    """Open ann/model in a fresh process that never imports the package."""
+    options = {"env": hub.environment(home / "home", token=ANN), "capture_output": True, "text": True}
+    found = subprocess.run([sys.executable, "-c", OPEN], **options, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "tensor" in found.stdout
+
+
+def assert_has_code(hub):
+    files = hub.repositories["ann/model"].files()
+    named = json.loads(files["config.json"].content)["auto_map"].values()
+    assert {f"{name.split('.')[0]}.py" for name in named} < files.keys()
+
+
+@pytest.mark.parametrize("opens", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_each_checkpoint_that_the_trainer_publishes_has_its_code(hub, model, tokenizer, tmp_path, opens):
+    rows = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
+    settings = {"max_steps": 1, "save_steps": 1, "hub_strategy": "every_save"}
+    arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING, **settings)
+    Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer).train()
+    assert_has_code(hub)
+    if opens:
+        assert_runs_without_the_package(hub, tmp_path)
+
+
+def test_a_trainer_that_publishes_nothing_saves_as_ever(model, tmp_path):
+    rows = [{"input_ids": [1, 2], "labels": 0}]
+    arguments = TrainingArguments(str(tmp_path), max_steps=1, save_steps=1, report_to="none", use_cpu=True)
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+    trainer.train()
+    trainer.save_model()
+    assert not [*tmp_path.rglob("*.py")]
+
+
 def test_the_trainer_publishes_what_it_trained(hub, model, tokenizer, tmp_path, capfd):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     rows = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
@@ -47,6 +94,7 @@ def test_the_trainer_publishes_what_it_trained(hub, model, tokenizer, tmp_path, 
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer)
     trainer.train()
     trainer.push_to_hub()
+    assert_has_code(hub)
     assert any((weight != before[name]).any() for name, weight in model.state_dict().items())
     assert_published(model, tokenizer, tmp_path / "empty")
     repository = hub.repositories["ann/model"]

@@ -12,8 +12,8 @@ from common_seq2seq_training import (
     collator,
     ragged_rows,
 )
-from families import TODAY
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from families import TODAY, small
+from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from sublayers import (
@@ -259,3 +259,13 @@ class TestSeveralOrders(TestOneOrder):
                         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
                 for actual, expected in zip(out.encoder_attentions, alone.encoder_attentions, strict=True):
                     torch.testing.assert_close(actual[i][:, real], expected[0][:, real], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("silence")
+def test_settings_of_generation_may_come_as_one_without_a_warning():
+    config = small(IOTSeq2SeqConfig)
+    assert config.num_predicted_orders[1]
+    settings, ids = GenerationConfig(max_new_tokens=3, min_new_tokens=3), torch.tensor([[5, 6, 7]])
+    assert IOTSeq2SeqForConditionalGeneration(config).eval().generate(ids, settings).shape == (1, 4)
+    # the caller's stay as they are
+    assert settings.disable_compile is None

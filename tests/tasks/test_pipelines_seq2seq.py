@@ -237,6 +237,10 @@ def test_one_length_counts(settings_of):
     assert lengths({}, model={"max_length": 20}) == (20, None)
     assert lengths({"max_new_tokens": 9}, task={"max_length": 20})[1] == 9
     assert lengths({"max_length": 9}, {"max_new_tokens": 20}) == (9, None)
+    # generate() would heed the model's number
+    assert lengths({"max_length": 9}, model={"max_new_tokens": 20})[1] == 8
+    assert lengths({"max_new_tokens": 9}, model={"max_new_tokens": 30})[1] == 9
+    assert lengths({}, model={"max_new_tokens": 30})[1] == 30
 
 
 def test_puts_the_prefix_of_the_task_before_a_text(tokenizer):

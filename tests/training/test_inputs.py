@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -5,7 +6,9 @@ import pytest
 
 from sublayers.hub.loading import load
 from sublayers.hub.sources import check_source
-from sublayers.training import cli
+from sublayers.training import cli, inputs
+from sublayers.training.flags import HELP
+from sublayers.training.inputs import FLAGGED, check_flags
 
 MISTAKES = {
     "distill --sublayer_order sf": "there is no teacher; name its folder first, as in sublayers distill TEACHER",
@@ -26,10 +29,29 @@ MISTAKES = {
     "study seq2seq multi30k --train_file gone.jsonl": "there is no file gone.jsonl",
     "convert ./gone new": "there is no folder ./gone; give another",
     "convert gone.pt new": "there is no file gone.pt; give another, a folder, or a name on the Hub",
+    "pretrain --lr 3": "unknown option 'lr', did you mean 'local_rank' or 'learning_rate' or 'lr_scheduler_type'?",
+    "seq2seq --beams=2": "unknown option 'beams', did you mean 'num_beams' or 'generation_num_beams'?",
+    "glue --learningrate 3": "unknown option 'learningrate', did you mean 'learning_rate'?",
+    "prune model --budgets 0.5": "unknown option 'budgets', did you mean 'budget'?",
+    "tokenizer --colour red": "unknown option 'colour'\n",
+    "study frontier model --student sf": "unknown option 'student', did you mean 'students'?",
+    "pretrain odd.yaml": "unknown option 'blok_size', did you mean 'block_size'?",
+    "pretrain twice.yaml": "'max_steps' stands there twice",
+    "pretrain nested.yaml": "'min_lr' stands there twice",
+    "glue --model_name_or_path empty --task_name cola": "empty has no config.json; give the folder of a trained model",
+    "distill empty --sublayer_order sf": "empty has no config.json; give the folder of a trained model",
+    "prune empty --budget 0.5 --output_dir new": "empty has no config.json; give the folder of a trained model",
+    "prune ./gone --budget 0.5 --output_dir new": "there is no folder ./gone; give another",
+    "recipe short_text": "recipe 'short_text' is unknown, did you mean 'short_texts' or 'frontier_short_texts'?",
     "convert . new --sublayer_order sq": "'q' is not a sublayer",
     "export gone new": "there is no folder gone; give that of a trained model",
     "export . new": ". has no config.json; give the folder of a trained model",
     "push gone me/model": "there is no folder gone; give that of a trained model",
+}
+SETTINGS = {
+    "odd.yaml": "max_steps: 3\nblok_size: 8\n",
+    "twice.yaml": "max_steps: 3\nseed: 1\nmax_steps: 4\n",
+    "nested.yaml": "lr_scheduler_kwargs: {min_lr: 1, min_lr: 2}\n",
 }
 # simple mistakes, and whether a heavy module was needed to tell them
 TELL = """
@@ -44,20 +66,48 @@ print(*{"torch", "transformers", "datasets", "sklearn"} & {*sys.modules})
 """
 
 
+@pytest.fixture
+def place(tmp_path):
+    """A folder with what the mistakes name."""
+    (tmp_path / "empty").mkdir()
+    for name, text in SETTINGS.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
 @pytest.mark.parametrize(("line", "message"), MISTAKES.items())
-def test_a_mistake_is_told_in_one_sentence(line, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_told_in_one_sentence(line, message, capsys, place, monkeypatch):
+    monkeypatch.chdir(place)
     with pytest.raises(SystemExit) as stopped:
         cli.main(line.split())
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_simple_mistakes_are_told_before_anything_heavy_is_imported(tmp_path):
+def test_simple_mistakes_are_told_before_anything_heavy_is_imported(place):
     lines = "\n".join(MISTAKES)
-    done = subprocess.run([sys.executable, "-c", TELL], input=lines, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", TELL], input=lines, capture_output=True, text=True, cwd=place)
     assert done.stdout.strip() == "", done.stderr
     assert len(done.stderr.strip().splitlines()) >= len(MISTAKES)
+
+
+@pytest.mark.parametrize("command", FLAGGED)
+def test_no_flag_that_a_command_has_is_unknown_before_it_is_imported(command, capsys):
+    """The sources tell all flags that the imported command tells."""
+    words = [*command.split(), "--help"] if command == "study seq2seq" else [*command.split(), "--help_all"]
+    families = ["sandwich_lm", "par_bert", "par_transformer_xl", "sandwich_char_lm"] if command == "pretrain" else [""]
+    families = ["sandwich_seq2seq", "iot_seq2seq"] if command == "seq2seq" else families
+    for family in families:
+        with pytest.raises(SystemExit):
+            cli.main([*words, *([f"--model_type={family}"] if family else [])])
+        flags = {*re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)} - HELP
+        assert len(flags) > 3
+        check_flags([*sorted(flags)], cli.COMMANDS[command][0])
+
+
+def test_without_transformers_the_missing_extra_is_told_in_place_of_its_flags(monkeypatch):
+    monkeypatch.setattr(inputs, "find_spec", lambda name: None)
+    check_flags(["--lr=3"], cli.COMMANDS["pretrain"][0])
 
 
 def test_a_name_that_may_be_on_the_hub_is_no_missing_folder(tmp_path, monkeypatch):

@@ -36,11 +36,11 @@ def run(file, clock, steps, seconds, **options):
         tqdm.write("a loss", file=file)
 
 
-def test_in_a_file_a_bar_is_a_line_every_half_minute_and_one_in_the_end(clock):
+def test_in_a_file_a_bar_is_a_line_soon_one_every_half_minute_and_one_in_the_end(clock):
     run(file := File(), clock, 100, 0.7)
     lines = [line for line in file.getvalue().splitlines() if line != "a loss"]
-    assert [line.partition("|")[0] for line in lines] == ["training:  42%", "training:  85%", "training: 100%"]
-    assert "42/100 [00:30<00:40" in lines[0]
+    assert [line.partition("|")[0] for line in lines] == [f"training: {share:3}%" for share in (4, 42, 85, 100)]
+    assert "42/100 [00:30<00:40" in lines[1]
     # nothing but whole lines
     assert not {"\r", "\x1b"} & {*file.getvalue()}
     assert "" not in file.getvalue().splitlines()
@@ -48,7 +48,7 @@ def test_in_a_file_a_bar_is_a_line_every_half_minute_and_one_in_the_end(clock):
 
 @pytest.mark.parametrize("leave", [True, False])
 def test_what_is_over_soon_needs_no_line(leave, clock):
-    run(file := File(), clock, 100, 0.2, leave=leave, delay=2)
+    run(file := File(), clock, 100, 0.02, leave=leave, delay=1)
     assert file.getvalue() == "a loss\n" * 100
 
 
@@ -58,7 +58,8 @@ def test_bars_in_bars_have_lines_of_their_own(clock):
         for _ in tqdm(range(4), "inner", file=file):
             clock.now += 10
     lines = [line.partition("|")[0] for line in file.getvalue().splitlines()]
-    assert lines == [f"{part}%" for half in (" 50", "100") for part in ("inner:  75", "inner: 100", f"outer: {half}")]
+    inner = [f"inner: {part}%" for part in (" 25", " 75", "100")]
+    assert lines == [*inner, "outer:  50%", *inner, "outer: 100%"]
 
 
 def test_on_a_terminal_a_bar_moves(clock):

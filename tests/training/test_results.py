@@ -62,6 +62,21 @@ def test_files_say_how_their_rows_were_made(tmp_path, monkeypatch):
     assert "; seeds 0; " in source([first])
 
 
+def test_ratios_that_are_no_quotients_of_their_medians_are_explained():
+    said = "ratios in brackets are medians of those within a round, so not the quotients of the medians beside them"
+    fast = {"model": "fast", "order": "s2f2", "x (ms)": "71.0", "x (ms) ratio to slow": "0.61", "score": "1.0"}
+    slow = {"model": "slow", "order": "(sf)2", "x (ms)": "104.0", "x (ms) ratio to slow": "", "date": "2026-01-02"}
+    rows = [slow, fast]
+    assert source(rows) == f"How: 2026-01-02; {said}"
+    # peers have names or orders
+    by_order = [{name.replace("slow", "(sf)2"): value for name, value in row.items()} for row in rows]
+    assert source(by_order) == f"How: 2026-01-02; {said}"
+    for quotient in ("0.68", ""):
+        assert source([slow, fast | {"x (ms) ratio to slow": quotient}]) == "How: 2026-01-02"
+    # of what there is no other time
+    assert source([fast]) == "How: "
+
+
 def git(folder, *words):
     author = ("-c", "user.name=ann", "-c", "user.email=ann@example.org")
     done = subprocess.run(["git", "-C", folder, *author, *words], capture_output=True, text=True, check=True)

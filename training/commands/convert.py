@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     from sublayers.hub.loading import download, refuse_ways_out
     from sublayers.hub.model_card import RUN, write_card
     from sublayers.hub.self_contained import copy_modules, write_code
-    from sublayers.training.trainers.publish import without_tokens
+    from sublayers.training.trainers.publish import command_line
 
     source = download(arguments.source)
     # a downloaded folder is named by a number
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
     with whole_folder(destination) as folder:
         take_tokenizer(source, folder, model.config)
         # the card tells where the weights are from
-        command = without_tokens(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
+        command = command_line(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
         run = {"command": command, "started_from": name, "remarks": report.summary().splitlines()}
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         model.save_pretrained(folder)

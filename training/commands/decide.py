@@ -4,19 +4,22 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.sublayer_order import counts, expand, interleaved
-from sublayers.training.metrics.order_times import milliseconds
+from sublayers.training.metrics.order_times import time_stacks
 from sublayers.training.metrics.pictures import draw_times
-from sublayers.training.metrics.timing import FEWEST
+from sublayers.training.metrics.timing import FEWEST, agree, bounds, ratio
 from sublayers.training.results import Row, provenance, write
+from sublayers.training.trainers.machine import machine
 
 # the names in `milliseconds` of what is read
 READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}
@@ -25,14 +28,36 @@ ESTIMATES = {"one": "one", "masked": "15 %", "all": "every", "next": "next token
 # smaller differences may be noise
 WORTH_IT = 0.95
 CAPTION = (
-    "Milliseconds of the sublayers, without embeddings and head; in brackets the ratio to the first order, and the "
-    "plain Transformer with most layers that takes no longer, where most times are interpolated. "
+    "Milliseconds of the sublayers, without embeddings and head; in brackets the median of the ratios to the first "
+    "order within a round, or between what it lies where rounds disagree, and the plain Transformer with most layers "
+    "that takes no longer, where most times are interpolated. "
     "The next token is generated behind the others, with a cache. Time is half of the answer: in most of our studies, "
     "fewer plain layers of equal time were as good."
 )
 
-# milliseconds by length, what is read, and order
-Times = dict[int, dict[str, dict[str, float]]]
+
+class Read(NamedTuple):
+    """What orders take where the same is read: the milliseconds of all rounds, and their medians.
+
+    The latter are also those of plain orders, as they are interpolated.
+    """
+
+    rounds: dict[str, list[float]]
+    medians: dict[str, float]
+
+    def are_sure(self, order: str, first: str) -> bool:
+        """Say whether the rounds agree on the ratio of two orders."""
+        return agree(*bounds(self.rounds[order], self.rounds[first]))
+
+    def ratio(self, order: str, first: str) -> str:
+        """Write the ratio of two orders, or between what it lies if the rounds disagree."""
+        if self.are_sure(order, first):
+            return f"{ratio(self.rounds[order], self.rounds[first]):.2f}"
+        return "{:.2f} to {:.2f}".format(*bounds(self.rounds[order], self.rounds[first]))
+
+
+# by length and what is read
+Times = dict[int, dict[str, Read]]
 
 
 def decide(costs: dict[str, Any], args: argparse.Namespace, argv: list[str]) -> None:
@@ -43,36 +68,37 @@ def decide(costs: dict[str, Any], args: argparse.Namespace, argv: list[str]) -> 
     """
     orders = [cost["order"] for cost in costs.values()]
     times = measure(orders, args)
-    named = {
-        f"{read} of {length}": {order: measured[order] for order in orders}
-        for length, reads in times.items()
-        for read, measured in reads.items()
-    }
+    named = {f"{read} of {length}": measured for length, reads in times.items() for read, measured in reads.items()}
     if args.csv:
         made = rows(orders, named)
         for row, cost in zip(made, costs.values(), strict=True):
             for length, by_task in cost.get("milliseconds", {}).items():
                 for read in READS:
-                    found = by_task[ESTIMATES[READS[read]]]["ms"] / times[length][read][row["order"]]
+                    found = by_task[ESTIMATES[READS[read]]]["ms"] / times[length][read].medians[row["order"]]
                     row |= {f"{read} of {length} (ms) ratio of the estimate": f"{found:.2f}"}
         write(made, args.csv, provenance(["order", *argv]))
     if args.picture:
-        draw_times(named, args.picture)
+        draw_times(
+            {read: {order: found.medians[order] for order in orders} for read, found in named.items()}, args.picture
+        )
     if args.json:
-        print(json.dumps(times, indent=2))
+        medians = {length: {read: found.medians for read, found in reads.items()} for length, reads in times.items()}
+        print(json.dumps(medians, indent=2))
     else:
-        Console().print(table(orders, times), *sentences(orders, times), sep="\n")
+        on = ", ".join(f"{name} {value}" for name, value in machine(torch.device("cpu")).items())
+        Console().print(table(orders, times), *sentences(orders, times), on, sep="\n")
 
 
-def rows(orders: list[str], times: dict[str, dict[str, float]]) -> list[Row]:
+def rows(orders: list[str], times: dict[str, Read]) -> list[Row]:
     """Make a row of figures for each order."""
     made = []
     for order in orders:
         row = {"model": f"`{order}`", "order": order, "parameters": ""}
         for read, measured in times.items():
-            row |= {f"{read} (ms)": f"{measured[order]:.1f}"}
+            row |= {f"{read} (ms)": f"{measured.medians[order]:.1f}"}
             if order != orders[0]:
-                row |= {f"{read} (ms) ratio to {orders[0]}": f"{measured[order] / measured[orders[0]]:.2f}"}
+                found = ratio(measured.rounds[order], measured.rounds[orders[0]])
+                row |= {f"{read} (ms) ratio to {orders[0]}": f"{found:.2f}"}
         made.append(row)
     return made
 
@@ -118,13 +144,15 @@ def measure(orders: list[str], args: argparse.Namespace) -> Times:
     )
     times: Times = {}
     for length in args.lengths:
-        measured = milliseconds(encoder, both, length, [*READS.values()][:-1], args.rows, seconds)
-        generated = milliseconds(decoder, both, length, ["next"], args.rows, seconds)
+        measured = time_stacks(encoder, both, length, [*READS.values()][:-1], args.rows, seconds)
+        generated = time_stacks(decoder, both, length, ["next"], args.rows, seconds)
         times[length] = {}
         for name, read in READS.items():
-            found = {order: (measured[order] | generated[order])[read] for order in both}
+            rounds = {order: (measured[order] | generated[order])[read] for order in both}
+            found = {order: median(each) for order, each in rounds.items()}
             between = np.interp(range(1, layers + 1), few, [found[interleaved(number)] for number in few]).tolist()
-            times[length][name] = dict(zip(map(interleaved, range(1, layers + 1)), between, strict=True)) | found
+            medians = dict(zip(map(interleaved, range(1, layers + 1)), between, strict=True)) | found
+            times[length][name] = Read(rounds, medians)
     return times
 
 
@@ -145,26 +173,33 @@ def table(orders: list[str], times: Times) -> Table:
     drawn = Table("", *orders, caption=CAPTION, caption_justify="left")
     for length, reads in times.items():
         for read, measured in reads.items():
-            cells = [f"{measured[orders[0]]:,.1f}"]
+            took = measured.medians
+            cells = [f"{took[orders[0]]:,.1f}"]
             for order in orders[1:]:
-                ratio = f"{measured[order] / measured[orders[0]]:.2f}"
-                cells.append(f"{measured[order]:,.1f} ({ratio}, {plain_for(order, measured) or 'none'})")
+                found = measured.ratio(order, orders[0])
+                cells.append(f"{took[order]:,.1f} ({found}, {plain_for(order, took) or 'none'})")
             drawn.add_row(f"{read} of {length}", *cells)
         drawn.add_section()
     return drawn
 
 
 def sentences(orders: list[str], times: Times) -> Iterator[str]:
-    """Say for each length and what is read there which order is the fastest, or that none is worth it."""
+    """Say for each length and what is read there which order is the fastest, or that none is worth it.
+
+    Nothing is said where rounds disagree on one of the orders.
+    """
     first, *others = orders
     others = [order for order in others if not is_plain(order)]
     for length, reads in times.items():
         for read, measured in reads.items() if others else ():
-            best = min(others, key=lambda order: measured[order])
-            ratio, plain = measured[best] / measured[first], plain_for(best, measured)
-            if ratio > WORTH_IT:
+            took, best = measured.medians, min(others, key=lambda order: measured.medians[order])
+            found, plain = measured.ratio(best, first), plain_for(best, took)
+            if unsure := [order for order in others if not measured.are_sure(order, first)]:
+                found = measured.ratio(unsure[0], first)
+                yield f"{read} of {length}: rounds disagree, {unsure[0]} takes {found} of {first}; measure it again."
+            elif ratio(measured.rounds[best], measured.rounds[first]) > WORTH_IT:
                 yield f"{read} of {length}: nothing here is faster than {first}, so take that one."
             elif plain is None:
-                yield f"{read} of {length}: {best} takes {ratio:.2f} of {first}, less than any plain Transformer."
+                yield f"{read} of {length}: {best} takes {found} of {first}, less than any plain Transformer."
             else:
-                yield f"{read} of {length}: {best} takes {ratio:.2f} of {first}, as long as the plain {plain}."
+                yield f"{read} of {length}: {best} takes {found} of {first}, as long as the plain {plain}."

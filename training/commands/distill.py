@@ -12,6 +12,7 @@ from transformers import set_seed
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, Text, load_corpus
+from sublayers.training.data.files import Used
 from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, default
 
@@ -207,7 +208,7 @@ def make_answers(
     teacher = find_teacher(source, run)
     objective = OBJECTIVES[run.objective](teacher, teacher.model, run.pooling, run.temperature, run.relation_heads)
     with args.main_process_first(desc="reading and tokenizing the texts"):
-        texts = read_texts(objective, run, corpus_args, args)
+        texts, _ = read_texts(objective, run, corpus_args, args)
     keep_answers(texts, objective, run, args)
     for each in texts.values():
         each.complete_all(args.eval_batch_size)
@@ -233,6 +234,7 @@ def make_trainer(
     from sublayers.training.distill.objectives import OBJECTIVES
     from sublayers.training.distill.student import keep_sublayers, make_student, open_student
     from sublayers.training.distill.trainer import DistillTrainer
+    from sublayers.training.trainers.publish import shown
 
     teacher = find_teacher(source, run)
     # a new head and new sublayers may be random
@@ -250,7 +252,7 @@ def make_trainer(
     objective = OBJECTIVES[run.objective](teacher, student.model, run.pooling, run.temperature, run.relation_heads)
     orders = moves(student.start, order) if run.moves_every else [expand(order)]
     with args.main_process_first(desc="reading and tokenizing the texts"):
-        texts = read_texts(objective, run, corpus_args, args)
+        texts, used = read_texts(objective, run, corpus_args, args)
     body: Any = student.model.base_model
     callback = MovesCallback(body.layers, orders, run.moves_every)
     trainer = DistillTrainer(
@@ -267,15 +269,15 @@ def make_trainer(
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
     keep_answers(texts, objective, run, args)
-    remarks = [f"A student of {source}, which learned its {run.objective}: {objective.reduces}."]
+    remarks = [f"A student of {shown(source)}, which learned its {run.objective}: {objective.reduces}."]
     if run.sublayers:
         remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
     if run.student:
-        remarks.append(f"It began as {run.student}.")
+        remarks.append(f"It began as {shown(run.student)}.")
     if run.moves_every:
         number = len(orders) - 1
         remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")
-    trainer.about["remarks"] = remarks
+    trainer.about |= {"remarks": remarks, "used": used}
     return trainer
 
 
@@ -292,8 +294,11 @@ def find_teacher(source: str, run: DistillArguments) -> "Teacher":
 
 def read_texts(
     objective: "Objective", run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Used]]:
     """Read the texts of the splits that are needed, which wait for the teacher's answers; a stream has none.
+
+    Returns:
+        The texts, and what is read of each split.
 
     Raises:
         ValueError: a text that cannot be read or is empty.
@@ -305,17 +310,18 @@ def read_texts(
     if args.do_train and "train" not in corpus:
         raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
     wanted = {"train": (args.do_train, run.max_train_samples), "validation": (args.do_eval, run.max_eval_samples)}
-    texts = {}
+    texts, used = {}, {}
     for split, (is_needed, number) in wanted.items():
         if is_needed:
             text = corpus[split].take(number)
+            used[split] = text.used
             if corpus_args.streaming and split == "validation":
                 # this is read more than once
                 text = Text(Dataset.from_list([*text.rows]), text.documents)
             rows = objective.encode(text, run.max_length, run.whole_rows)
             is_stream = isinstance(rows, IterableDataset)
             texts[split] = count_answers(rows, objective.count) if is_stream else AnsweredTexts(rows, objective)
-    return texts
+    return texts, used
 
 
 def keep_answers(

@@ -66,9 +66,9 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     """Fine-tune a model on one task of GLUE or on all, once per seed and point of the grid, and evaluate every run.
 
     The best point has the best median over seeds of the metric that decides. Its median run, the lower one of an even
-    number, leaves model and tokenizer in the folder TASK of the output folder, and in `submission` its predictions for
-    the test data, where there are any. The same command goes on where it was killed. Processes that run it at the same
-    time in the same folder share the runs.
+    number, leaves model and tokenizer in the folder TASK of the output folder, and in `submission` and `submission.zip`
+    its predictions for the test data, where there are any; that of MNLI also for the diagnostic data, AX. The same
+    command goes on where it was killed. Processes that run it at the same time in the same folder share the runs.
 
     Args:
         argv: flags, after an optional .yaml or .json file with the same names; see `sublayers glue --help`.
@@ -88,6 +88,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     from transformers import AutoTokenizer
 
     from sublayers.hub.loading import load
+    from sublayers.training.metrics.glue import zip_submission
 
     folder = Path(str(args.output_dir))
     console = Console(quiet=args.process_index > 0)
@@ -123,6 +124,10 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
         each.add_rows(table, found[name]["best"])
     console.print(table)
     console.print(f"models, predictions and all scores are in {folder}")
+    if (folder / "submission").exists():
+        missing = zip_submission(folder / "submission")
+        told = f"; the benchmark also asks for {', '.join(missing)}" if missing else ""
+        console.print(f"{folder / 'submission.zip'} holds the predictions{told}")
     if unpublished:
         # the other tasks do not wait for the Hub
         told = "; ".join(f"{task['finish']} ({error})" for task, error in unpublished)
@@ -171,12 +176,16 @@ def _task_names(run: GlueArguments, data_args: GlueDataArguments, console: Conso
 def _check_model(
     run: GlueArguments, args: GlueTrainingArguments, tokenizer: PreTrainedTokenizerBase, names: list[str]
 ) -> None:
-    from transformers import AutoConfig
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 
     from sublayers.hub.loading import load
     from sublayers.training.trainers.start import check_length
 
     config = load(AutoConfig, run.model_name_or_path)
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        raise ValueError(
+            f"{run.model_name_or_path} is a {config.model_type}, which has no classifier; give another model"
+        )
     check_length("max_length", run.max_length, config, tokenizer, tokenizer.num_special_tokens_to_add(pair=True) + 2)
     has = tuple(label for _, label in sorted(config.id2label.items()))
     for name in names:

@@ -18,6 +18,7 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from sublayers.hub.upload import hub_errors
+from sublayers.training.data.files import used
 from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits
 from sublayers.training.trials import TASK, results
 
@@ -110,6 +111,11 @@ class TaskRuns:
         suffix = f"-{self.name}" if self.run.task_name == "all" else ""
         repository = f"{self.args.hub_model_id}{suffix}" if self.args.hub_model_id else self.name
         self.repository = repository if self.args.push_to_hub else None
+        limits = {"train": self.data_args.max_train_samples}
+        limits |= dict.fromkeys(self.task.validation, self.data_args.max_eval_samples)
+        self.used = {
+            split: used(rows, limits[split]) for split, rows in self.splits.items() if not split.startswith("test")
+        }
         with self.args.main_process_first(desc="tokenizing"):
             self.splits = {split: self._tokenize(rows, split) for split, rows in self.splits.items()}
 
@@ -167,16 +173,23 @@ class TaskRuns:
             OSError: it could not be published.
             ValueError: the Hub refuses it.
         """
-        from sublayers.training.trainers.publish import describe_data, publish, result
+        from sublayers.training.trainers.publish import describe_data, describe_used, publish, result
 
-        data = describe_data(self.data_args, {"name": f"GLUE {self.name}", "id": HUB_NAME}, self.name)
+        named = describe_data(self.data_args, {"name": f"GLUE {self.name}", "id": HUB_NAME}, self.name)
+        data = describe_used(named, self.used)
         results = [
             result(data, split, metric, score, scores["seed"])
             for scores in best["runs"]
             for split in self.task.validation
             for metric, score in scores.get(split, {}).items()
         ]
-        own = replace(self.args, hub_model_id=self.repository, output_dir=str(self.kept))
+        own = replace(
+            self.args,
+            hub_model_id=self.repository,
+            output_dir=str(self.kept),
+            learning_rate=best["learning_rate"],
+            per_device_train_batch_size=best["batch_size"],
+        )
         is_ours = publish(self.kept, own, command, data, results, self.run.seeds, self.run.model_name_or_path)
         if self.repository and not is_ours:
             with hub_errors(self.repository):
@@ -237,7 +250,7 @@ class TaskRuns:
         for split, rows in tests.items():
             predictions = trainer.predict(rows).predictions
             if trainer.is_world_process_zero():
-                file = folder.with_name("submission") / f"{self.task.files[split.removeprefix('test')]}.tsv"
+                file = folder.with_name("submission") / f"{self.task.submitted[split.removeprefix('test')]}.tsv"
                 # a run that was killed may have left a part of the file
                 file.unlink(missing_ok=True)
                 write_submission(self.task, np.asarray(predictions), file)

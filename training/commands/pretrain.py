@@ -214,13 +214,17 @@ def make_trainer(
         model = load(auto_class, run.model_name_or_path, config=config)
     else:
         model = start.new_model(auto_class, config, tokenizer)
-    return (trainer_class or ResumableTrainer)(
+    trainer = (trainer_class or ResumableTrainer)(
         model=model,
         args=args,
         processing_class=tokenizer,
         optimizer_cls_and_kwargs=_optimizer(run, args),
         **windows,
     )
+    trainer.about["used"] = {split: text.used for split, text in (("train", train), ("validation", validation)) if text}
+    if run.optimizer:
+        trainer.about["settings"] = {"optimizer": run.optimizer}
+    return trainer
 
 
 def parse(argv: list[str]) -> tuple[RunArguments, dict[str, Any], CorpusArguments, PretrainingArguments]:

@@ -1,6 +1,7 @@
 """`sublayers prune`: find the sublayers that a trained model needs least, and keep the others."""
 
 import json
+import sys
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
@@ -102,11 +103,13 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
 
 def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder: Path, command: list[str]) -> None:
     """Do what `main` says. Raises what it raises."""
+    print(f"opening {source}", file=sys.stderr)
     # these imports take seconds, for which --help does not wait
     from sublayers.training.distill.subsets import check_prunable, is_model, layers_of, orders_of
     from sublayers.training.distill.teacher import hash_weights
     from sublayers.training.distill.texts import hash_rows
     from sublayers.training.metrics.timing import read_shape
+    from sublayers.training.prune.calibration import measuring
     from sublayers.training.prune.moves import add_windows, improve, moves_of, originals
     from sublayers.training.prune.opening import calibrate, open_model, read_texts
     from sublayers.training.prune.prices import Use, measured, price_by
@@ -144,15 +147,17 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     about |= {"batch_size": run.batch_size, "price": run.price, "max_length": run.max_length, **use._asdict()}
     about |= {"moves": run.moves, "attention_window": run.attention_window}
     log = open_log(folder, "pruning", about)
-    price, losses = price_by(run.price, model, use, log), remembering(log, calibration.losses)
+    price = price_by(run.price, model, use, log)
     can_be, least = partial(is_model, config=config), min(run.budget) * price(full)
     whole_layers = [layer for layer in layers_of(*orders) if {*layer} <= {*full}]
-    layers = search(whole_layers, can_be, losses, price, least, run.beam)
-    sublayers = layers | search([(place,) for place in full], can_be, losses, price, least, run.beam)
-    for budget in run.budget if run.moves else []:
-        if start := cheapest(sublayers, price, budget * price(full)):
-            moves = moves_of(config, original)
-            sublayers |= improve(start, moves, losses, price, budget * price(full), run.beam)
+    with measuring() as bar:
+        losses = remembering(log, partial(calibration.losses, bar=bar), bar)
+        layers = search(whole_layers, can_be, losses, price, least, run.beam)
+        sublayers = layers | search([(place,) for place in full], can_be, losses, price, least, run.beam)
+        for budget in run.budget if run.moves else []:
+            if start := cheapest(sublayers, price, budget * price(full)):
+                moves = moves_of(config, original)
+                sublayers |= improve(start, moves, losses, price, budget * price(full), run.beam)
     chosen = {budget: cheapest(sublayers, price, budget * price(full)) for budget in run.budget}
     if unmet := [budget for budget, subset in chosen.items() if subset is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
@@ -182,18 +187,19 @@ def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_leng
     from sublayers.training.distill.trainer import save_sentence_encoder
     from sublayers.training.prune.opening import tokenizers_of
     from sublayers.training.trainers.pair_trainer import save_tokenizers
-    from sublayers.training.trainers.publish import without_tokens
+    from sublayers.training.trainers.publish import command_line, shown
 
     model: Any = take_subset(whole, subset)
     with whole_folder(place) as folder:
-        save_tokenizers(tokenizers_of(teacher), str(folder))
+        save_tokenizers(tokenizers_of(teacher), str(folder), model.config)
         model.save_pretrained(folder)
         kept = " ".join(model.config.kept_sublayers)
         run: dict[str, Any] = {
-            "command": without_tokens(["sublayers", "prune", *command]),
-            "started_from": teacher.source,
+            "command": command_line(["sublayers", "prune", *command]),
+            "started_from": shown(teacher.source),
         }
-        run["remarks"] = [f"These sublayers of {teacher.source} are left: {kept}. It was not trained behind that."]
+        remark = f"These sublayers of {run['started_from']} are left: {kept}. It was not trained behind that."
+        run["remarks"] = [remark]
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         write_code(model.config, folder)
         if teacher.is_sentence_encoder and teacher.pooling:

@@ -11,7 +11,8 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.hub.model_card import citation, legend, paper, stacks
+from sublayers.hub.model_card import legend, stacks
+from sublayers.hub.papers import citation, paper
 from sublayers.training.commands.pretrain import (
     OBJECTIVES,
     PRETRAINED,
@@ -20,7 +21,7 @@ from sublayers.training.commands.pretrain import (
     parse as parse_pretrain,
 )
 from sublayers.training.commands.seq2seq import ENCODER_DECODERS, parse as parse_seq2seq
-from sublayers.training.flags import recipes
+from sublayers.training.flags import RECIPES, read_settings, recipes
 from sublayers.training.trainers.arguments import FromScratchArguments
 from sublayers.training.trainers.start import load_config
 
@@ -68,14 +69,18 @@ def read_card(recipe: Path) -> dict[str, Any]:
 def recipe_card(name: str) -> str:
     """Describe a recipe in Markdown with the Hub's metadata: its orders, sizes, costs, command, settings and results.
 
-    Raises:
-        ValueError: there is no such recipe, or it trains several models.
+    Of one that trains several models, or what the user names, the card has the settings alone.
     """
-    [command, *_] = [command for command in MAKERS if name in recipes(command)] or ["seq2seq"]
+    [path] = RECIPES.rglob(f"{name}.yaml")
+    command = path.parent.name
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines())
+    header = " ".join(line.removeprefix("#").strip() for line in lines)
+    if command not in MAKERS:
+        settings = yaml.safe_dump(read_settings(name, command), sort_keys=False, allow_unicode=True, width=120)
+        return f"# Recipe `{name}`\n\n{header}\n\n```yaml\n{settings}```\n"
     flags, recipe = make_recipe(command, name)
-    told = read_card(recipes(command)[name])
+    told = read_card(path)
     drawn = stacks(recipe.config)
-    header = takewhile(lambda line: line.startswith("#"), recipes(command)[name].read_text("utf-8").splitlines())
     with torch.device("meta"):
         num_parameters = recipe.auto_class.from_config(recipe.config).num_parameters()
     family = recipe.config.model_type
@@ -91,7 +96,7 @@ def recipe_card(name: str) -> str:
         data,
         template_path=str(TEMPLATE),
         name=name,
-        header=" ".join(line.removeprefix("#").strip() for line in header),
+        header=header,
         command=command,
         example=f"sublayers {command} {flags}",
         stacks=drawn,

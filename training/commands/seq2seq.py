@@ -15,7 +15,13 @@ from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.families import FAMILIES
-from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
+from sublayers.training.data.pairs import (
+    Seq2SeqDataArguments,
+    load_pairs,
+    pairs_used,
+    tokenize_pairs,
+    train_pair_tokenizers,
+)
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, flag, given_flags, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, ModelArguments, default
 
@@ -178,7 +184,7 @@ def make_trainer(
         def train_into(folder: str) -> None:
             joint = not run.separate_vocabularies
             trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
-            save_tokenizers(list(dict.fromkeys(trained)), folder)
+            save_tokenizers(list(dict.fromkeys(trained)), folder, config)
 
         source = find_tokenizer(run, args, checkpoint, train_into)
         # one tokenizer for both sides, or one for sources and one for targets
@@ -214,7 +220,7 @@ def make_trainer(
     }
     if isinstance(model.config, IOTSeq2SeqConfig) and len(model.config.paths) > 1:
         trainer_class = OrderTrainer
-    return (trainer_class or PairTrainer)(
+    trainer = (trainer_class or PairTrainer)(
         tokenizers,
         run.max_tokens,
         scorers,
@@ -226,6 +232,11 @@ def make_trainer(
         compute_metrics=scorers["validation"] if args.do_eval and args.generates_in_training else None,
         data_collator=DataCollatorForSeq2Seq(tokenizers[0], model=model),
     )
+    trainer.about["used"] = {split: pairs_used(split, rows, data_args) for split, rows in pairs.items()}
+    if run.max_tokens:
+        batches = args.gradient_accumulation_steps * args.world_size
+        trainer.about["settings"] = {"batch size": f"{run.max_tokens * batches} tokens"}
+    return trainer
 
 
 def parse(argv: list[str]) -> tuple[Seq2SeqArguments, dict[str, Any], Seq2SeqDataArguments, Seq2SeqTrainerArguments]:
@@ -294,14 +305,16 @@ def _set_generation(
         # the Trainer would prefer this file to the flags
         chosen, args.generation_config = PairTrainer.load_generation_config(str(args.generation_config)), None
     settings = {"num_beams": 5, "length_penalty": 1.0} if run.model_name_or_path is None else {}
-    if chosen.max_length is None and chosen.max_new_tokens is None:
-        settings["max_length"] = data.max_target_length + 1
+    if chosen.max_length is None:
+        settings["max_length"] = (chosen.max_new_tokens or data.max_target_length) + 1
     given = {
         "num_beams": args.generation_num_beams,
         "length_penalty": run.length_penalty,
         "max_length": args.generation_max_length,
     }
     settings |= {name: value for name, value in given.items() if value is not None}
+    # the Trainer counts in all tokens; what it saves counts in new ones
+    settings["max_new_tokens"] = None
     # transformers overrides a generation config that is derived from the model's configuration
     model.generation_config = GenerationConfig.from_dict({**chosen.to_dict(), **settings, "_from_model_config": False})
 

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from sublayers.tasks.windows import best_answers
 from sublayers.training.data import squad as squad_data
+from sublayers.training.data.files import used
 from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.metrics.squad import squad_metrics
@@ -116,15 +117,18 @@ def make_trainer(
     # batches need a padding token, and decoders often have none
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     check_length("max_seq_length", data.max_seq_length, load(AutoConfig, source), tokenizer)
-    train_windows, eval_windows, questions = None, None, None
+    train_windows, eval_windows, questions, read = None, None, None, {}
     with args.main_process_first(desc="reading and tokenizing the data"):
         if args.do_eval:
             questions = load_questions("validation", data)
+            read["validation"] = used(questions, data.max_eval_samples)
             eval_windows = answer_windows(questions, tokenizer, data, training=False)
         if args.do_train:
-            train_windows = answer_windows(load_questions("train", data), tokenizer, data, training=True)
+            asked = load_questions("train", data)
+            read["train"] = used(asked, data.max_train_samples)
+            train_windows = answer_windows(asked, tokenizer, data, training=True)
     set_seed(args.seed)
-    return ResumableTrainer(
+    trainer = ResumableTrainer(
         model=load(AutoModelForQuestionAnswering, source),
         args=args,
         train_dataset=train_windows,
@@ -134,6 +138,8 @@ def make_trainer(
         compute_metrics=partial(_evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
         preprocess_logits_for_metrics=_start_and_end,
     )
+    trainer.about["used"] = read
+    return trainer
 
 
 def choose_answers(

@@ -13,7 +13,17 @@ import fsspec
 from datasets import Dataset, IterableDataset, Value, load_dataset_builder
 from datasets.fingerprint import Hasher
 
-from sublayers.training.data.files import BUILDERS, Rows, check_file, load_splits, named_files, read_rows, reading
+from sublayers.training.data.files import (
+    BUILDERS,
+    Rows,
+    Used,
+    check_file,
+    load_splits,
+    named_files,
+    read_rows,
+    reading,
+    tell_unread,
+)
 from sublayers.training.flags import flag
 
 TEXT = Value("string")
@@ -46,7 +56,7 @@ class CorpusArguments:
 class Text:
     """Rows with one column `text`: each a document, or else each a line, with its end, of one document.
 
-    A stream may have several files, and begin at a row of one of them.
+    A stream may have several files, and begin at a row of one of them. A part of a split is not `whole`.
     """
 
     rows: Rows
@@ -54,6 +64,12 @@ class Text:
     files: IterableDataset | None = None
     first_file: int = 0
     first_row: int = 0
+    whole: bool = True
+
+    @property
+    def used(self) -> Used:
+        """What a run reads of the split, if it reads all of this."""
+        return Used(len(self.rows) if isinstance(self.rows, Dataset) else None, self.whole)
 
     @property
     def num_files(self) -> int:
@@ -85,7 +101,7 @@ class Text:
 
     def skip(self, number: int) -> "Text":
         """Leave the first rows out."""
-        return Text(self.rows.skip(number), self.documents) if number else self
+        return Text(self.rows.skip(number), self.documents, whole=False) if number else self
 
     def take(self, number: int | None) -> "Text":
         """Keep the first rows, or all if the number is None."""
@@ -93,7 +109,8 @@ class Text:
             return self
         # a data set, unlike a stream, takes no more than it has
         number = min(number, len(self.rows)) if isinstance(self.rows, Dataset) else number
-        return Text(self.rows.take(number), self.documents)
+        whole = self.whole and number == self.used.rows
+        return Text(self.rows.take(number), self.documents, whole=whole)
 
 
 def join_lines(texts: list[str | None], documents: bool) -> list[str]:
@@ -190,6 +207,7 @@ def _text_rows(rows: Rows, name: str, column: str) -> Rows:
         for row in rows:
             if not isinstance(row[column], str | None):
                 raise ValueError(f"column {column!r} of {name} holds {type(row[column]).__name__}, not text")
+    tell_unread(name, first, [column])
     rows = rows.select_columns([column])
     if column != "text":
         rows = rows.rename_column(column, "text")
@@ -212,5 +230,5 @@ def _split_off(text: Text, args: CorpusArguments) -> dict[str, Text]:
     file, row = 0, number
     while (found := sum(1 for _ in text.file(file).take(row + 1).rows)) <= row:
         file, row = file + 1, row - found
-    train = Text(text.rows.skip(number), text.documents, text.files, file, row)
+    train = Text(text.rows.skip(number), text.documents, text.files, file, row, whole=False)
     return {"train": train, "validation": text.take(number)}

@@ -1,13 +1,14 @@
 """Files of rows: which kinds there are, and what is said of those that cannot be read."""
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from gzip import BadGzipFile
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from accelerate import PartialState
 from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from pyarrow import ArrowException
@@ -20,6 +21,23 @@ BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "c
 COMPRESSIONS = (".gz", ".xz", ".bz2")
 # what readers of files raise; a stream passes on what a data set wraps, and every compression has errors of its own
 DAMAGED = (ArrowException, DatasetsError, EOFError, LZMAError, OSError, ValueError, zlib.error)
+
+
+class Used(NamedTuple):
+    """What a run reads of a split.
+
+    Attributes:
+        rows: how many; None in a stream.
+        whole: whether they are all rows of the split, as they are.
+    """
+
+    rows: int | None
+    whole: bool
+
+
+def used(rows: Dataset, limit: int | None) -> Used:
+    """Say what a run reads of a split of which it takes no more rows than the limit, if any."""
+    return Used(len(rows), limit is None or len(rows) < limit)
 
 
 def named_files(args: Any) -> dict[str, Any]:
@@ -44,6 +62,12 @@ def first_rows(rows: Dataset, number: int | None, what: str) -> Dataset:
     if number is not None and number < 1:
         raise ValueError(f"no {what} is left of the first {number}; use at least one")
     return rows if number is None else rows.take(min(number, len(rows)))
+
+
+def tell_unread(source: str, columns: Iterable[str], read: Collection[str]) -> None:
+    """Say which columns of a source are read where it has others, of which one may be misspelt."""
+    if unread := [column for column in columns if column not in read]:
+        PartialState().print(f"{source}: what is read is {', '.join(read)}, and not {', '.join(unread)}")
 
 
 def ending(path: str | Path) -> str:

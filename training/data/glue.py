@@ -1,12 +1,12 @@
 """The data of the tasks of GLUE (Wang et al., 2019)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from datasets import Dataset, Value, load_dataset
 
-from sublayers.training.data.files import BUILDERS, check_file, ending, named_files, read_rows, reading
+from sublayers.training.data.files import BUILDERS, check_file, ending, named_files, read_rows, reading, tell_unread
 from sublayers.training.flags import flag
 
 Splits: TypeAlias = dict[str, Dataset]
@@ -24,6 +24,7 @@ class Task:
         metrics: names as in `evaluate`; the first decides between runs.
         names: whether a submission holds names of labels rather than ids.
         files: file of a submission, without its ending, for each ending of a split's name.
+        diagnostics: as `files`, for test data of other sets, which have the ending as their name.
     """
 
     columns: tuple[str, ...]
@@ -31,6 +32,7 @@ class Task:
     metrics: tuple[str, ...]
     files: dict[str, str]
     names: bool = False
+    diagnostics: dict[str, str] = field(default_factory=dict)
 
     @property
     def scored(self) -> bool:
@@ -41,6 +43,11 @@ class Task:
     def validation(self) -> list[str]:
         """Names of the validation splits; the first decides between runs."""
         return [f"validation{part}" for part in self.files]
+
+    @property
+    def submitted(self) -> dict[str, str]:
+        """All files of a submission, without their endings, by the ending of a test split's name."""
+        return self.files | self.diagnostics
 
 
 SENTENCES = ("sentence1", "sentence2")
@@ -60,6 +67,7 @@ GLUE_TASKS = {
         ACCURACY,
         {"_matched": "MNLI-m", "_mismatched": "MNLI-mm"},
         names=True,
+        diagnostics={"_ax": "AX"},
     ),
     "qnli": Task(("question", "sentence"), ENTAILMENT, ACCURACY, {"": "QNLI"}, names=True),
     "rte": Task(SENTENCES, ENTAILMENT, ACCURACY, {"": "RTE"}, names=True),
@@ -139,9 +147,16 @@ def _read(name: str, args: GlueDataArguments) -> Splits:
         if folder is None:
             raise FileNotFoundError(f"there is neither a folder {name} nor glue_{name} in {args.data_dir}")
         found = {split: sorted(p for p in folder.glob(f"{split}*") if ending(p) in READ) for split in wanted}
+        for part in GLUE_TASKS[name].diagnostics:
+            if other := args.folder(part.removeprefix("_")):
+                found[f"test{part}"] = sorted(p for p in other.glob("test*") if ending(p) in READ)
         return {split: _rows(paths) for split, paths in found.items() if paths}
     loaded = load_dataset(args.dataset_name or HUB_NAME, name)
-    return {split: loaded[split] for split in wanted if split in loaded}
+    splits = {split: loaded[split] for split in wanted if split in loaded}
+    if args.dataset_name is None:
+        for part in GLUE_TASKS[name].diagnostics:
+            splits[f"test{part}"] = load_dataset(HUB_NAME, part.removeprefix("_"))["test"]
+    return splits
 
 
 def _rows(paths: list[Any]) -> Dataset:
@@ -161,6 +176,8 @@ def _check(rows: Dataset, split: str, name: str, args: GlueDataArguments) -> Dat
     columns = [*task.columns, "label"] if labelled else [*task.columns]
     if missing := [column for column in columns if column not in rows.column_names]:
         raise ValueError(f"{source} have no column {missing[0]!r}, only {', '.join(rows.column_names)}")
+    # test data have labels, too, and all of them numbers
+    tell_unread(source, [name for name in rows.column_names if name not in ("label", "idx")], columns)
     rows = rows.select_columns(columns)
     for column in task.columns:
         for number, text in enumerate(rows[column], 1):

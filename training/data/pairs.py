@@ -11,7 +11,18 @@ from datasets import Dataset
 from tokenizers import decoders, normalizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from sublayers.training.data.files import BUILDERS, ending, first_rows, load_splits, named_files, read_rows, reading
+from sublayers.training.data.files import (
+    BUILDERS,
+    Used,
+    ending,
+    first_rows,
+    load_splits,
+    named_files,
+    read_rows,
+    reading,
+    tell_unread,
+    used,
+)
 from sublayers.training.data.functions import docstring_to_code
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.flags import flag, nearest
@@ -53,7 +64,7 @@ def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
         ValueError: data that cannot be read, flags that do not name two texts of it, a missing or empty text, or plain
             text files of different length.
     """
-    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
+    limits = _limits(args)
     if files := named_files(args):
         splits = {split: _read_files(split, paths, args) for split, paths in files.items()}
     elif args.dataset_name:
@@ -67,6 +78,12 @@ def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:
     if args.lowercase:
         return {split: rows.map(_lower, batched=True, desc=f"lower case, {split}") for split, rows in splits.items()}
     return splits
+
+
+def pairs_used(split: str, rows: Dataset, args: Seq2SeqDataArguments) -> Used:
+    """Say what a run reads of a split of `load_pairs`; in lower case its texts are others."""
+    read = used(rows, _limits(args)[split])
+    return read._replace(whole=read.whole and not args.lowercase)
 
 
 def train_pair_tokenizers(
@@ -157,6 +174,10 @@ def tokenize_pairs(
     return encoded.remove_columns("long")
 
 
+def _limits(args: Seq2SeqDataArguments) -> dict[str, int | None]:
+    return {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
+
+
 def _read_files(split: str, paths: list[str], args: Seq2SeqDataArguments) -> Dataset:
     if len(paths) == 2:
         lines = [_read_lines(path) for path in paths]
@@ -193,6 +214,7 @@ def _choose(rows: Dataset, name: str, args: Seq2SeqDataArguments) -> Dataset:
     if args.source == args.target:
         raise ValueError(f"--source and --target are both {args.source!r}; choose two of {', '.join(columns)}")
     chosen = {columns[args.source]: "source", columns[args.target]: "target"}
+    tell_unread(name, columns, [str(args.source), str(args.target)])
     rows = _check(rows.select_columns([*chosen]).rename_columns(chosen), "row", [name, name])
     if any("DCNL" in text or "DCSP" in text for text in rows["target"]):
         rows = rows.map(_restore_layout, batched=True, desc=f"restoring lines and indentation, {name}")

@@ -11,7 +11,7 @@ from datasets import Dataset, Features, List, Value, load_dataset
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.tasks.windows import context_windows
-from sublayers.training.data.files import check_file, first_rows, named_files, read_rows, reading
+from sublayers.training.data.files import check_file, first_rows, named_files, read_rows, reading, tell_unread
 from sublayers.training.flags import flag
 
 TEXT = Value("string")
@@ -65,6 +65,8 @@ def load_questions(split: str, args: SquadDataArguments) -> Dataset:
         rows = _read_file(source) if files else load_dataset(source, split=split)
         if missing := [name for name in COLUMNS if name not in rows.column_names]:
             raise ValueError(f"{source} has no column {missing[0]!r}, only {', '.join(rows.column_names)}")
+        if files:
+            tell_unread(source, rows.column_names, list(COLUMNS))
         try:
             rows = rows.select_columns(list(COLUMNS)).cast(COLUMNS)
         except TypeError as error:

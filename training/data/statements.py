@@ -8,6 +8,7 @@ from io import StringIO
 from tokenize import NAME, NUMBER, OP, generate_tokens
 
 from datasets import Dataset
+from tqdm.auto import tqdm
 
 from sublayers.training.data.corpus import standard_library
 
@@ -45,7 +46,8 @@ def acceptable_statements(seed: int = 0) -> dict[str, Dataset]:
     splits = {}
     for split, texts in standard_library().items():
         rows: list[tuple[str, int]] = []
-        for tokens in (found for text in texts["text"] for found in statements(text)):
+        bar = tqdm(texts["text"], f"finding statements, {split}", delay=2)
+        for tokens in (found for text in bar for found in statements(text)):
             sentence = " ".join(tokens)
             if sentence not in seen and is_accepted(sentence):
                 seen.add(sentence)

@@ -42,7 +42,7 @@ def name_sublayers(*orders: str) -> list[str]:
 
 def names_of(config: Any) -> list[str]:
     """Name the sublayers of a model, as those of the first model where this one is itself of some."""
-    return getattr(config, "kept_sublayers", None) or name_sublayers(*config.orders.values())
+    return config.kept_sublayers or name_sublayers(*config.orders.values())
 
 
 def find_sublayers(names: Sequence[str], *orders: str) -> Subset:

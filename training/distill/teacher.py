@@ -25,6 +25,7 @@ from transformers import (
 
 from sublayers.convert.sources import class_for, from_transformers
 from sublayers.hub.loading import MODULES, damaged, folder_of, load, never_running_code
+from sublayers.hub.tokenizers import fit_tokenizer
 from sublayers.modeling.heads import first_tokens
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -115,6 +116,7 @@ def open_teacher(source: str, head: Head = BODY) -> Teacher:
         raise ValueError(f"{source} has no weights for {', '.join(lacking[:5])}; give a trained model")
     if isinstance(model, BertPreTrainedModel) or head is DECODER:
         model = as_ours(model, source)
+    fit_tokenizer(tokenizer, model.config)
     return Teacher(source, model.eval(), tokenizer, head=head, **about)
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import evaluate
 import numpy as np
@@ -67,3 +68,20 @@ def write_submission(task: Task, predictions: np.ndarray, path: Path) -> None:
     with path.open("x", encoding="utf-8") as file:
         file.write("index\tprediction\n")
         file.writelines(f"{index}\t{answer}\n" for index, answer in enumerate(answers))
+
+
+def zip_submission(folder: Path) -> list[str]:
+    """Put the predictions in a folder into one file beside it, as gluebenchmark.com takes them.
+
+    Args:
+        folder: where `write_submission` wrote.
+
+    Returns:
+        Names of the files that the benchmark also asks for.
+    """
+    wanted = [f"{name}.tsv" for task in GLUE_TASKS.values() for name in task.submitted.values()]
+    found = [name for name in wanted if (folder / name).exists()]
+    with ZipFile(folder.with_suffix(".zip"), "w", ZIP_DEFLATED) as archive:
+        for name in found:
+            archive.write(folder / name, name)
+    return [name for name in wanted if name not in found]

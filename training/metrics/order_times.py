@@ -31,11 +31,19 @@ def can_be_measured(config: SublayersConfig) -> bool:
     return not isinstance(config, RecurrentLMConfig)
 
 
-@torch.inference_mode()
 def milliseconds(
     config: SublayersConfig, orders: list[str], length: int, reads: list[str], rows: int = 1, seconds: float = inf
 ) -> dict[str, dict[str, float]]:
-    """Measure how long stacks of these orders take for some sequences, in turn, as the median of some rounds.
+    """Measure what `time_stacks` measures, as the medians of the rounds. Raises what it raises."""
+    times = time_stacks(config, orders, length, reads, rows, seconds)
+    return {order: {read: median(measured) for read, measured in by_read.items()} for order, by_read in times.items()}
+
+
+@torch.inference_mode()
+def time_stacks(
+    config: SublayersConfig, orders: list[str], length: int, reads: list[str], rows: int = 1, seconds: float = inf
+) -> dict[str, dict[str, list[float]]]:
+    """Measure how long stacks of these orders take for some sequences, in turn, in each of some rounds: ms.
 
     Args:
         config: of the family, with its sizes.
@@ -74,7 +82,7 @@ def milliseconds(
         stack(token, batch(token, Plan(token), cache), order=order)
 
     token = text[:, -1:]
-    found: dict[str, dict[str, float]] = {order: {} for order in orders}
+    found: dict[str, dict[str, list[float]]] = {order: {} for order in orders}
     if "next" in reads:
         # the cache reads from the configuration what each slot keeps
         config.sublayer_order = pool
@@ -94,5 +102,5 @@ def milliseconds(
             calls[order] = partial(stack.run, text, plan, inputs, layout, stack.steps(plan, number, [number]))
         times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
-            found[order][read] = median(times[order])
+            found[order][read] = times[order]
     return found

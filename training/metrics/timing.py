@@ -1,10 +1,11 @@
 """Times, memory and ratios of several implementations that run in turn in one process."""
 
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from math import inf
+from math import comb, inf
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ Call = Callable[[], Any]
 
 # a median of fewer rounds than these says little
 FEWEST = 3
+# a ratio is told where its bounds are no further apart than by this factor
+AGREED = 1.25
 
 CAPTION = (
     "Times are medians; in brackets the medians of the ratios within a round, where less than 1 is faster. GFLOP/s "
@@ -61,6 +64,8 @@ def time_in_turn(
 ) -> dict[Any, list[float]]:
     """Time calls in turn, round after round behind one to warm up: all times of each, in ms.
 
+    Where rounds disagree on how long a call takes beside the first one, standard error says so.
+
     Args:
         name: of what is timed.
         calls: what is timed.
@@ -82,7 +87,10 @@ def time_in_turn(
             call()
             synchronize()
             times[key].append((time.perf_counter() - start) * 1e3)
-    return {key: measured[1:] for key, measured in times.items()}
+    counted = {key: measured[1:] for key, measured in times.items()}
+    if doubt := disagreement(counted):
+        print(f"{name}: {doubt}", file=sys.stderr)
+    return counted
 
 
 def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[str, dict[str, Any]]:
@@ -145,6 +153,40 @@ def peak_memory(call: Call, device: torch.device) -> int:
 def ratio(times: list[float], others: list[float]) -> float:
     """Median of the ratios within a round, so that what slows a whole round down cancels."""
     return median(a / b for a, b in zip(times, others, strict=True))
+
+
+def bounds(times: list[float], others: list[float]) -> tuple[float, float]:
+    """Say between what the ratio lies: in nine of ten cases, or as many as its rounds can tell.
+
+    These are the two ratios within a round that have the median between them with that probability, whatever the ratios
+    are distributed like (Conover, "Practical Nonparametric Statistics", section 3.2).
+    """
+    ratios = sorted(a / b for a, b in zip(times, others, strict=True))
+    number = len(ratios)
+    # the median is on one side of all but so many ratios
+    beyond = [sum(comb(number, i) for i in range(cut + 1)) / 2**number for cut in range((number + 1) // 2)]
+    cut = max((cut for cut, share in enumerate(beyond) if 2 * share <= 0.1), default=0)
+    return ratios[cut], ratios[-1 - cut]
+
+
+def agree(low: float, high: float) -> bool:
+    """Say whether the bounds of a ratio are so near to each other that it can be told."""
+    return high <= AGREED * low
+
+
+def disagreement(times: Mapping[Any, list[float]]) -> str:
+    """Say in a sentence on which call the rounds disagree most, beside the first one; nothing where they agree."""
+    first, *others = times
+    found = {key: bounds(times[key], times[first]) for key in others}
+    worst = max(found, key=lambda key: found[key][1] / found[key][0], default=None)
+    if worst is None or agree(*found[worst]):
+        return ""
+    low, high = found[worst]
+    names = [" ".join(key) if isinstance(key, tuple) else key for key in (worst, first)]
+    return (
+        f"rounds disagree, {names[0]} took {low:.2f} to {high:.2f} of {names[1]}; "
+        "measure again while nothing else runs here, or with OMP_NUM_THREADS=1"
+    )
 
 
 def rows_of(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]], orders: list[str]) -> list[Row]:

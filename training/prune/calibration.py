@@ -1,7 +1,7 @@
 """What a model answers to some texts with any of its sublayers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import cycle, groupby
 from typing import Any
 
@@ -30,17 +30,16 @@ class Calibration:
         self.model, self.measure, self.sizes, self.stacks = model, measure, sizes, stacks_of(model)
 
     @torch.inference_mode()
-    def losses(self, subsets: Sequence[Subset]) -> dict[Subset, float]:
-        """Measure the mean loss over all batches for each subset."""
+    def losses(self, subsets: Sequence[Subset], bar: Any = None) -> dict[Subset, float]:
+        """Measure the mean loss over all batches for each subset, shown on a bar that has room for them or its own."""
         found = dict.fromkeys(sorted(subsets), 0.0)
         # sorted, those with a common beginning follow each other
         parts = [split(subset, *self.model.config.orders.values()) for subset in found]
-        steps = tqdm(total=len(self.sizes) * len(found), desc="Measuring subsets", unit="subset", leave=False)
-        for number, size in enumerate(self.sizes):
-            for subset, loss in zip(found, self._measure(parts, number), strict=True):
-                found[subset] += loss * size / sum(self.sizes)
-                steps.update()
-        steps.close()
+        with nullcontext(bar) if bar is not None else measuring(len(found)) as steps:
+            for number, size in enumerate(self.sizes):
+                for subset, loss in zip(found, self._measure(parts, number), strict=True):
+                    found[subset] += loss * size / sum(self.sizes)
+                    steps.update(1 / len(self.sizes))
         return found
 
     def _measure(self, subsets: Sequence[Sequence[Subset]], number: int, depth: int = 0) -> Iterator[float]:
@@ -86,6 +85,12 @@ class Calibration:
             for place in subset[shared:]:
                 path.append((place, stack.run_one(place, path[-1][1], inputs, packing)))
             yield batch.plan.leave(path[-1][1])
+
+
+def measuring(number: int = 0) -> Any:
+    """Make a bar for so many subsets that are measured, of which each batch is a part."""
+    form = "{l_bar}{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]"
+    return tqdm(total=number, desc="Measuring subsets", bar_format=form, leave=False)
 
 
 def whole(batch: Batch, states: torch.Tensor) -> torch.Tensor:

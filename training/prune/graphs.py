@@ -59,6 +59,7 @@ def time_graphs(
             file.parent.mkdir()
             program.write(trace(Finished(other, run, lambda outputs, inputs: outputs)), file)
             inputs = {name: tensor.numpy() for name, tensor in draw_inputs(other, rows, length).items()}
-            calls[order] = partial(program.load(file), inputs | {"attention_mask": np.ones((rows, length), int)})
+            inputs["attention_mask"] = np.ones((rows, length), int)
+            calls[order] = partial(program.load(file, torch.get_num_threads()), inputs)
         times = time_in_turn(f"timing, {rows}x{length}, {runtime}", calls, REPEATS, torch.device("cpu"), seconds)
     return [median(times[order]) for order in orders]

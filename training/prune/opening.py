@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from tqdm.auto import tqdm
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -124,7 +125,7 @@ def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int, 
     rows = kind.prepare(rows)
     asked, counts = batches(rows), torch.tensor(kind.count(rows)).split(batch_size)
     with torch.inference_mode():
-        answers = [kind.read(kind.ask_teacher(batch)).float() for batch in asked]
+        answers = [kind.read(kind.ask_teacher(batch)).float() for batch in tqdm(asked, "Asking the model", leave=False)]
 
     def measure(model: Any, number: int) -> float:
         found = kind.ask(model, asked[number]).float()

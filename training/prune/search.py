@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -60,13 +61,14 @@ def search(
     return found
 
 
-def remembering(log: Log, measure: Losses) -> Losses:
-    """Measure only subsets that a log does not have, and write them there."""
+def remembering(log: Log, measure: Losses, bar: Any) -> Losses:
+    """Measure only subsets that a log does not have, write them there, and make room for them on a bar."""
     found = {tuple(subset): loss for event in log.events("losses") for subset, loss in event["measured"]}
 
     def losses(subsets: Sequence[Subset]) -> dict[Subset, float]:
         # those with a common beginning follow each other
         new = sorted({*subsets} - found.keys())
+        bar.total += len(new)
         for start in range(0, len(new), CHUNK):
             measured = measure(new[start : start + CHUNK])
             log.append("losses", measured=[*measured.items()])

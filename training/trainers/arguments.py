@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
-from transformers import TrainingArguments
+from transformers import SchedulerType, TrainingArguments
 
 from sublayers.training.flags import flag
 
@@ -19,6 +19,15 @@ RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_s
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
 RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
+# schedules that do not warm up, and those that have no settings
+WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+WITHOUT_SETTINGS = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP)
+# settings, and the flags of which one has to switch on what they are for
+SWITCHES: dict[str, tuple[str, ...]] = {"fsdp_config": ("fsdp",)}
+SWITCHES |= {
+    f"{name}_checkpointing_kwargs": ("activation_checkpointing", "gradient_checkpointing")
+    for name in ("activation", "gradient")
+}
 
 
 def default(name: str, value: Any, **metadata: Any) -> Any:
@@ -64,6 +73,11 @@ class TrainerArguments(TrainingArguments):
                 raise ValueError(f"--{name}={value} is out of range; give a number from {low} to {high}")
         if self.max_steps != -1 and self.max_steps < 1:
             raise ValueError(f"--max_steps={self.max_steps} trains nothing; give 1 or more, or -1 for all epochs")
+        for name, switches in SWITCHES.items():
+            # a dict is what an earlier call has made of the text
+            is_on = any(getattr(self, switch) for switch in switches) or "ACCELERATE_USE_FSDP" in os.environ
+            if isinstance(getattr(self, name), str) and not is_on:
+                raise ValueError(f"--{name} is read with --{switches[0]} only; give that, too, or leave it out")
         if self.hub_token:
             # the Trainer saves its arguments, token included, with every checkpoint
             os.environ["HF_TOKEN"], self.hub_token = self.hub_token, None
@@ -71,9 +85,38 @@ class TrainerArguments(TrainingArguments):
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.accelerator.is_available()
         try:
             super().__post_init__()
+            if self.do_train and self.max_steps > 0:
+                # without them, the data tell how many steps there are
+                self.schedule_settings(self.max_steps)
         except (AttributeError, LookupError, TypeError) as error:
             # flags that are given as JSON raise these
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
+
+    def schedule_settings(self, steps: int) -> dict[str, Any]:
+        """Give the settings of the learning rate's schedule for a training of so many steps.
+
+        A number of steps that is less than 1 is a share of them all, as that of the warm-up is.
+
+        Raises:
+            ValueError: warm-up and decay do not fit into the training, or there are settings that nobody reads.
+        """
+        given: Any = self.lr_scheduler_kwargs or {}
+        kind, settings = SchedulerType(self.lr_scheduler_type), {**given}
+        if settings and kind in WITHOUT_SETTINGS:
+            raise ValueError(f"the schedule {kind.value} has no settings; leave --lr_scheduler_kwargs {settings} out")
+        if "num_stable_steps" in settings:
+            raise ValueError("num_stable_steps follow from the others; leave them out of --lr_scheduler_kwargs")
+        taken = {"warmup_steps": 0 if kind in WITHOUT_WARMUP else self.get_warmup_steps(steps)}
+        if decay := settings.get("num_decay_steps"):
+            # rounded down, since the warm-up is rounded up
+            settings["num_decay_steps"] = taken["num_decay_steps"] = int(decay if decay >= 1 else decay * steps)
+        if sum(taken.values()) > steps:
+            told = " and ".join(f"{name}={number}" for name, number in taken.items())
+            raise ValueError(
+                f"the schedule of rates with {told} does not fit into a training of {steps} steps; train longer, or "
+                "give shares of the steps, such as 0.1"
+            )
+        return settings
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:

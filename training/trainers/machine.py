@@ -1,5 +1,6 @@
 """The machine and the software of a run."""
 
+import argparse
 import platform
 import re
 from datetime import UTC, datetime
@@ -24,3 +25,17 @@ def machine(device: torch.device) -> dict[str, Any]:
         **{name: version(name) for name in PACKAGES if find_spec(name.replace("-", "_"))},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def device(text: str) -> torch.device:
+    """Read the name of a device of this machine, as the `type` of an argparse option.
+
+    Raises:
+        ArgumentTypeError: there is none.
+    """
+    try:
+        return torch.empty(0, device=text).device
+    except (AssertionError, RuntimeError) as error:
+        # what follows the first sentence is about torch's own programs
+        said = str(error).splitlines()[0].split(". ")[0]
+        raise argparse.ArgumentTypeError(f"this machine has no device {text!r} ({said}); give cpu") from error

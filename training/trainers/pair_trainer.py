@@ -1,5 +1,6 @@
 """What `sublayers seq2seq` adds to transformers' Seq2SeqTrainer: batches of tokens, exact losses, scored texts."""
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,18 @@ import torch
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import (
+    EvalPrediction,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+)
 from transformers.trainer_utils import TrainOutput
 
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
+from sublayers.hub.tokenizers import save_tokenizer
 from sublayers.training.data.token_batches import TokenBatchSampler
 from sublayers.training.trainers.average import average_checkpoints
 from sublayers.training.trainers.publish import PREFIXES
@@ -128,10 +137,14 @@ class PairTrainer(ResumableTrainer, Seq2SeqTrainer):
         return None, super().prediction_step(model, inputs, False, *args, **kwargs)[1], labels
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model with its tokenizers."""
+        """Save the model with its tokenizers; beside the final one, lengths are counted in new tokens."""
+        in_training = self.model.generation_config
+        if not _internal_call:
+            self.model.generation_config = in_new_tokens(in_training)
         super().save_model(output_dir, _internal_call)
+        self.model.generation_config = in_training
         if self.args.should_save:
-            save_tokenizers(self.tokenizers, str(output_dir or self.args.output_dir))
+            save_tokenizers(self.tokenizers, str(output_dir or self.args.output_dir), self.model.config)
 
 
 class Scorer:
@@ -175,9 +188,17 @@ class Scorer:
                 file.write(json.dumps({**pair, "prediction": prediction}, ensure_ascii=False) + "\n")
 
 
-def save_tokenizers(tokenizers: list[PreTrainedTokenizerBase], folder: str) -> None:
-    """Save one tokenizer, or that of the sources and that of the targets in a folder of its own."""
+def in_new_tokens(config: GenerationConfig) -> GenerationConfig:
+    """Count the longest text without the token that starts it, so that `max_new_tokens` of `generate` replaces it."""
+    config = copy.deepcopy(config)
+    if config.max_length is not None:
+        config.max_new_tokens, config.max_length = config.max_length - 1, None
+    return config
+
+
+def save_tokenizers(tokenizers: list[PreTrainedTokenizerBase], folder: str, config: PreTrainedConfig) -> None:
+    """Save one tokenizer, or that of the sources and that of the targets in a folder of its own, beside a model."""
     places = (Path(folder), Path(folder, TARGET_TOKENIZER))
     # the tokenizer of the sources is saved last, so its file tells that both are there
     for tokenizer, place in reversed([*zip(tokenizers, places, strict=False)]):
-        tokenizer.save_pretrained(place)
+        save_tokenizer(tokenizer, place, config)

@@ -4,63 +4,102 @@ import json
 import re
 import shlex
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import AutoConfig, TrainingArguments
 
 from sublayers import AUTO_CLASSES
-from sublayers.hub.model_card import RUN, write_card
+from sublayers.hub.model_card import RUN, describe, write_card
 from sublayers.hub.upload import upload
+from sublayers.training.data.files import Used
 from sublayers.training.trainers.export import export
 from sublayers.training.trainers.machine import machine
 
 ROLES = {"train": "trained on", "validation": "evaluated on", "test": "tested on"}
 # the prefixes of the Trainer's metrics, by split
 PREFIXES = {"validation": "eval", "test": "test"}
+# flags whose values nobody else may know
+SECRETS = re.compile(r"--\S*token|--storage")
+# a path that tells of folders outside of the one where a command runs
+OUTER_PATH = re.compile(r"""(?<![^='"\s])(?:[^='"\s]*\.\.|~\w*|[A-Za-z]:)?[/\\](?![/\\])[^'"]*""")
 
 
-def result(data: list[dict[str, str]], split: str, metric: str, value: float, seed: int) -> dict[str, Any]:
-    """Describe a score on the split that `describe_data` found among the data."""
-    part = next((part for part in data if part["role"] == ROLES.get(split)), data[-1])
+def result(data: list[dict[str, Any]], split: str, metric: str, value: float, seed: int) -> dict[str, Any]:
+    """Describe a score on a split of `describe_used`; it is one of a data set on the Hub only if all rows were read."""
+    part = next(part for part in data if part["split"] == split)
     score = {"split": split, "metric": metric, "value": value, "seed": seed}
-    return {"dataset": part["name"], "id": part.get("id", ""), "config": part.get("config", ""), **score}
+    if "id" in part and part["whole"]:
+        return {"dataset": part["name"], "id": part["id"], "config": part.get("config", ""), **score}
+    return {"dataset": describe(part), **score}
 
 
-def describe_data(args: Any, default: dict[str, str], config_name: str | None = None) -> list[dict[str, str]]:
+def describe_data(args: Any, default: dict[str, str], config_name: str | None = None) -> list[dict[str, Any]]:
     """Name the data that a command's flags ask for.
 
     Args:
-        args: dataclass of flags, with `dataset_name` and a flag such as `train_file` for each split.
+        args: dataclass of flags, with `dataset_name`, perhaps `data_dir`, and a flag such as `train_file` for each
+            split.
         default: the name, and on the Hub the id, of what is read without flags.
         config_name: the configuration of a data set on the Hub.
 
     Returns:
-        Their `role` and `name`, and of those on the Hub their `id` there and `config`.
+        Their `role` and `name`, of those on the Hub their `id` there and `config`, and whether they are one's `own`.
     """
     files = {role: getattr(args, f"{split}_file", None) for split, role in ROLES.items()}
     if any(files.values()):
         lists = {role: [given] if isinstance(given, str) else given for role, given in files.items() if given}
-        return [{"role": role, "name": ", ".join(Path(file).name for file in given)} for role, given in lists.items()]
+        named = {role: ", ".join(Path(file).name for file in given) for role, given in lists.items()}
+        return [{"role": role, "name": name, "own": True} for role, name in named.items()]
     config = {"config": config_name} if config_name else {}
+    # `datasets` prefers a folder to a data set on the Hub that is called like it
+    folder = getattr(args, "data_dir", None) or args.dataset_name or default.get("id", "")
+    if folder and Path(folder).exists():
+        name = " ".join(filter(None, (Path(folder).resolve().name, config_name)))
+        return [{"role": "data", "name": name, "own": True}]
     if args.dataset_name is None:
         return [{"role": "data"} | default | config]
-    if Path(args.dataset_name).exists():
-        return [{"role": "data", "name": Path(args.dataset_name).name}]
     name = " ".join(filter(None, (args.dataset_name, config_name)))
     return [{"role": "data", "name": name, "id": args.dataset_name} | config]
+
+
+def describe_used(data: list[dict[str, Any]], used: dict[str, Used]) -> list[dict[str, Any]]:
+    """Say what a run has read of the data of `describe_data`: a part for each `split`, with its `rows`."""
+    parts = []
+    for split, read in used.items():
+        role = ROLES[split.partition("_")[0]]
+        # where there is no file for it, a split is taken from the first
+        source = next((part for part in data if part["role"] == role), data[0])
+        parts.append({**source, "role": role, "split": split, **read._asdict()})
+    return parts
+
+
+def training_settings(args: TrainingArguments) -> dict[str, str | float]:
+    """Tell the settings of a training that others need to repeat it."""
+    # names instead of enumerations
+    flags, steps, warmup = args.to_dict(), args.max_steps, args.warmup_steps
+    return {
+        "optimizer": flags["optim"],
+        "learning rate": args.learning_rate,
+        "schedule": flags["lr_scheduler_type"],
+        "warmup": f"{warmup:g} steps" if warmup >= 1 else f"{100 * warmup:g} % of the steps",
+        **({"steps": steps} if steps > 0 else {"epochs": args.num_train_epochs}),
+        "batch size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "weight decay": args.weight_decay,
+        "mixed precision": args.mixed_precision,
+    }
 
 
 def publish(
     folder: str | Path,
     args: TrainingArguments,
     command: list[str],
-    data: list[dict[str, str]],
+    data: list[dict[str, Any]],
     results: list[dict[str, Any]],
     seeds: list[int],
     started_from: str | None = None,
+    settings: dict[str, str | float] | None = None,
     **about: Any,
 ) -> bool:
     """Write `run.json` and the card into a trained model's folder; with `--push_to_hub` publish what it exports to.
@@ -69,10 +108,11 @@ def publish(
         folder: of the model.
         args: of its training.
         command: the words of the command line.
-        data: from `describe_data`.
+        data: from `describe_used`.
         results: from `result`.
         seeds: of all runs.
         started_from: folder or repository of the model that was trained on.
+        settings: those of the training that are not as `args` say.
         about: `task` and `languages`, where the model's class does not tell them.
 
     Returns:
@@ -80,16 +120,17 @@ def publish(
     """
     if type(AutoConfig.from_pretrained(folder)) not in AUTO_CLASSES:
         return False
-    run = {
-        "command": without_tokens(["sublayers", *command]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "started_from": started_from,
+    run: dict[str, Any] = {
+        "command": command_line(["sublayers", *command]),
+        "started_from": started_from and shown(started_from),
         "data": data,
         "seeds": seeds,
+        "settings": training_settings(args) | (settings or {}) if args.do_train else {},
         "machine": machine(args.device),
         "results": results,
         **about,
     }
+    run["date"] = run["machine"].pop("date")[:10]
     if started_from and not Path(started_from).exists():
         run["base_model"] = started_from
     Path(folder, RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
@@ -107,6 +148,23 @@ def summary(metrics: dict[str, Any], names: Iterable[str]) -> str:
     return ", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
 
 
-def without_tokens(command: list[str]) -> str:
-    """Write a command line without the flags whose values are tokens."""
-    return re.sub(r" --\S*token[ =]\S+", "", shlex.join(command))
+def command_line(words: list[str]) -> str:
+    """Write a command line as others may see it: without tokens and data bases, and without folders in front of files.
+
+    Paths within the folder where the command runs stay.
+    """
+    told, is_secret = [], False
+    for word in words:
+        name, sign, _ = word.partition("=")
+        if is_secret:
+            is_secret = False
+        elif SECRETS.fullmatch(name):
+            is_secret = not sign
+        else:
+            told.append(OUTER_PATH.sub(lambda found: PureWindowsPath(found[0]).name, word))
+    return shlex.join(told)
+
+
+def shown(source: str) -> str:
+    """Name a folder without where it is, or a repository."""
+    return Path(source).resolve().name if Path(source).exists() else source

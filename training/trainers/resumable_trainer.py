@@ -1,5 +1,6 @@
 """The Trainer of all training commands, which goes on from a checkpoint as if it had never stopped."""
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
 from sublayers.hub.self_contained import write_code
+from sublayers.hub.tokenizers import save_tokenizer
+from sublayers.hub.trainer_callback import SelfContainedCallback
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.trainers.resume import has_states_of
@@ -79,6 +82,8 @@ class ResumableTrainer(Trainer):
             raise ValueError("Accelerate shards models on accelerators only; leave --fsdp out on CPUs")
         self.leaves_model = self.args.do_train
         self.add_callback(LossCallback(self))
+        # `publish` uploads the model
+        self.remove_callback(SelfContainedCallback)
 
     def evaluations(self) -> Iterator[tuple[str, Any]]:
         """Give the data on which a run is evaluated at its end, each behind the prefix of its metrics."""
@@ -100,14 +105,29 @@ class ResumableTrainer(Trainer):
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
     def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
-        """Make the optimizer that the flags name."""
+        """Make the optimizer that the flags name; it has to read all of `--optim_args`."""
         with _reading_flags("optim"):
+            self._check_optimizer_settings()
             return super().create_optimizer(*args, **kwargs)
+
+    def _check_optimizer_settings(self) -> None:
+        given = [*filter(None, (self.args.optim_args or "").replace(" ", "").split(","))]
+        for setting in given:
+            without = copy.copy(self.args)
+            without.optim_args = ",".join(other for other in given if other != setting)
+            model: Any = self.model
+            made = [self.get_optimizer_cls_and_kwargs(args, model) for args in (self.args, without)]
+            # an optimizer of the command's own has settings of its own
+            if self.optimizer_cls_and_kwargs or made[0] == made[1]:
+                raise ValueError(f"the optimizer does not read {setting} of --optim_args; leave it out")
 
     def create_scheduler(self, num_training_steps: int, *args, **kwargs) -> Any:
         """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
         with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
+            ours: Any = self.args
+            given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, ours.schedule_settings(num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
+            ours.lr_scheduler_kwargs = given
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
             for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
                 if not isfinite(share(step)):
@@ -157,6 +177,8 @@ class ResumableTrainer(Trainer):
                 super().save_model(folder)
             if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
                 write_code(model.config, folder)
+                if self.processing_class is not None:
+                    save_tokenizer(self.processing_class, folder, model.config)
         model.config.use_cache = while_training
 
     def push_to_hub(self, *args, **kwargs) -> Any:

@@ -9,7 +9,7 @@ from accelerate import PartialState
 from sublayers.training.folders import LOCK, claim
 from sublayers.training.trainers.arguments import TrainerArguments
 from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
-from sublayers.training.trainers.publish import PREFIXES, describe_data, publish, result, summary
+from sublayers.training.trainers.publish import PREFIXES, describe_data, describe_used, publish, result, summary
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
 
@@ -49,7 +49,8 @@ def run(
         if not trainer.is_world_process_zero():
             return metrics
         about |= trainer.about
-        about["data"] = describe_data(data, default, getattr(data, "dataset_config_name", None))
+        named = describe_data(data, default, getattr(data, "dataset_config_name", None))
+        about["data"] = describe_used(named, about.pop("used"))
         folder = Path(str(args.output_dir))
         if args.do_train:
             save_loss_curve(trainer.state.log_history, folder, unit)

@@ -217,7 +217,11 @@ def to_llama(model: PreTrainedModel) -> tuple[LlamaForCausalLM, Weights, set[str
     weights = llama.state_dict()
     leave_out_skipped(llama)
     twin, pieces = from_llama(llama)
-    own = {field.name for field in fields(ours)} - {*PreTrainedConfig.__dataclass_fields__, "auto_map"}
+    own = {field.name for field in fields(ours)} - {
+        *PreTrainedConfig.__dataclass_fields__,
+        "auto_map",
+        "kept_sublayers",
+    }
     for name in sorted(name for name in own if "dropout" not in name):
         if (value := getattr(ours, name)) != (possible := getattr(twin.config, name)):
             raise ValueError(f"{name}={value!r} cannot be written; only SandwichLM with {name}={possible!r} can")

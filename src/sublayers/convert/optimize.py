@@ -85,6 +85,10 @@ def _parts(held: Any) -> list[PreTrainedModel]:
         return [module]
     # what sentence-transformers opens is a sequence of modules
     found = [*_outermost(module.children())] if isinstance(module, nn.Sequential) else []
+    if not found and isinstance(module, nn.Sequential):
+        raise ValueError(
+            f"{type(held).__name__} has no model of transformers in it that could be optimized; use it as is"
+        )
     if not found:
         raise ValueError(
             f"{type(held).__name__} cannot be optimized; give a model of transformers, a pipeline, a "

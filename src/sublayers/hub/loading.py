@@ -52,6 +52,8 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         refuse_ways_out(folder)
         if auto_class is not AutoTokenizer and (folder / "adapter_config.json").exists():
             raise ValueError(f"{source} holds an adapter; merge it into its model and save that first")
+        if auto_class is not AutoTokenizer and not (folder / "config.json").exists():
+            raise FileNotFoundError(f"{source} has no config.json; give the folder of a trained model")
         loaded = auto_class.from_pretrained(source, trust_remote_code=False, **options)
         if isinstance(loaded, PreTrainedTokenizerBase):
             _check_types(loaded)
@@ -62,6 +64,14 @@ def load(auto_class: Any, source: str | Path, **options: Any) -> Any:
         said = " ".join(str(error).split())
         if "trust_remote_code" in said:
             said = f"{source} needs code of its own, which is not run; give a model that transformers knows"
+        if "instantiate the backend tokenizer" in said:
+            said = f"{source} has no tokenizer that can be read; give a folder that has one"
+        if said.startswith("Unrecognized configuration class"):
+            # a list of all models that have one follows
+            model, _, _ = said.removeprefix("Unrecognized configuration class ").partition(" for this kind")
+            said = (
+                f"{source} cannot be opened as {auto_class.__name__}, which {model} does not have; give another model"
+            )
         raise (OSError if isinstance(error, OSError) else ValueError)(said) from error
     except Exception as error:
         raise damaged(source, error) from error

@@ -23,6 +23,7 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.loading import MODULES
+from sublayers.hub.papers import citation, paper
 
 CARD = "README.md"
 # what a training command leaves behind: its own command, data, seeds and scores
@@ -61,44 +62,23 @@ SENTENCE_TASKS = {
     True: ("SentenceTransformer", "sentence-similarity", "an encoder that turns a text into a vector"),
     False: ("CrossEncoder", "text-ranking", "an encoder that scores pairs of texts"),
 }
-# by the first part of a model type
-PAPERS = {
-    "sandwich": {
-        "title": "Improving Transformer Models by Reordering their Sublayers",
-        "arxiv": "1911.03864",
-        "authors": "Press, Ofir and Smith, Noah A. and Levy, Omer",
-        "year": 2020,
-    },
-    "par": {
-        "title": "Pay Attention when Required",
-        "arxiv": "2009.04534",
-        "authors": "Mandava, Swetha and Migacz, Szymon and Fit Florea, Alex",
-        "year": 2020,
-    },
-    "macaron": {
-        "title": "Understanding and Improving Transformer From a Multi-Particle Dynamic System Point of View",
-        "arxiv": "1906.02762",
-        "authors": "Lu, Yiping and Li, Zhuohan and He, Di and Sun, Zhiqing and Dong, Bin and Qin, Tao and Wang, Liwei "
-        "and Liu, Tie-Yan",
-        "year": 2019,
-    },
-    "iot": {
-        "title": "IOT: Instance-wise Layer Reordering for Transformer Structures",
-        "arxiv": "2103.03457",
-        "authors": "Zhu, Jinhua and Wu, Lijun and Xia, Yingce and Xie, Shufang and Qin, Tao and Zhou, Wengang and Li, "
-        "Houqiang and Liu, Tie-Yan",
-        "year": 2021,
-    },
-}
 
 
 class Part(TypedDict):
-    """A part of a run's data: what it was for, its name, and on the Hub its id and configuration."""
+    """A part of a run's data: what it was for, its name, on the Hub its id and configuration, and what was read of it.
+
+    Data that are `own` are files or folders of whoever trained. Rows of a stream are not counted, and not all rows make
+    a part that is not `whole`.
+    """
 
     role: str
     name: str
     id: NotRequired[str]
     config: NotRequired[str]
+    own: NotRequired[bool]
+    split: NotRequired[str]
+    rows: NotRequired[int | None]
+    whole: NotRequired[bool]
 
 
 class Score(TypedDict):
@@ -122,6 +102,7 @@ class Run(TypedDict, total=False):
     base_model: str
     data: list[dict[str, Any]]
     seeds: list[int]
+    settings: dict[str, str | float | int]
     machine: dict[str, str | float | int | None]
     results: list[dict[str, Any]]
     remarks: list[str]
@@ -225,7 +206,7 @@ def write_card(
         or None,
     )
     environment = Environment(finalize=_as_text)
-    environment.filters["code"] = _as_code
+    environment.filters |= {"code": _as_code, "described": describe}
     text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         card_data=data.to_yaml(),
         generated=GENERATED,
@@ -248,6 +229,15 @@ def write_card(
         scores=scores,
     )
     ModelCard(text).save(file)
+
+
+def describe(part: dict[str, Any]) -> str:
+    """Say what a part of a run's data is, and how much of it was read."""
+    name = f"own data: {part['name']}" if part.get("own") else part["name"]
+    is_whole, rows = part.get("whole", True), part.get("rows")
+    if rows is None:
+        return name if is_whole else f"{name}, a part of it"
+    return f"{name}, {rows:,} rows" if is_whole else f"{name}, {rows:,} of its rows"
 
 
 def is_draft(card: str | Path) -> bool:
@@ -339,23 +329,6 @@ def legend(drawn: list[dict[str, Any]]) -> str:
     """Explain the letters and squares of what `stacks` drew."""
     used = set("".join(expand(stack["order"]) for stack in drawn))
     return ", ".join(f"{row.square} {row.name} (`{letter}`)" for letter, row in ALPHABET.items() if letter in used)
-
-
-def paper(model_type: str) -> dict[str, Any]:
-    """Name the paper of a family."""
-    return PAPERS[model_type.split("_")[0]]
-
-
-def citation(paper: dict[str, Any]) -> str:
-    """Write a paper in BibTeX."""
-    return (
-        f"@article{{{paper['authors'].split(',')[0].lower()}{paper['year']},\n"
-        f"  title = {{{paper['title']}}},\n"
-        f"  author = {{{paper['authors']}}},\n"
-        f"  journal = {{arXiv preprint arXiv:{paper['arxiv']}}},\n"
-        f"  year = {{{paper['year']}}},\n"
-        "}"
-    )
 
 
 def named_orders(config: SublayersConfig) -> list[tuple[str, str]]:

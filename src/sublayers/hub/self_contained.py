@@ -25,6 +25,8 @@ OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULT
 MODULES_AND_SETTINGS = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
 # the fields of config.json in which it has the activation of a CrossEncoder
 SETTINGS_IN_CONFIG = ("sentence_transformers", "sbert_ce_default_activation_function")
+# the module that refuses versions of transformers for which the code was not written
+VERSIONS = "sublayers.configuration.versions"
 REST_OF_THE_FAMILY = """
 
 # transformers copies the files that a saved module imports; these lines name the whole family
@@ -171,11 +173,13 @@ def _flattened(classes: list[type]) -> dict[str, str]:
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sublayers."):
                 take(str(node.module))
 
-    for cls in classes:
-        take(cls.__module__)
+    for module in (VERSIONS, *(cls.__module__ for cls in classes)):
+        take(module)
     entries = {_last(cls.__module__): cls.__name__ for cls in classes}
     for module in entries:
         others = [f"    from .{other} import {name}\n" for other, name in entries.items() if other != module]
+        # the first that is imported: whatever else another transformers lacks, this says why
+        texts[module] = f"from .{_last(VERSIONS)} import TRANSFORMERS  # noqa: F401\n\n" + texts[module]
         texts[module] += REST_OF_THE_FAMILY + "".join(others)
     return texts
 

@@ -166,6 +166,8 @@ class Text2TextGenerationPipeline(Pipeline):
         beams = 1 if assisted or config.prompt_lookup_num_tokens else 4
         defaults = {"num_beams": beams, "pad_token_id": self.target_tokenizer.pad_token_id}
         # generate() heeds max_new_tokens before max_length, wherever they are from
+        if config.max_length is not None and config.max_new_tokens is None and own.max_new_tokens is not None:
+            config.max_new_tokens, config.max_length = config.max_length - 1, None
         if config.max_length is None and own.max_length is None:
             # the first position is that of the start
             defaults["max_new_tokens"] = min(256, getattr(self.model.config, "max_position_embeddings", 257) - 1)

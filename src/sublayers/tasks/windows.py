@@ -101,6 +101,6 @@ def best_answers(
 
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens that a model reads at once, as far as it and its tokenizer say."""
-    # relative positions have no end: some configurations leave the number out, and that of XLNet says -1
-    positions = getattr(config, "max_position_embeddings", -1)
+    # relative positions have no end: some configurations leave the number out or empty, and that of XLNet says -1
+    positions = getattr(config, "max_position_embeddings", None) or -1
     return min(tokenizer.model_max_length, positions) if positions > 0 else tokenizer.model_max_length

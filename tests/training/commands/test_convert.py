@@ -1,6 +1,7 @@
 import argparse
 import json
 import re
+from functools import wraps
 from itertools import product
 from pathlib import Path
 
@@ -212,7 +213,12 @@ def test_a_model_that_reads_its_padding_is_not_kept(name, tmp_path, refuse, monk
     source = save(tmp_path / "source", name)
     model_class = type(sources.from_transformers(source, {})[0])
     forward = model_class.forward
-    monkeypatch.setattr(model_class, "forward", lambda self, attention_mask=None, **inputs: forward(self, **inputs))
+
+    @wraps(forward)
+    def wrong(self, attention_mask=None, **inputs):
+        return forward(self, **inputs)
+
+    monkeypatch.setattr(model_class, "forward", wrong)
     refuse("source", "differs from the source's by", "--verify")
 
 

@@ -267,7 +267,7 @@ def test_damaged_weights_are_one_sentence(damage, folder, refuse):
 
 
 def test_a_folder_cannot_say_that_the_package_has_no_code(folder, run, tmp_path):
-    edit(folder / "config.json", self_contained=None, auto_map={"AutoModelForMaskedLM": "x/y--evil.Evil"})
+    edit(folder / "config.json", auto_map={"AutoModelForMaskedLM": "x/y--evil.Evil"})
     run("export", folder)
     assert (tmp_path / "out" / "modeling_par_bert.py").exists()
     assert "evil" not in (tmp_path / "out" / "config.json").read_text()

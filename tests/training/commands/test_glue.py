@@ -2,18 +2,24 @@ import gc
 import json
 import warnings
 import weakref
+from zipfile import ZipFile
 
+import datasets
 import pytest
 import torch
+import yaml
 from glue_rows import WORDS, make_rows, write
 from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
 
+from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.training.commands.glue import main as glue
+from sublayers.training.data import glue as glue_data
 from sublayers.training.data.glue import GLUE_TASKS
 from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
+PARTS = {"m": "matched", "mm": "mismatched"}
 FAST = ["--use_cpu", "--disable_tqdm=true", "--max_length=24", "--learning_rate=1e-2"]
 
 
@@ -49,7 +55,8 @@ def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, be
     assert [run["seed"] for run in best["runs"]] == [3, 4, 5]
     scores = {run["seed"]: run["validation"]["accuracy"] for run in best["runs"]}
     assert best["median"] == sorted(scores.values())[1] == scores[best["seed"]] > 0.7
-    assert {path.name for path in out.iterdir()} == {"journal.log", "results.json", "sst2", "submission"}
+    left = {"journal.log", "results.json", "sst2", "submission", "submission.zip"}
+    assert {path.name for path in out.iterdir()} == left
 
     config = AutoConfig.from_pretrained(out / "sst2")
     assert config.problem_type == "single_label_classification"
@@ -109,7 +116,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
     assert results["best"]["seed"] == 4
     assert len(set(kept.values())) == 16
     assert weights("sst2") == kept[1e-3, 16, 4]
-    assert {path.name for path in out.iterdir()} == {"journal.log", "results.json", "sst2", "submission"}
+    assert not [path.name for path in out.iterdir() if path.name.startswith("sst2-")]
 
 
 def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):
@@ -122,16 +129,24 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
             # labels of test data are not read
             unlabelled = [row | {"label": -1} for row in rows]
             write(data / folder / f"{split}_some.jsonl", unlabelled if "test" in split else rows)
+    write(data / "glue_ax" / "test.jsonl", make_rows("mnli", 30, 9))
     flags = ["--task_name", "all", "--data_dir", str(data), "--model_name_or_path", bert, "--max_steps", "60"]
     results = glue([*flags, *FAST, "--output_dir", str(out), "--max_eval_samples", "7"])
     assert list(results) == ["stsb", "mnli", "rte"]
-    assert "no data for cola, sst2, mrpc, qqp, qnli, wnli in" in capsys.readouterr().out
+    said = "".join(capsys.readouterr().out.splitlines())
+    assert "no data for cola, sst2, mrpc, qqp, qnli, wnli in" in said
+    missing = "CoLA.tsv, SST-2.tsv, MRPC.tsv, QQP.tsv, QNLI.tsv, WNLI.tsv"
+    assert f"the benchmark also asks for {missing}".replace(" ", "") in said.replace(" ", "")
     assert results["mnli"]["split"] == "validation_matched"
     assert {"validation_matched", "validation_mismatched"} < results["mnli"]["best"]["runs"][0].keys()
     names = {path.name for path in (out / "submission").iterdir()}
-    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "STS-B.tsv", "RTE.tsv"}
-    for part, file in GLUE_TASKS["mnli"].files.items():
-        rows = [json.loads(line) for line in (data / "glue_mnli" / f"test{part}_some.jsonl").read_text().splitlines()]
+    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv", "STS-B.tsv", "RTE.tsv"}
+    with ZipFile(out / "submission.zip") as archive:
+        assert {*archive.namelist()} == names
+        assert archive.read("AX.tsv") == (out / "submission" / "AX.tsv").read_bytes()
+    tests = {f"MNLI-{part}": data / "glue_mnli" / f"test_{name}_some.jsonl" for part, name in PARTS.items()}
+    for file, path in {**tests, "AX": data / "glue_ax" / "test.jsonl"}.items():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
         classify = pipeline("text-classification", str(out / "mnli"))
         expected = [classify({"text": row["premise"], "text_pair": row["hypothesis"]})["label"] for row in rows]
         lines = (out / "submission" / f"{file}.tsv").read_text().splitlines()
@@ -139,6 +154,45 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
         assert len(set(expected)) > 1
     config = AutoConfig.from_pretrained(out / "stsb")
     assert (config.problem_type, config.num_labels) == ("regression", 1)
+
+
+def test_a_score_is_one_of_the_benchmark_only_on_all_rows_of_its_split(tmp_path, monkeypatch):
+    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "max_position_embeddings": 32}
+    model = PARBertForSequenceClassification(PARBertConfig(sublayer_order="sf", vocab_size=len(tokenizer), **sizes))
+    for part in (tokenizer, model):
+        part.save_pretrained(tmp_path / "model")
+    rows = {"train": make_rows("mrpc", 20, 0), "validation": make_rows("mrpc", 8, 1)}
+    hub = {split: datasets.Dataset.from_list(rows[split]) for split in rows}
+    monkeypatch.setattr(glue_data, "load_dataset", lambda *names: hub)
+    for split in rows:
+        write(tmp_path / "mine" / "mrpc" / f"{split}.jsonl", rows[split])
+
+    def published(name, *flags):
+        out = tmp_path / name
+        model = ["--model_name_or_path", str(tmp_path / "model"), "--output_dir", str(out), "--max_steps", "1"]
+        glue(["--task_name", "mrpc", *flags, *model, *FAST])
+        file = out / "mrpc" / ".eval_results" / "sublayers.yaml"
+        entries = yaml.safe_load(file.read_text()) if file.exists() else []
+        return (out / "mrpc" / "README.md").read_text(), [entry["dataset"] for entry in entries]
+
+    card, datasets_of = published("whole")
+    assert datasets_of == [{"id": "nyu-mll/glue", "task_id": "mrpc"}] * 2
+    assert "| GLUE mrpc | validation | f1 |" in card
+    assert "| evaluated on | GLUE mrpc, 8 rows |" in card
+    assert "| learning rate | 0.01 |" in card
+    card, datasets_of = published("part", "--max_eval_samples", "5", "--batch_sizes", "4", "--learning_rates", "0.02")
+    assert datasets_of == []
+    assert "| GLUE mrpc, 5 of its rows | validation | f1 |" in card
+    assert "| trained on | GLUE mrpc, 20 rows |" in card
+    # the settings are those of the best run
+    assert "| learning rate | 0.02 |" in card
+    assert "| batch size | 4 |" in card
+    card, datasets_of = published("own", "--data_dir", str(tmp_path / "mine"))
+    assert datasets_of == []
+    assert "| own data: mine mrpc, 8 rows | validation | f1 |" in card
+    assert "nyu-mll" not in card
+    assert str(tmp_path) not in card
 
 
 def test_a_head_of_another_task_is_replaced_and_never_evaluated_as_one_of_this(tmp_path, bert, files):

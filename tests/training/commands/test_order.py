@@ -1,15 +1,17 @@
+import io
 import json
 import re
 
 import pytest
 import torch
+from rich.console import Console
 
 from sublayers import SandwichLMConfig, SandwichLMModel
 from sublayers.configuration.alphabet import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.training import cli
-from sublayers.training.commands.decide import sentences
+from sublayers.training.commands.decide import Read, sentences, table
 from sublayers.training.commands.order import main
 from sublayers.training.metrics.roofline import DEVICES, estimates
 from sublayers.training.results import read
@@ -64,9 +66,9 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
     plain = {"sf": 10.0, "(sf)2": 20.0, "(sf)3": 30.0}
     times = {
         128: {
-            "one position": {"(sf)3": 30.0, "s3f3": 21.0, **plain},
-            "every position": {"(sf)3": 30.0, "s3f3": 28.0, **plain},
-            "the next token": {"(sf)3": 30.0, "s3f3": 9.0, **plain},
+            "one position": alike({"(sf)3": 30.0, "s3f3": 21.0}, plain),
+            "every position": alike({"(sf)3": 30.0, "s3f3": 28.0}, plain),
+            "the next token": alike({"(sf)3": 30.0, "s3f3": 9.0}, plain),
         }
     }
     assert [*sentences(["(sf)3", "s3f3"], times)] == [
@@ -75,9 +77,30 @@ def test_it_is_decided_by_what_is_read(monkeypatch):
         "the next token of 128: s3f3 takes 0.30 of (sf)3, less than any plain Transformer.",
     ]
     assert [*sentences(["(sf)3", "(sf)2"], times)] == []
-    assert [*sentences(["(sf)3", "f3"], {8: {"one position": {"(sf)3": 3.0, "f3": 1.0, "sf": 1.0}}})] == [
+    assert [*sentences(["(sf)3", "f3"], {8: {"one position": alike({"(sf)3": 3.0, "f3": 1.0}, {"sf": 1.0})}})] == [
         "one position of 8: f3 takes 0.33 of (sf)3, as long as the plain sf."
     ]
+
+
+def alike(times, plain):
+    """What is read: each order takes as long in all rounds."""
+    return Read({order: [time] * 3 for order, time in times.items()}, times | plain)
+
+
+def test_nothing_is_decided_where_rounds_disagree():
+    rounds = {"(sf)3": [30.0, 60.0, 30.0], "s3f3": [16.5, 24.0, 27.0], "f3": [15.0, 33.0, 15.0]}
+    medians = {"(sf)3": 30.0, "s3f3": 24.0, "f3": 15.0, "sf": 12.0}
+    times = {128: {"one position": Read(rounds, medians)}}
+    assert [*sentences(["(sf)3", "f3", "s3f3"], times)] == [
+        "one position of 128: rounds disagree, s3f3 takes 0.40 to 0.90 of (sf)3; measure it again."
+    ]
+    assert [*sentences(["(sf)3", "f3"], times)] == [
+        "one position of 128: f3 takes 0.50 of (sf)3, as long as the plain sf."
+    ]
+    console = Console(width=200, file=io.StringIO())
+    console.print(table(["(sf)3", "s3f3", "f3"], times))
+    assert "24.0 (0.40 to 0.90, sf)" in console.file.getvalue()
+    assert "15.0 (0.50, sf)" in console.file.getvalue()
 
 
 def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
@@ -87,10 +110,10 @@ def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
     for times in measured.values():
         assert {*times} == {"(sf)2", "sfwf", "sfmf", "sf"}
         assert all(time > 0 for time in times.values())
-    table, picture = tmp_path / "decided.csv", tmp_path / "decided.svg"
-    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--csv", str(table), "--picture", str(picture)])
+    figures, picture = tmp_path / "decided.csv", tmp_path / "decided.svg"
+    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--csv", str(figures), "--picture", str(picture)])
     assert len(re.findall("of 6: ", capsys.readouterr().out)) == 4
-    plain, local = read(table)
+    plain, local = read(figures)
     assert (plain["order"], local["order"]) == ("(sf)2", "sfwf")
     assert float(local["the next token of 6 (ms) ratio to (sf)2"]) > 0
     assert not plain["the next token of 6 (ms) ratio to (sf)2"]
@@ -102,7 +125,7 @@ def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
         for name in ("one position", "15 % of the positions", "every position", "the next token"):
             assert float(row[f"{name} of 6 (ms) ratio of the estimate"]) > 0
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
-        main(["(sf)2", "--decide", "--csv", str(table)])
+        main(["(sf)2", "--decide", "--csv", str(figures)])
     with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w, m and f"):
         main(["(sf)2", "scf", "--decide"])
 
@@ -110,12 +133,12 @@ def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
 def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_interpolated(monkeypatch, capsys):
     timed = []
 
-    def milliseconds(config, orders, length, reads, rows, seconds):
+    def time_stacks(config, orders, length, reads, rows, seconds):
         timed.append((orders, length, reads, rows, seconds))
         # five ms, and three for each letter more than two
-        return {order: dict.fromkeys(reads, 3.0 * len(expand(order)) - 1) for order in orders}
+        return {order: {read: [3.0 * len(expand(order)) - 1] for read in reads} for order in orders}
 
-    monkeypatch.setattr("sublayers.training.commands.decide.milliseconds", milliseconds)
+    monkeypatch.setattr("sublayers.training.commands.decide.time_stacks", time_stacks)
     main(["(sf)12", "s5f19", "--lengths", "8", "16", "--seconds", "32", "--rows", "3", "--decide", "--json"])
     out, err = capsys.readouterr()
     assert err.startswith("timing 6 orders for about 32 s")

@@ -111,8 +111,10 @@ def test_milliseconds_are_those_of_the_program_that_serves(runtime, classifier, 
     # a process in which OpenVINO itself ran would end in a fault where later tests fork it
     monkeypatch.setattr(program, "write", onnx_runtime.write)
 
-    def recording(file):
-        run = load(file)
+    def recording(file, threads):
+        # no more than torch has
+        assert threads == torch.get_num_threads()
+        run = load(file, threads)
         return lambda batch: given.append((file.parent.name, batch)) or run(batch)
 
     monkeypatch.setattr(program, "load", recording)

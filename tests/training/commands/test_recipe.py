@@ -4,15 +4,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from hub_metadata import front_matter, metadata_errors
 
 from sublayers import AUTO_CLASSES
 from sublayers.training.cli import COMMANDS
 from sublayers.training.commands import recipe, recipe_card as cards
 from sublayers.training.commands.pretrain import parse as parse_pretrain
-from sublayers.training.commands.recipe_card import recipe_card
+from sublayers.training.commands.recipe_card import read_card, recipe_card
 from sublayers.training.commands.seq2seq import parse as parse_seq2seq
-from sublayers.training.flags import expand_settings_file, recipes
+from sublayers.training.flags import RECIPES as RECIPES_FOLDER, expand_settings_file, read_settings, recipes
 from sublayers.training.trainers.arguments import FromScratchArguments
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -188,18 +189,43 @@ def test_the_header_of_the_recipe_is_its_prose():
     assert "phase 2 goes on with longer blocks" not in card("nvlamb_phase1")
 
 
-def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="recipe 'macaron' is unknown; choose from iot_code, "):
-        recipe_card("macaron")
+def test_an_unknown_recipe_is_refused_with_those_of_all_commands():
+    with pytest.raises(
+        ValueError, match=r"recipe 'macaron' is unknown, did you mean .*; choose from short_texts, .*modern"
+    ):
+        recipe.main(["macaron"])
+
+
+@pytest.mark.parametrize("command", ["distill", "study"])
+def test_a_recipe_without_a_model_of_its_own_has_its_purpose_and_its_settings(command):
+    for name in recipes(command):
+        text = recipe_card(name)
+        assert text.startswith(f"# Recipe `{name}`\n\n`sublayers {command}")
+        [settings] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        assert yaml.safe_load(settings) == read_settings(name, command)
+
+
+def test_a_name_stands_for_one_recipe():
+    names = [path.stem for path in RECIPES_FOLDER.rglob("*.yaml")]
+    assert len({*names}) == len(names)
+
+
+def test_all_that_recipes_tell_their_cards_is_read():
+    for path in RECIPES_FOLDER.rglob("*.yaml"):
+        told = read_card(path)
+        assert told.keys() <= {"columns", "figures", "measured", "is_ours"}
+        for figure in told.get("figures", []):
+            assert figure.keys() == {"data", "metric", "score", "baseline", "where"}
 
 
 def test_cards_are_printed_or_written_into_a_new_folder(tmp_path, monkeypatch, capsys):
     recipe.main(["iot_n2"])
     assert capsys.readouterr().out.rstrip() == card("iot_n2").rstrip()
     recipe.main([])
-    assert capsys.readouterr().out.split() == RECIPES
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert listed == {path.stem: f"sublayers {path.parent.name}" for path in RECIPES_FOLDER.rglob("*.yaml")}
     monkeypatch.setattr(cards, "recipe_card", lambda name: f"card of {name}")
     recipe.main(["--output_dir", str(tmp_path / "cards")])
-    assert sorted(path.stem for path in (tmp_path / "cards").iterdir()) == sorted(RECIPES)
+    assert sorted(path.stem for path in (tmp_path / "cards").iterdir()) == sorted(listed)
     with pytest.raises(FileExistsError, match="is not empty; choose another folder"):
         recipe.main(["--output_dir", str(tmp_path / "cards")])

@@ -6,7 +6,7 @@ import pytest
 from tiny_runs import make_commands
 from tiny_teachers import save_teacher, write_texts
 
-from sublayers import SandwichLMConfig
+from sublayers import PARTransformerXLConfig, SandwichCharLMConfig, SandwichLMConfig
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.distill.objectives import Logits
@@ -69,6 +69,11 @@ REFUSED = {
     "seq2seq --resume_from_checkpoint nowhere": "nowhere is no complete checkpoint",
     "seq2seq --test_file pairs.jsonl --validation_file": "there are no validation data; give --validation_file, or",
     "seq2seq --train_file --validation_file": "there are no data for --task translation; give --train_file",
+    "glue --model_name_or_path spans": "spans is a sandwich_char_lm, which has no classifier; give another",
+    "glue --model_name_or_path recurrent --max_length 1": "max_length=1 is not between 2 and the model's 1000000",
+    "squad --model_name_or_path causal": "causal cannot be opened as AutoModelForQuestionAnswering, which <class 'subl",
+    "pretrain --tokenizer_name_or_path no_tokenizer": "no_tokenizer has no tokenizer that can be read; give a folder",
+    "pretrain --max_steps 30 --warmup_steps 31": "with warmup_steps=31 does not fit into a training of 30 steps",
     "glue --task_name sst-2": "invalid choice: 'sst-2'",
     "glue --task_name mrpc": "the train data of mrpc have no column 'sentence1', only sentence",
     "glue --validation_file empty.jsonl": "empty.jsonl is empty",
@@ -121,6 +126,10 @@ def place(tmp_path_factory):
         (folder / name).write_text(text)
     train_tokenizer([], "byte", 0).save_pretrained(folder / "causal")
     SandwichLMConfig().save_pretrained(folder / "causal")
+    for name, config in (("recurrent", PARTransformerXLConfig()), ("spans", SandwichCharLMConfig())):
+        train_tokenizer([], "byte", 0).save_pretrained(folder / name)
+        config.save_pretrained(folder / name)
+    SandwichLMConfig().save_pretrained(folder / "no_tokenizer")
     save_teacher(folder / "teacher", labels=3)
     flags = ["--objective=logits", "--sublayer_order=s3f3", "--max_length=16", "--max_steps=20", "--use_cpu"]
     words = ["distill", "teacher", f"--train_file={write_texts(folder / 'texts.txt')}", *flags]

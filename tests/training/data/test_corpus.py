@@ -85,6 +85,17 @@ def test_validation_is_split_off_from_the_start(tmp_path):
     assert texts({"train": corpus["train"].take(2)}, "train") == documents[50:52]
 
 
+def test_what_is_left_out_of_a_split_leaves_a_part_of_it(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(120)))
+    own = load_corpus(CorpusArguments(train_file=str(path), validation_file=str(path)))["validation"]
+    assert (own.used, own.take(120).used, own.take(119).used) == ((120, True), (120, True), (119, False))
+    for streaming, rows in ((False, [118, 2]), (True, [None, None])):
+        flags = CorpusArguments(train_file=str(path), validation_split_percentage=1, streaming=streaming)
+        split_off = load_corpus(flags)
+        assert [split_off[split].used for split in ("train", "validation")] == [(number, False) for number in rows]
+
+
 def test_another_column(tmp_path):
     path = write(tmp_path, ".jsonl", ["a", "b"])
     (tmp_path / "others.jsonl").write_text('{"text": 1, "body": "c"}\n')

@@ -61,6 +61,18 @@ def test_the_hub_gives_what_no_files_do(monkeypatch):
     ]
 
 
+def test_the_diagnostic_data_come_with_those_of_mnli(monkeypatch):
+    parts = [f"{split}_{part}" for split in ("validation", "test") for part in ("matched", "mismatched")]
+    mnli = {split: datasets.Dataset.from_list(make_rows("mnli", 5, 0)) for split in ("train", *parts)}
+    ax = datasets.Dataset.from_list([row | {"label": -1} for row in make_rows("mnli", 7, 1)])
+    monkeypatch.setattr(glue_data, "load_dataset", lambda _, name: {"mnli": mnli, "ax": {"test": ax}}[name])
+    splits = load_task("mnli", GlueDataArguments())
+    assert splits["test_ax"]["hypothesis"][:] == ax["hypothesis"][:]
+    assert splits["test_ax"].column_names == ["premise", "hypothesis"]
+    # others may not have them
+    assert load_task("mnli", GlueDataArguments(dataset_name="mine/glue")).keys() == mnli.keys()
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize(
     ("task", "bad", "message"),

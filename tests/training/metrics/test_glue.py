@@ -2,12 +2,13 @@ import math
 import random
 import statistics
 import warnings
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 
 from sublayers.training.data.glue import GLUE_TASKS
-from sublayers.training.metrics.glue import GlueMetric, write_submission
+from sublayers.training.metrics.glue import GlueMetric, write_submission, zip_submission
 
 
 def naive(name, references, predictions):
@@ -67,3 +68,16 @@ def test_a_submission_has_the_benchmarks_format(tmp_path):
     assert GLUE_TASKS["wnli"].labels == ("not_entailment", "entailment")
     with pytest.raises(FileExistsError):
         write_submission(GLUE_TASKS["wnli"], np.array([1, 0]), tmp_path / "WNLI.tsv")
+
+
+def test_a_submission_has_the_files_that_the_benchmark_asks_for(tmp_path):
+    # as its page of questions and answers lists them
+    asked = ["AX", "CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST-2", "STS-B", "WNLI"]
+    (folder := tmp_path / "submission").mkdir()
+    assert sorted(zip_submission(folder)) == sorted(f"{name}.tsv" for name in asked)
+    for name in asked:
+        (folder / f"{name}.tsv").write_text(name)
+    (folder / "notes.txt").write_text("mine")
+    assert zip_submission(folder) == []
+    with ZipFile(tmp_path / "submission.zip") as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {f"{n}.tsv": n.encode() for n in asked}

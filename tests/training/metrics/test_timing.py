@@ -1,5 +1,6 @@
 import pytest
 import torch
+from scipy.stats import binom
 
 from sublayers.training.metrics import timing
 
@@ -28,6 +29,35 @@ def test_rounds_end_with_the_time_that_is_given(seconds, fewest, rounds, monkeyp
     assert times == {"a": pytest.approx([100] * rounds), "b": pytest.approx([200] * rounds)}
     # behind a round that does not count
     assert calls == ["a", "b"] * (rounds + 1)
+
+
+def test_rounds_that_disagree_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(timing.time, "perf_counter", clock := Clock())
+    # the first round does not count
+    seconds = {"plain": [9, 1, 1, 1], "steady": [1, 0.5, 0.6, 0.55], "other": [1, 0.55, 1.05, 0.8]}
+
+    def take(name, times):
+        return lambda: setattr(clock, "now", clock.now + next(times))
+
+    def measure(*names):
+        timing.time_in_turn("both", {name: take(name, iter(seconds[name])) for name in names}, 3, torch.device("cpu"))
+        return [line for line in capsys.readouterr().err.splitlines() if "rounds" in line]
+
+    assert measure("plain", "steady") == measure("plain") == []
+    assert measure("plain", "steady", "other") == [
+        "both: rounds disagree, other took 0.55 to 1.05 of plain; "
+        "measure again while nothing else runs here, or with OMP_NUM_THREADS=1"
+    ]
+
+
+@pytest.mark.parametrize(("rounds", "left_out"), [(1, 0), (3, 0), (7, 0), (8, 1), (13, 3), (20, 5)])
+def test_the_bounds_of_a_ratio_leave_out_as_many_rounds_as_a_sign_test_allows(rounds, left_out):
+    times = [float(number + 1) for number in range(rounds)]
+    assert timing.bounds(times[::-1], [2.0] * rounds) == ((left_out + 1) / 2, (rounds - left_out) / 2)
+    within = binom.cdf(rounds - left_out - 1, rounds, 0.5) - binom.cdf(left_out, rounds, 0.5)
+    nearer = binom.cdf(rounds - left_out - 2, rounds, 0.5) - binom.cdf(left_out + 1, rounds, 0.5)
+    assert left_out == 0 or within >= 0.9
+    assert nearer < 0.9
 
 
 def test_ratio_is_the_median_within_rounds():

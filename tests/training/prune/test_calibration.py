@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM, BertForMaskedLM, GPT2Config, GPT2
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.distill.losses import embedding_loss, logit_loss
 from sublayers.training.distill.subsets import take_subset
+from sublayers.training.prune.calibration import measuring
 from sublayers.training.prune.opening import calibrate, open_model, read_texts
 
 SUBSETS = [(0, 1, 2, 3, 4, 5), (0, 1), (0, 1, 4), (1, 2, 5), (3,), (0, 1, 4, 5)]
@@ -36,7 +37,9 @@ def test_embeddings_are_compared_as_distillation_compares_them(mode, tmp_path):
         states, mask = model(**batch).last_hidden_state, batch["attention_mask"][..., None]
         return states[:, 0] if mode == "cls" else (states * mask).sum(1) / mask.sum(1)
 
-    found = calibration.losses(SUBSETS)
+    found = calibration.losses(SUBSETS, bar := measuring(len(SUBSETS)))
+    # several batches
+    assert bar.n == pytest.approx(len(SUBSETS))
     assert found[SUBSETS[0]] == pytest.approx(0, abs=1e-6)
     for subset in SUBSETS:
         model, expected = take_subset(teacher.model, subset), 0

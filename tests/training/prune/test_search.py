@@ -3,6 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from sublayers.training.prune.calibration import measuring
 from sublayers.training.prune.log import Log
 from sublayers.training.prune.search import cheapest, knapsack, remembering, search, without
 
@@ -105,13 +106,14 @@ def test_subsets_are_measured_once_whatever_was_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr("sublayers.training.prune.search.CHUNK", 5)
     landscape, log = Landscape(6), Log(tmp_path)
     subsets = subsets_of(6)[:40]
-    first = remembering(log, landscape.losses)(subsets)
+    first = remembering(log, landscape.losses, bar := measuring())(subsets)
+    assert bar.total == 40
     for cut in (1, 9, 1000):
         log.file.write_bytes(log.file.read_bytes()[:-cut])
         landscape.asked.clear()
-        losses = remembering(log, landscape.losses)
+        losses = remembering(log, landscape.losses, bar := measuring())
         assert losses(subsets) == losses(subsets) == first
-        assert 0 < len(landscape.asked) < 40
+        assert 0 < bar.total == len(landscape.asked) < 40
     landscape.asked.clear()
-    assert remembering(log, landscape.losses)(subsets[::-1]) == first
+    assert remembering(log, landscape.losses, measuring())(subsets[::-1]) == first
     assert not landscape.asked

@@ -8,8 +8,9 @@ from hub_repository import ANN
 from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM
 
 from sublayers.training.commands.pretrain import main as pretrain
+from sublayers.training.data.files import Used
 from sublayers.training.trainers.arguments import TrainerArguments
-from sublayers.training.trainers.publish import describe_data, result, without_tokens
+from sublayers.training.trainers.publish import command_line, describe_data, describe_used, result
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 pytest_plugins = ["hub_server"]
@@ -18,11 +19,35 @@ HUB = {"name": "GLUE sst2", "id": "nyu-mll/glue"}
 
 @pytest.mark.parametrize(
     "given",
-    ["--hub_token hf_x", "--hub_token=hf_x", "--hub-token hf_x", "--push_to_hub_token 'hf_x'", "--token=hf_x"],
+    [
+        "--hub_token hf_x",
+        "--hub_token=hf_x",
+        "--hub-token hf_x",
+        "--push_to_hub_token 'hf_x'",
+        "--token=hf_x",
+        "--storage postgresql://ann:secret@host/db",
+    ],
 )
-def test_a_command_is_told_without_tokens(given):
+def test_a_command_is_told_without_tokens_and_passwords(given):
     words = ["sublayers", "glue", *shlex.split(given), "--max_tokens", "5", "--sublayer_order", "s(sf)2f"]
-    assert without_tokens(words) == "sublayers glue --max_tokens 5 --sublayer_order 's(sf)2f'"
+    assert command_line(words) == "sublayers glue --max_tokens 5 --sublayer_order 's(sf)2f'"
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("/home/ann/her texts/a.txt", "a.txt"),
+        ("--train_file=/home/ann/a.txt", "--train_file=a.txt"),
+        ("../ann/a.txt", "a.txt"),
+        ("runs/../../ann/a.txt", "a.txt"),
+        ("~/ann/a.txt", "a.txt"),
+        ("C:\\Users\\ann\\a.txt", "a.txt"),
+        ('{"file": "/home/ann/a.txt"}', '{"file": "a.txt"}'),
+        *((word, word) for word in ("runs/bert", "ann/bert", "https://host/a/b", "s/f", "1/2")),
+    ],
+)
+def test_a_command_is_told_without_the_folders_of_whoever_ran_it(word, told):
+    assert shlex.split(command_line([word])) == [told]
 
 
 def test_data_are_named_by_file_folder_or_id(tmp_path):
@@ -34,15 +59,35 @@ def test_data_are_named_by_file_folder_or_id(tmp_path):
         (None, "sst2", HUB | {"config": "sst2"}),
         ("ann/texts", "de", {"name": "ann/texts de", "id": "ann/texts", "config": "de"}),
         ("ann/texts", None, {"name": "ann/texts", "id": "ann/texts"}),
-        (str(tmp_path), None, {"name": tmp_path.name}),
+        (str(tmp_path), None, {"name": tmp_path.name, "own": True}),
     ):
         assert describe_data(flags(dataset_name=named), HUB, config) == [{"role": "data", **described}]
+    own = SimpleNamespace(dataset_name=None, data_dir=str(tmp_path))
+    assert describe_data(own, HUB, "sst2") == [{"role": "data", "name": f"{tmp_path.name} sst2", "own": True}]
     files = describe_data(flags(train_file=["a/train.de", "a/train.en"], validation_file="b/dev.jsonl"), HUB)
     roles = {"trained on": "train.de, train.en", "evaluated on": "dev.jsonl"}
-    assert files == [{"role": role, "name": name} for role, name in roles.items()]
-    assert result(files, "validation", "bleu", 1.0, 0)["dataset"] == "dev.jsonl"
-    assert result(files, "test", "bleu", 1.0, 0)["id"] == ""
-    assert result([{"role": "data", **HUB, "config": "de"}], "test", "bleu", 1.0, 0)["config"] == "de"
+    assert files == [{"role": role, "name": name, "own": True} for role, name in roles.items()]
+
+
+def test_a_folder_that_is_called_like_a_data_set_of_the_hub_is_not_it(tmp_path, monkeypatch):
+    (tmp_path / HUB["id"]).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for name in (None, HUB["id"]):
+        described = describe_data(SimpleNamespace(dataset_name=name), HUB, "sst2")
+        assert described == [{"role": "data", "name": "glue sst2", "own": True}]
+
+
+def test_only_a_score_on_all_rows_of_a_split_of_the_hub_is_one_of_its_data_set():
+    def dataset(data, **read):
+        found = result(describe_used(data, {"validation": Used(**read)}), "validation", "f1", 1.0, 0)
+        return found["dataset"], found.get("id"), found.get("config")
+
+    hub, files = [{"role": "data", **HUB, "config": "sst2"}], [{"role": "trained on", "name": "a.txt", "own": True}]
+    assert dataset(hub, rows=1872, whole=True) == ("GLUE sst2", "nyu-mll/glue", "sst2")
+    assert dataset(hub, rows=None, whole=True) == ("GLUE sst2", "nyu-mll/glue", "sst2")
+    assert dataset(hub, rows=1500, whole=False) == ("GLUE sst2, 1,500 of its rows", None, None)
+    assert dataset(hub, rows=None, whole=False) == ("GLUE sst2, a part of it", None, None)
+    assert dataset(files, rows=9, whole=True) == ("own data: a.txt, 9 rows", None, None)
 
 
 def test_a_run_publishes_model_scores_and_card_at_its_end(hub, tmp_path, monkeypatch, capfd):
@@ -65,8 +110,8 @@ def test_a_run_publishes_model_scores_and_card_at_its_end(hub, tmp_path, monkeyp
     assert "![Loss" in card
     assert {"loss_curve.png", "modeling_sandwich_lm.py"} <= repository.files().keys()
     assert not any(name.endswith(".bin") for name in repository.files())
-    written = [file.content for file in repository.files().values()]
-    written += [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    published = [file.content for file in repository.files().values()]
+    written = published + [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not any(ANN.encode() in content for content in written)
     assert ANN not in "".join(capfd.readouterr())
     AutoModelForCausalLM.from_pretrained("ann/lm", cache_dir=tmp_path / "empty", token=ANN)
@@ -76,7 +121,16 @@ def test_a_run_publishes_model_scores_and_card_at_its_end(hub, tmp_path, monkeyp
     assert found["perplexity", 42] == metrics["eval_perplexity"]
     assert run["seeds"] == [42]
     assert abs(date.today() - date.fromisoformat(run["date"])) <= timedelta(days=1)
-    assert run["data"] == [{"role": "trained on", "name": "corpus.txt"}]
+    own = {"name": "corpus.txt", "own": True, "whole": False}
+    roles = {"train": ("trained on", 57), "validation": ("evaluated on", 3)}
+    assert run["data"] == [{**own, "role": role, "split": split, "rows": rows} for split, (role, rows) in roles.items()]
+    assert "date" not in run["machine"]
+    assert card.count(run["date"]) == 1
+    told = {"steps": 4, "learning rate": 5e-4, "batch size": 8, "warmup": "5 % of the steps", "schedule": "cosine"}
+    assert told.items() <= run["settings"].items()
+    assert all(f"| {name} | {value} |" in card for name, value in told.items())
+    assert "| evaluated on | own data: corpus.txt, 3 of its rows |" in card
+    assert not any(str(tmp_path).encode() in content for content in published)
     assert "base_model" not in run
 
 

@@ -15,7 +15,7 @@ from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_replace
 from sublayers.training.metrics.timing import measure, report, rows_of
 from sublayers.training.results import provenance, write
-from sublayers.training.trainers.machine import machine
+from sublayers.training.trainers.machine import device, machine
 
 BENCHES = {
     "lm": "language models beside GPT-2, Llama or Qwen3, and models with memory",
@@ -68,7 +68,7 @@ def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
         # this bench chooses devices and threads by itself, in processes of their own
         parser.set_defaults(device=torch.device("cpu"), dtype="float32", peer="bert")
     else:
-        parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+        parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
         parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
         parser.add_argument("--threads", type=positive, default=argparse.SUPPRESS, help="default: torch's choice")
         parser.add_argument("--json", type=Path, help="a new file for all numbers, with every single measurement")

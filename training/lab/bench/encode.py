@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -91,7 +92,8 @@ def measured(args: argparse.Namespace, model: Any, is_reranker: bool, texts: dic
         for name, inputs in texts.items():
             for size in args.batch_sizes:
                 calls: dict[str, Call] = {key: partial(encode, inputs, size) for key, encode in encoders.items()}
-                yield Task(f"{name}, {size} at once", "texts", calls, dict.fromkeys(calls, len(inputs)))
+                title = f"{len(inputs)} of {name}, {size} at once"
+                yield Task(title, "texts", calls, dict.fromkeys(calls, len(inputs)))
 
 
 def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: Path) -> dict[str, Encode]:
@@ -109,11 +111,11 @@ def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: 
     encoders = {THEIRS: by_torch(model), OURS: by_torch(ours), UNPACKED: by_torch(optimize(model, prepack=False))}
     if args.graphs:
         ours.save_pretrained(str(place / "ours"))
-    for graph in args.graphs:
+    for graph in tqdm(args.graphs, "writing graphs", leave=False):
         form, _, kind = graph.partition(" ")
         runtime: Any = import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
         export_graph(place / "ours", place / graph, form, bool(kind))
-        run = runtime.load(place / graph / runtime.FILE, args.threads)
+        run = runtime.load(place / graph / runtime.FILE, torch.get_num_threads())
         # the copy has the graph in the model's place
         encoders[graph] = by_torch(copy.deepcopy(ours, {id(ours[0].model): Graph(run, ours[0].model)}))
     return encoders

@@ -25,6 +25,7 @@ import sublayers  # noqa: F401
 from sublayers.training.extras import require
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite
+from sublayers.training.interrupts import kept_from_children
 from sublayers.training.lab.bench.bert import BERT, DISTILBERT, berts, default_orders as default_orders, make_batch
 from sublayers.training.lab.bench.contenders import OURS
 from sublayers.training.metrics.pictures import save
@@ -189,7 +190,9 @@ def _select(batch: Batch, names: list[str]) -> Batch:
 def _memory(runtime: str, folder: Path, batch: Batch) -> float:
     """Find what loading and running a model adds to a process of its own, in MiB."""
     with ProcessPoolExecutor(1, get_context("spawn")) as alone:
-        return alone.submit(_grow, runtime, folder, batch).result() / 2**20
+        with kept_from_children():
+            grown = alone.submit(_grow, runtime, folder, batch)
+        return grown.result() / 2**20
 
 
 def _grow(runtime: str, folder: Path, batch: Batch) -> int:

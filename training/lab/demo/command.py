@@ -1,6 +1,7 @@
 """`sublayers demo`: train small models of each kind on the standard library, compare and try them."""
 
 import argparse
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -8,6 +9,10 @@ from rich.console import Console
 
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite
+
+STEPS = 250
+# on two cores of a server, with one thread or two
+MINUTES = 2
 
 
 def main(argv: list[str]) -> None:
@@ -19,13 +24,20 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
     parser.add_argument("--all", action="store_true", help="also a second BERT, and two encoder-decoders")
     steps_help = "steps of each language model; BERTs have half, then three times as many, the others as many"
-    parser.add_argument("--max_steps", type=positive, default=250, help=steps_help)
+    parser.add_argument("--max_steps", type=positive, default=STEPS, help=steps_help)
     parser.add_argument("--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)
     folder = args.output_dir or Path(f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}")
     refuse_to_overwrite(folder)
     console = Console()
     # these imports take seconds, for which --help does not wait
+    from sublayers.training.lab.demo.threads import use_free_processors
+
+    threads = use_free_processors()
+    models = "all models" if args.all else "two language models and a BERT"
+    how_long = "" if args.all or args.max_steps != STEPS else f", for about {MINUTES} minutes"
+    chosen = "as OMP_NUM_THREADS says" if "OMP_NUM_THREADS" in os.environ else "as processors are free now"
+    console.print(f"Training {models}{how_long}; {threads} threads, {chosen}")
     from sublayers.training.data.corpus import STANDARD_LIBRARY
     from sublayers.training.lab.demo import bert, lm, seq2seq
     from sublayers.training.results import provenance, write

@@ -15,12 +15,13 @@ from sublayers.auto_models import families
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER, ReorderedSeq2SeqConfig
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.loading import load
+from sublayers.training.trainers.pair_trainer import in_new_tokens
 
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.orders import StudyOrdersArguments
 
 # flags that are settings of `generate`
-OPTIONS = ("num_beams", "length_penalty", "max_length")
+OPTIONS = ("num_beams", "length_penalty")
 
 
 def paths_of(config: PreTrainedConfig) -> list[tuple[int, int]]:
@@ -68,6 +69,9 @@ class Writer:
     def write(self, sources: list[str], desc: str, path: tuple[int, int] | None = None) -> list[str]:
         """Write a text for each source, all on one path or, without, each on the model's own."""
         options = {name: getattr(self.args, name) for name in OPTIONS if getattr(self.args, name) is not None}
+        if self.args.max_length is not None:
+            # the flag counts the token that starts a text
+            options["max_new_tokens"] = self.args.max_length - 1
         if path is not None and len(self.paths) > 1:
             options |= {"forced_encoder_order": path[0], "forced_decoder_order": path[1]}
         texts = [""] * len(sources)
@@ -115,6 +119,7 @@ def load_writer(folder: str, args: "StudyOrdersArguments", max_source_length: in
     source = target = load(AutoTokenizer, folder)
     if model.config.encoder_vocab_size:
         target = load(AutoTokenizer, folder, subfolder=TARGET_TOKENIZER)
+    model.generation_config = in_new_tokens(model.generation_config)
     model.to(PartialState().device).eval()
     trained = len(paths_of(model.config))
     if args.orders and trained == 1:

@@ -39,6 +39,8 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
     monkeypatch.setattr(functions, "standard_library", lambda: small)
     monkeypatch.setattr(statements, "standard_library", lambda: small)
     monkeypatch.setattr(demo_lm, "EVALUATION_FILES", 2)
+    # no other number for the tests that follow
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(demo_lm, "FLAGS", demo_lm.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
     monkeypatch.setattr(demo_seq2seq, "FLAGS", f"{demo_seq2seq.FLAGS} --max_predict_samples 3 --max_tokens 200")
     monkeypatch.setenv("COLUMNS", "120")
@@ -77,8 +79,9 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
     assert "the standard library of Python" in sandwich["data"]
 
 
-def test_shows_language_models_and_one_bert_unless_all_are_wanted(tmp_path, monkeypatch):
+def test_shows_language_models_and_one_bert_unless_all_are_wanted(tmp_path, monkeypatch, capsys):
     shown = []
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("few", "all"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(demo_lm, "show_language_models", lambda *_: shown.append("language models") or [])
@@ -86,6 +89,8 @@ def test_shows_language_models_and_one_bert_unless_all_are_wanted(tmp_path, monk
     monkeypatch.setattr(demo_seq2seq, "show_encoder_decoders", lambda *_: shown.append("encoder-decoders") or [])
     demo.main(["--output_dir", str(tmp_path / "few")])
     assert shown == ["language models", "par_bert"]
+    how_long = "Training two language models and a BERT, for about 2 minutes; 1 threads, as OMP_NUM_THREADS says"
+    assert how_long in " ".join(capsys.readouterr().out.split())
     shown.clear()
     demo.main(["--all", "--output_dir", str(tmp_path / "all")])
     assert shown == ["language models", "par_bert", "macaron_bert", "encoder-decoders"]
