@@ -48,7 +48,7 @@ def check_words(command: str, module: str, words: list[str]) -> None:
         _check_model(words[0])
         words = words[1:]
     words = expand_settings_file(words, SETTINGS[command]) if command in SETTINGS else words
-    check_flags(words, module)
+    check_flags(words, module, f"commands.{SETTINGS.get(command)}")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in (*FILES, *FOLDERS, MODEL, *TOKENIZERS, *ORDERS):
         parser.add_argument(f"--{name}", nargs="*", default=[])
@@ -66,11 +66,15 @@ def check_words(command: str, module: str, words: list[str]) -> None:
             )
 
 
-def check_flags(words: list[str], module: str) -> None:
+def check_flags(words: list[str], *modules: str) -> None:
     """Check that a command may have its flags: that what it imports, the Trainer or a configuration declares such.
 
     Sources are read, not imported, so that a mistake is told at once. Which of them are the command's own is checked
     when they are parsed.
+
+    Args:
+        words: of the command line.
+        modules: in `training`, of the command and of the one whose flags it takes, too; as far as they are there.
 
     Raises:
         ValueError: nothing declares a flag.
@@ -80,7 +84,8 @@ def check_flags(words: list[str], module: str) -> None:
         return
     package = Path(__file__).parents[1]
     found = {*package.glob("configuration/*.py"), *Path(str(trainer.origin)).parent.glob("training_args*.py")}
-    waiting = [package / "training" / f"{module.replace('.', '/')}.py", package / "training/trainers/arguments.py"]
+    started = ("trainers.arguments", *modules)
+    waiting = [package / "training" / f"{module.replace('.', '/')}.py" for module in started]
     while waiting:
         if (file := waiting.pop()) not in found and file.exists():
             found.add(file)

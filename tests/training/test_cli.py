@@ -65,9 +65,9 @@ def test_bad_input_and_the_errors_of_files_that_libraries_have_are_one_sentence(
 
 def test_dashes_and_underscores_are_the_same_in_flags_and_differ_in_values(monkeypatch):
     given = []
-    monkeypatch.setattr("sublayers.training.commands.tokenizer.main", given.extend)
+    monkeypatch.setattr("sublayers.training.commands.results.main", given.extend)
     argv = ["--output-dir=a-b", "--train-file", "c-d", "--pretraining_flags", "--block_size 8 --norm-type rms-norm"]
-    cli.main(["tokenizer", *argv])
+    cli.main(["results", *argv])
     assert given == ["--output_dir=a-b", "--train_file", *argv[2:]]
 
 

@@ -8,7 +8,7 @@ from sublayers.hub.loading import load
 from sublayers.hub.sources import check_source
 from sublayers.training import cli, inputs
 from sublayers.training.flags import HELP
-from sublayers.training.inputs import FLAGGED, check_flags
+from sublayers.training.inputs import EXAMPLES, FLAGGED, check_flags, check_words
 
 MISTAKES = {
     "distill --sublayer_order sf": "there is no teacher; name its folder first, as in sublayers distill TEACHER",
@@ -33,7 +33,7 @@ MISTAKES = {
     "seq2seq --beams=2": "unknown option 'beams', did you mean 'num_beams' or 'generation_num_beams'?",
     "glue --learningrate 3": "unknown option 'learningrate', did you mean 'learning_rate'?",
     "prune model --budgets 0.5": "unknown option 'budgets', did you mean 'budget'?",
-    "tokenizer --colour red": "unknown option 'colour'\n",
+    "tokenizer --xyzzy red": "unknown option 'xyzzy'\n",
     "study frontier model --student sf": "unknown option 'student', did you mean 'students'?",
     "pretrain odd.yaml": "unknown option 'blok_size', did you mean 'block_size'?",
     "pretrain twice.yaml": "'max_steps' stands there twice",
@@ -42,7 +42,7 @@ MISTAKES = {
     "distill empty --sublayer_order sf": "empty has no config.json; give the folder of a trained model",
     "prune empty --budget 0.5 --output_dir new": "empty has no config.json; give the folder of a trained model",
     "prune ./gone --budget 0.5 --output_dir new": "there is no folder ./gone; give another",
-    "recipe short_text": "recipe 'short_text' is unknown, did you mean 'short_texts' or 'frontier_short_texts'?",
+    "recipe short_text": "recipe 'short_text' is unknown, did you mean 'short_texts'?",
     "convert . new --sublayer_order sq": "'q' is not a sublayer",
     "export gone new": "there is no folder gone; give that of a trained model",
     "export . new": ". has no config.json; give the folder of a trained model",
@@ -94,15 +94,23 @@ def test_simple_mistakes_are_told_before_anything_heavy_is_imported(place):
 @pytest.mark.parametrize("command", FLAGGED)
 def test_no_flag_that_a_command_has_is_unknown_before_it_is_imported(command, capsys):
     """The sources tell all flags that the imported command tells."""
-    words = [*command.split(), "--help"] if command == "study seq2seq" else [*command.split(), "--help_all"]
+    has_trainer = command in ("pretrain", "seq2seq", "distill", "glue", "squad")
+    words = [*command.split(), "--help_all" if has_trainer else "--help"]
     families = ["sandwich_lm", "par_bert", "par_transformer_xl", "sandwich_char_lm"] if command == "pretrain" else [""]
     families = ["sandwich_seq2seq", "iot_seq2seq"] if command == "seq2seq" else families
     for family in families:
         with pytest.raises(SystemExit):
             cli.main([*words, *([f"--model_type={family}"] if family else [])])
-        flags = {*re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)} - HELP
+        flags = {*re.findall(r"^  (--\w+)", capsys.readouterr().out, re.MULTILINE)} - HELP
         assert len(flags) > 3
-        check_flags([*sorted(flags)], cli.COMMANDS[command][0])
+        check_words(
+            command, cli.COMMANDS[command][0], ["model", *sorted(flags)] if command in EXAMPLES else [*sorted(flags)]
+        )
+
+
+def test_a_study_takes_the_flags_of_the_command_that_it_calls(tmp_path):
+    words = ["--source", "de", "--target", "en", "--max_tokens", "9", "--hidden_size", "8"]
+    check_words("study seq2seq", cli.COMMANDS["study seq2seq"][0], words)
 
 
 def test_without_transformers_the_missing_extra_is_told_in_place_of_its_flags(monkeypatch):
