@@ -25,7 +25,8 @@ Config = TypeVar("Config", bound=PreTrainedConfig)
 # what transformers makes fields of
 CONSUMED = {"attn_implementation", "torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"}
 # what transformers sets beside fields
-SET_BY_OTHERS = {"custom_pipelines", "distributed_config", "fusion_config", "is_causal", "quantization_config"}
+SET_BY_OTHERS = {"custom_pipelines", "distributed_config", "fusion_config", "gradient_checkpointing", "is_causal"}
+SET_BY_OTHERS |= {"quantization_config"}
 
 
 def strict(config_class: type[Config]) -> type[Config]:

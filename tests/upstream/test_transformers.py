@@ -8,11 +8,15 @@ import torch
 from families import FAMILIES, small
 
 from sublayers import AUTO_CLASSES, expand
+from sublayers.configuration.configuration_sublayers import SET_BY_OTHERS
 
 common = pytest.importorskip("transformers_tests.test_modeling_common")
 
-# it sets the names that other models have for this, too, which ours refuse
-common.set_config_for_less_flaky_test = lambda config: setattr(config, "layer_norm_eps", 1.0)
+# they set fields of other models, too, which ours refuse
+SET_BY_OTHERS.update(
+    ("rms_norm_eps", "post_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon", "batch_norm_eps")
+)
+SET_BY_OTHERS.add("first_k_dense_replace")
 
 BATCH, LENGTH = 3, 7
 # sizes that the tests read off the configuration

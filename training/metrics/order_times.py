@@ -85,7 +85,8 @@ def time_stacks(
     found: dict[str, dict[str, list[float]]] = {order: {} for order in orders}
     if "next" in reads:
         # the cache reads from the configuration what each slot keeps
-        config.sublayer_order = pool
+        if not config.is_encoder_decoder:
+            config.sublayer_order = pool
     for read in reads:
         places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
         calls: dict[Any, Call] = {}

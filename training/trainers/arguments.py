@@ -44,6 +44,33 @@ class ModelArguments:
     vocab_size: int = flag("largest size of a tokenizer to train", 8192)
 
 
+def schedule_settings(arguments: TrainingArguments, steps: int) -> dict[str, Any]:
+    """Give the settings of the learning rate's schedule for a training of so many steps.
+
+    A number of steps that is less than 1 is a share of them all, as that of the warm-up is.
+
+    Raises:
+        ValueError: warm-up and decay do not fit into the training, or there are settings that nobody reads.
+    """
+    given: Any = arguments.lr_scheduler_kwargs or {}
+    kind, settings = SchedulerType(arguments.lr_scheduler_type), {**given}
+    if settings and kind in WITHOUT_SETTINGS:
+        raise ValueError(f"the schedule {kind.value} has no settings; leave --lr_scheduler_kwargs {settings} out")
+    if "num_stable_steps" in settings:
+        raise ValueError("num_stable_steps follow from the others; leave them out of --lr_scheduler_kwargs")
+    taken = {"warmup_steps": 0 if kind in WITHOUT_WARMUP else arguments.get_warmup_steps(steps)}
+    if decay := settings.get("num_decay_steps"):
+        # rounded down, since the warm-up is rounded up
+        settings["num_decay_steps"] = taken["num_decay_steps"] = int(decay if decay >= 1 else decay * steps)
+    if sum(taken.values()) > steps:
+        told = " and ".join(f"{name}={number}" for name, number in taken.items())
+        raise ValueError(
+            f"the schedule of rates with {told} does not fit into a training of {steps} steps; train longer, or "
+            "give shares of the steps, such as 0.1"
+        )
+    return settings
+
+
 @dataclass
 class TrainerArguments(TrainingArguments):
     """The Trainer's arguments without the warnings that its defaults cause.
@@ -87,36 +114,10 @@ class TrainerArguments(TrainingArguments):
             super().__post_init__()
             if self.do_train and self.max_steps > 0:
                 # without them, the data tell how many steps there are
-                self.schedule_settings(self.max_steps)
+                schedule_settings(self, self.max_steps)
         except (AttributeError, LookupError, TypeError) as error:
             # flags that are given as JSON raise these
             raise ValueError(f"a flag of the Trainer does not fit ({error}); correct it") from error
-
-    def schedule_settings(self, steps: int) -> dict[str, Any]:
-        """Give the settings of the learning rate's schedule for a training of so many steps.
-
-        A number of steps that is less than 1 is a share of them all, as that of the warm-up is.
-
-        Raises:
-            ValueError: warm-up and decay do not fit into the training, or there are settings that nobody reads.
-        """
-        given: Any = self.lr_scheduler_kwargs or {}
-        kind, settings = SchedulerType(self.lr_scheduler_type), {**given}
-        if settings and kind in WITHOUT_SETTINGS:
-            raise ValueError(f"the schedule {kind.value} has no settings; leave --lr_scheduler_kwargs {settings} out")
-        if "num_stable_steps" in settings:
-            raise ValueError("num_stable_steps follow from the others; leave them out of --lr_scheduler_kwargs")
-        taken = {"warmup_steps": 0 if kind in WITHOUT_WARMUP else self.get_warmup_steps(steps)}
-        if decay := settings.get("num_decay_steps"):
-            # rounded down, since the warm-up is rounded up
-            settings["num_decay_steps"] = taken["num_decay_steps"] = int(decay if decay >= 1 else decay * steps)
-        if sum(taken.values()) > steps:
-            told = " and ".join(f"{name}={number}" for name, number in taken.items())
-            raise ValueError(
-                f"the schedule of rates with {told} does not fit into a training of {steps} steps; train longer, or "
-                "give shares of the steps, such as 0.1"
-            )
-        return settings
 
     @contextmanager
     def main_process_first(self, *args: Any, **kwargs: Any) -> Iterator[None]:

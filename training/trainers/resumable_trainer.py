@@ -22,6 +22,7 @@ from sublayers.hub.tokenizers import save_tokenizer
 from sublayers.hub.trainer_callback import SelfContainedCallback
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
+from sublayers.training.trainers.arguments import schedule_settings
 from sublayers.training.trainers.resume import has_states_of
 
 # where the Trainer's state keeps the sums of the losses
@@ -125,7 +126,7 @@ class ResumableTrainer(Trainer):
         """Make the schedule of learning rates that the flags name; where it begins, turns and ends they are finite."""
         with _reading_flags("lr_scheduler_type and --lr_scheduler_kwargs"):
             ours: Any = self.args
-            given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, ours.schedule_settings(num_training_steps)
+            given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, schedule_settings(ours, num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
             ours.lr_scheduler_kwargs = given
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)

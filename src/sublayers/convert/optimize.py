@@ -1,7 +1,8 @@
 """Models that people hold in memory become ours, which give the same answers sooner, and what they were again."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,11 +60,17 @@ def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = 
     parts = _parts(model)
     _refuse_read_padding(model)
     sources = [part for part in parts if not isinstance(part, SublayersPreTrainedModel)]
-    batches = [None] if verify is True else _read(model, verify) if verify else []
+    batches = [None] if verify is True else _read(model, verify, sources) if verify else []
     exchanged = {id(source): _convert(source, batches) for source in sources}
     for part in parts:
         run_in_onednn(exchanged.get(id(part), part), prepack)
-    return _exchange(model, exchanged) if exchanged else model
+    if not exchanged:
+        return model
+    made = _exchange(model, exchanged)
+    if not isinstance(made, PreTrainedModel) and made.tokenizer is not None:
+        # others swallow what they do not read
+        made.tokenizer.model_input_names = [*filter(_read_by(sources), made.tokenizer.model_input_names)]
+    return made
 
 
 def restore(model: Held) -> Held:
@@ -108,7 +115,12 @@ def _refuse_read_padding(held: Any) -> None:
             )
 
 
-def _read(held: Any, texts: Sequence[Any]) -> list[Any]:
+def _read_by(sources: Iterable[PreTrainedModel]) -> Callable[[str], bool]:
+    """Tell the names of tensors that one of these models reads."""
+    return {name for source in sources for name in inspect.signature(source.forward).parameters}.__contains__
+
+
+def _read(held: Any, texts: Sequence[Any], sources: Iterable[PreTrainedModel]) -> list[Any]:
     """Tokenize texts to verify with: in one padded batch, or each alone where there is no token to pad with."""
     if isinstance(held, PreTrainedModel) or held.tokenizer is None:
         raise ValueError(
@@ -116,8 +128,11 @@ def _read(held: Any, texts: Sequence[Any]) -> list[Any]:
         )
     options = {"truncation": True, "return_tensors": "pt"}
     if held.tokenizer.pad_token is None:
-        return [held.tokenizer([text], **options) for text in texts]
-    return [held.tokenizer([*texts], padding=True, **options)]
+        encoded = [held.tokenizer([text], **options) for text in texts]
+    else:
+        encoded = [held.tokenizer([*texts], padding=True, **options)]
+    is_read = _read_by(sources)
+    return [{name: batch[name] for name in batch if is_read(name)} for batch in encoded]
 
 
 def _outermost(modules: Iterable[nn.Module]) -> Iterator[PreTrainedModel]:

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from sublayers.training.commands import distill, pretrain, seq2seq
 from sublayers.training.flags import RECIPES, parse_flags, recipes
-from sublayers.training.trainers.arguments import TrainerArguments
+from sublayers.training.trainers.arguments import TrainerArguments, schedule_settings
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 PARSERS = {"pretrain": pretrain.parse, "seq2seq": seq2seq.parse, "distill": distill.parse}
@@ -75,7 +75,7 @@ def test_the_recipe_of_short_texts_has_its_warm_up_and_decay_at_its_own_steps_an
     for steps, warmup, decay in ((600, 20, 300), (30, 1, 15), (2, 1, 1), (1, 1, 0)):
         [*_, args] = distill.parse(["teacher", "short_texts", "--sublayer_order=sf", f"--max_steps={steps}"])
         assert args.get_warmup_steps(steps) == warmup
-        assert args.schedule_settings(steps) == {"num_decay_steps": decay}
+        assert schedule_settings(args, steps) == {"num_decay_steps": decay}
         # what a checkpoint keeps of the flags is what was given
         shares(args, steps)
         assert args.lr_scheduler_kwargs == {"num_decay_steps": 0.5}
