@@ -83,10 +83,9 @@ def time_stacks(
 
     token = text[:, -1:]
     found: dict[str, dict[str, list[float]]] = {order: {} for order in orders}
-    if "next" in reads:
+    if "next" in reads and not config.is_encoder_decoder:
         # the cache reads from the configuration what each slot keeps
-        if not config.is_encoder_decoder:
-            config.sublayer_order = pool
+        config.sublayer_order = pool
     for read in reads:
         places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
         calls: dict[Any, Call] = {}
