@@ -121,7 +121,7 @@ def broken():
     ("make", "message"),
     [
         (lambda: model(order="f2"), "has no self-attention whose weights can be read"),
-        (lambda: model(SandwichCharLMConfig, attention_span=8, memory_length=8), "14 places of a window of 6 tokens"),
+        (lambda: model(SandwichCharLMConfig, attention_span=8), "14 places of a window of 6 tokens"),
         (lambda: model(max_position_embeddings=4), "max_position_embeddings=4"),
         (lambda: model(vocab_size=100), "must lie between 0 and 99, got 5 to 200"),
         (broken, "not finite"),
