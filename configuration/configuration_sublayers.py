@@ -24,9 +24,9 @@ ProblemType = Literal["regression", "single_label_classification", "multi_label_
 Config = TypeVar("Config", bound=PreTrainedConfig)
 # what transformers makes fields of
 CONSUMED = {"attn_implementation", "torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"}
-# what transformers sets beside fields
+# what transformers and sentence-transformers set beside fields
 SET_BY_OTHERS = {"custom_pipelines", "distributed_config", "fusion_config", "gradient_checkpointing", "is_causal"}
-SET_BY_OTHERS |= {"quantization_config"}
+SET_BY_OTHERS |= {"quantization_config", "sentence_transformers", "sbert_ce_default_activation_function"}
 
 
 def strict(config_class: type[Config]) -> type[Config]:
