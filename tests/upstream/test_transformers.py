@@ -16,7 +16,7 @@ common = pytest.importorskip("transformers_tests.test_modeling_common")
 SET_BY_OTHERS.update(
     ("rms_norm_eps", "post_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon", "batch_norm_eps")
 )
-SET_BY_OTHERS.add("first_k_dense_replace")
+SET_BY_OTHERS.update(("first_k_dense_replace", "moe_layer_start_index", "mlp_only_layers", "num_dense_layers"))
 
 BATCH, LENGTH = 3, 7
 # sizes that the tests read off the configuration
