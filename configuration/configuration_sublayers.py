@@ -170,9 +170,9 @@ class SublayersConfig(PreTrainedConfig):
         Raises:
             ValueError: nobody does.
         """
-        own = {*self.__dataclass_fields__, *self.attribute_map, *SET_BY_OTHERS}
+        is_own = any(name in names for names in (self.__dataclass_fields__, self.attribute_map, SET_BY_OTHERS))
         # what is derived can be given, and is checked
-        if name not in own and not name.startswith("_") and not hasattr(type(self), name):
+        if not is_own and not name.startswith("_") and not hasattr(type(self), name):
             close = difflib.get_close_matches(name, self.__dataclass_fields__, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "nobody would read it, so leave it out"
             raise ValueError(f"{type(self).__name__} has no field {name!r}; {remedy}")
