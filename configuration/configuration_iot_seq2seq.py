@@ -3,11 +3,10 @@
 from dataclasses import field
 from typing import ClassVar, Literal
 
-from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import strict
 from sublayers.configuration.field_values import number
-from sublayers.configuration.sublayer_order import compact, expand, has_fixed_states
+from sublayers.configuration.sublayer_order import Order
 
 
 @strict
@@ -67,12 +66,12 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     sharpness_weight: float | int = number(0.01)
 
     @property
-    def orders(self) -> dict[str, str]:
+    def orders(self) -> dict[str, Order]:
         """The first order of each stack, by the name of the field that lists all of them."""
         return {name: orders[0] for name, orders in zip(self.order_fields, self.stack_orders, strict=True)}
 
     @property
-    def stack_orders(self) -> list[list[str]]:
+    def stack_orders(self) -> list[list[Order]]:
         """The orders in which the whole encoder, and those in which the whole decoder can run.
 
         Raises:
@@ -82,7 +81,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
         for name, blocks in zip(self.order_fields, (self.num_encoder_blocks, self.num_decoder_blocks), strict=True):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty; give at least one order")
-            stacks.append([compact(f"({order}){blocks}") for order in getattr(self, name)])
+            stacks.append([Order(f"({order}){blocks}") for order in getattr(self, name)])
         return stacks
 
     @property
@@ -103,20 +102,20 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     def validate_architecture(self):
         """Check also that the orders of a stack differ, and run the same sublayers."""
         for name in self.order_fields:
-            orders = [expand(order) for order in getattr(self, name)]
+            orders = [Order(order) for order in getattr(self, name)]
             if len({*orders}) < len(orders):
                 raise ValueError(f"{name}={getattr(self, name)} holds an order twice; leave one of them out")
             if len({"".join(sorted(order)) for order in orders}) > 1:
                 raise ValueError(
                     f"{name}={getattr(self, name)} must have the same letters in other orders; correct them"
                 )
-            if any(map(has_fixed_states, orders)):
+            if any(order.has_fixed_states for order in orders):
                 raise ValueError(
                     f"{self.model_type} has no sublayers m in its {name}, here {getattr(self, name)}: its orders would "
                     "attend to states of different depths; use s"
                 )
             # a cache needs the same slots for all rows
-            remembering = {"".join(letter for letter in order if ALPHABET[letter].cache == "self") for order in orders}
+            remembering = {"".join(order.letters[place] for place in order.slots("self")) for order in orders}
             if len(remembering) > 1:
                 raise ValueError(
                     f"{name}={getattr(self, name)} run self-attention and convolutions in the sequences "

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
-from sublayers.configuration.sublayer_order import has_fixed_states
+from sublayers.configuration.sublayer_order import Order
 
 # what attention with memory leaves as it is
 ATTENTION = {
@@ -47,13 +47,13 @@ class RecurrentLMConfig(SublayersConfig):
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:
         """The tensor-parallel plan; every process has all of embeddings and attention."""
-        plan = self.tensor_parallel_plan("f") if "f" in self.sublayer_order else {}
+        plan = self.tensor_parallel_plan(Order("f")) if "f" in self.order else {}
         return {name: split for name, split in plan.items() if name != "embed_tokens"}
 
     def validate_architecture(self):
         """Check also that no option is set that attention to distances does not have."""
         super().validate_architecture()
-        if has_fixed_states(self.sublayer_order):
+        if self.order.has_fixed_states:
             raise ValueError(
                 f"{self.model_type} has no sublayers m in its sublayer_order, here {self.sublayer_order!r}: what it "
                 "remembers belongs to each attention; use s"

@@ -65,7 +65,7 @@ class ReorderedBertConfig(SublayersConfig):
         super().validate_architecture()
         if self.classifier_pooling == "mean" and self.tail_query == "mean":
             raise ValueError("classifier_pooling='mean' needs all states behind the tail; leave tail_query='mean' out")
-        if self.relative_attention_num_buckets is not None and "w" in self.sublayer_order:
+        if self.relative_attention_num_buckets is not None and self.has_windows:
             raise ValueError(
                 f"relative_attention_num_buckets={self.relative_attention_num_buckets} is for s and m alone; leave it "
                 f"out, or take w out of the order {self.sublayer_order!r}"

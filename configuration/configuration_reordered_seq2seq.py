@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
 from sublayers.configuration.field_values import number
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import Order
 
 # the folder beside a model's files that has the tokenizer of a target side with a vocabulary of its own
 TARGET_TOKENIZER = "target_tokenizer"
@@ -62,15 +62,15 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     @property
     def num_encoder_sublayers(self) -> int:
         """The number of residual sublayers of the encoder."""
-        return len(expand(self.stack_orders[0][0]))
+        return len(self.stack_orders[0][0])
 
     @property
     def num_decoder_sublayers(self) -> int:
         """The number of residual sublayers of the decoder."""
-        return len(expand(self.stack_orders[1][0]))
+        return len(self.stack_orders[1][0])
 
     @property
-    def stack_orders(self) -> list[list[str]]:
+    def stack_orders(self) -> list[list[Order]]:
         """The orders in which the encoder, and those in which the decoder can run."""
         return [[order] for order in self.orders.values()]
 

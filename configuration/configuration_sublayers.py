@@ -2,26 +2,38 @@
 
 import difflib
 import math
-from dataclasses import field, fields
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import field, fields, make_dataclass
 from functools import wraps
 from inspect import formatannotation
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from huggingface_hub.dataclasses import strict as strict_dataclass
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
 
-from sublayers.configuration.alphabet import ALPHABET, Sizes
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, check_ranges, check_value, number
-from sublayers.configuration.sublayer_order import cache_slots, compact, expand
+from sublayers.configuration.letters.letter import Sizes
+from sublayers.configuration.sublayer_order import Order, compact
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # in front of a sublayer, behind the sum that it ends with, or in front of it and on what it adds (Gemma 2)
 NormPosition = Literal["pre", "post", "both"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Config = TypeVar("Config", bound=PreTrainedConfig)
+# the fields that letters declare: numbers, or None where no order has the letter
+FieldsOfLetters: Any = make_dataclass(
+    "FieldsOfLetters",
+    [
+        (name, int | None, number(None, least=least))
+        for kind in ALPHABET.values()
+        for name, least in kind.fields.items()
+    ],
+)
 # what transformers makes fields of
 CONSUMED = {"attn_implementation", "torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"}
 # what transformers and sentence-transformers set beside fields
@@ -58,7 +70,7 @@ def strict(config_class: type[Config]) -> type[Config]:
 
 
 @strict
-class SublayersConfig(PreTrainedConfig):
+class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     """Sizes, sublayers and residual stream of a model whose sublayers run in any order.
 
     Orders are stored in their canonical form, however they are written, also when they are set later.
@@ -86,9 +98,6 @@ class SublayersConfig(PreTrainedConfig):
     head_dim: int | None = number(None, least=1)
     # RMS norms of each head's queries and keys
     qk_norm: bool = False
-    # how far the sublayers `w` see: a decoder's see so many tokens, the last of which is their own; those of an encoder
-    # half as many on each side
-    attention_window: int | None = number(None, least=1)
     # attention's scores are kept below this by a tanh, which kernels such as sdpa lack
     attn_logit_softcapping: float | int | None = number(None, least=1)
     # a feed-forward sublayer computes act(gate(x)) * fc1(x) instead of act(fc1(x))
@@ -171,8 +180,10 @@ class SublayersConfig(PreTrainedConfig):
             ValueError: nobody does.
         """
         is_own = any(name in names for names in (self.__dataclass_fields__, self.attribute_map, SET_BY_OTHERS))
-        # what is derived can be given, and is checked
-        if not is_own and not name.startswith("_") and not hasattr(type(self), name):
+        # what is derived can be given where it is checked
+        derived = getattr(type(self), name, None)
+        is_given = derived is not None and getattr(derived, "fset", derived) is not None
+        if not is_own and not name.startswith("_") and not is_given:
             close = difflib.get_close_matches(name, self.__dataclass_fields__, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "nobody would read it, so leave it out"
             raise ValueError(f"{type(self).__name__} has no field {name!r}; {remedy}")
@@ -189,14 +200,36 @@ class SublayersConfig(PreTrainedConfig):
         super().__setattr__(name, value)
 
     @property
-    def orders(self) -> dict[str, str]:
+    def orders(self) -> dict[str, Order]:
         """The order of every stack, by the name of its field."""
-        return {name: getattr(self, name) for name in self.order_fields}
+        return {name: Order(getattr(self, name)) for name in self.order_fields}
+
+    @property
+    def order(self) -> Order:
+        """The order of the last stack, which has the cache."""
+        return [*self.orders.values()][-1]
+
+    def with_orders(self, orders: Mapping[str, str | Order]) -> Self:
+        """Return a copy with other orders, by their fields, and without what only letters need that are gone."""
+        config = deepcopy(self)
+        for name, order in orders.items():
+            setattr(config, name, order)
+        needed = {name for order in config.orders.values() for kind in order.kinds for name in kind.fields}
+        for name in {own.name for own in fields(FieldsOfLetters)} - needed:
+            setattr(config, name, None)
+        if not config.has_windows:
+            config.local_rope_theta = None
+        return config
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some attention is local."""
+        return any(order.has_windows for order in self.orders.values())
 
     @property
     def num_sublayers(self) -> int:
         """The number of residual sublayers."""
-        return sum(len(expand(order)) for order in self.orders.values())
+        return sum(map(len, self.orders.values()))
 
     @property
     def head_width(self) -> int:
@@ -215,9 +248,9 @@ class SublayersConfig(PreTrainedConfig):
             ValueError: it is something else.
         """
         if given not in (None, derived):
-            field_name, order = [*self.orders.items()][-1]
             raise ValueError(
-                f"{name}={given} contradicts the order {order!r}, which makes it {derived}; change {field_name} instead"
+                f"{name}={given} contradicts the order {str(self.order)!r}, which makes it {derived}; change "
+                f"{[*self.order_fields][-1]} instead"
             )
 
     @property
@@ -243,11 +276,12 @@ class SublayersConfig(PreTrainedConfig):
         Raises:
             AttributeError: every slot keeps as many tokens, all or those of `sliding_window`.
         """
-        if self.attention_window is None or self.is_encoder_decoder:
+        kinds = [self.order.kinds[place].slot_type for place in self.order.slots("self")]
+        if self.is_encoder_decoder:
+            # the caches of both sequences are made alike, and that of the source must stay whole
+            kinds = ["hybrid" if kind == "hybrid" else "full_attention" for kind in kinds]
+        if {*kinds} <= {"full_attention"}:
             raise AttributeError("layer_types")
-        order = [*self.orders.values()][-1]
-        slots = [letter for letter in expand(order) if ALPHABET[letter].cache == "self"]
-        kinds = ["sliding_attention" if letter == "w" else "full_attention" for letter in slots]
         return kinds + ["full_attention"] * (self.num_hidden_layers - len(kinds))
 
     @layer_types.setter
@@ -271,6 +305,7 @@ class SublayersConfig(PreTrainedConfig):
     def sizes(self) -> Sizes:
         """What the costs of sublayers depend on."""
         known = {f.name for f in fields(self)} & {*Sizes._fields} - {"attention_window"}
+        of_letters = {name: getattr(self, name) or 0 for kind in ALPHABET.values() for name in kind.fields}
         return Sizes(
             **{name: getattr(self, name) for name in known},
             kernel_size=max(getattr(self, "kernel_sizes", [1])),
@@ -278,7 +313,8 @@ class SublayersConfig(PreTrainedConfig):
             norm_vectors=self.norm_affine
             * (1 + (self.norm_type == "layer" and self.norm_bias))
             * (1 + (self.norm_position == "both")),
-            attention_window=self.attention_window or 0,
+            attention_window=of_letters.pop("attention_window"),
+            letter_fields=of_letters,
         )
 
     @property
@@ -290,21 +326,20 @@ class SublayersConfig(PreTrainedConfig):
     @property
     def num_hidden_layers(self) -> int:
         """The number of cache slots: self-attention and convolutions, or cross-attention where it is more numerous."""
-        order = [*self.orders.values()][-1]
-        return max(cache_slots(order, "self"), cache_slots(order, "cross"))
+        return max(len(self.order.slots("self")), len(self.order.slots("cross")))
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, value: int | None):
         self.check_derived("num_hidden_layers", self.num_hidden_layers, value)
 
-    def tensor_parallel_plan(self, order: str) -> dict[str, str]:
+    def tensor_parallel_plan(self, order: Order) -> dict[str, str]:
         """Say how embeddings and a stack of that order are split, without rules for modules that are not there."""
         plan, absent = {"embed_tokens": "embedding_rowwise"}, set()
         if not self.gated_feed_forward:
             absent.add("gate")
         if not self.qk_norm:
             absent |= {"q_norm", "k_norm"}
-        for letter in sorted(set(expand(order))):
+        for letter in sorted(order.alphabet):
             rules = ALPHABET[letter].tensor_parallel_plan
             plan |= {f"layers.*.mixer.{name}": split for name, split in rules.items() if name not in absent}
         return plan
@@ -352,23 +387,25 @@ class SublayersConfig(PreTrainedConfig):
         """Check the orders' letters and the heads; runs after construction, before saving and when a model is built."""
         for name, order in self.orders.items():
             letters = [letter for letter, row in ALPHABET.items() if self.order_fields[name] in row.stacks]
-            if foreign := sorted(set(expand(order)) - set(letters)):
+            if foreign := sorted({*order} - {*letters}):
                 theirs, ours = (
                     ", ".join(f"{each} ({ALPHABET[each].name})" for each in some) for some in (foreign, letters)
                 )
                 raise ValueError(
-                    f"{self.model_type} has no sublayers {theirs} in its {name}, here {order!r}; use {ours}"
+                    f"{self.model_type} has no sublayers {theirs} in its {name}, here {str(order)!r}; use {ours}"
                 )
-        has_local = any("w" in order for order in self.orders.values())
-        if has_local != (self.attention_window is not None):
-            problem, remedy = ("no sublayer w", "leave it out") if not has_local else ("sublayers w", "give a number")
-            raise ValueError(f"attention_window={self.attention_window}, but the order has {problem}; {remedy}")
-        if self.local_rope_theta is not None and (self.position_embedding_type != "rotary" or not has_local):
+        kinds = [kind for order in self.orders.values() for kind in order.kinds]
+        for letter, kind in ALPHABET.items():
+            for name in kind.fields:
+                if (kind in kinds) != ((value := getattr(self, name)) is not None):
+                    there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
+                    raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
+        if self.local_rope_theta is not None and (self.position_embedding_type != "rotary" or not self.has_windows):
             raise ValueError(
                 f"local_rope_theta={self.local_rope_theta} is used only by w with rotary positions; leave it out"
             )
         # those of convolutions have the whole width
-        divided = self.head_dim is None or any({"d", "l"} & set(order) for order in self.orders.values())
+        divided = self.head_dim is None or any(kind.group == "convolution" for kind in kinds)
         if divided and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}; "

@@ -3,21 +3,23 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sublayers.configuration.alphabet import ALPHABET, Letter, Sizes, Work
-from sublayers.configuration.sublayer_order import counts, expand, has_fixed_states, reaches, tail_start
+from sublayers.configuration.letters.letter import Letter, Sizes, Work
+from sublayers.configuration.sublayer_order import Order
 
 
-def parameters(order: str, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
+def parameters(
+    order: str | Order, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any
+) -> int:
     """Weights, biases and the norm of every sublayer, where all convolutions have kernels of one size.
 
-    More sizes are those of `Sizes`. Raises what `expand` raises.
+    More sizes are those of `Sizes`. Raises what `Order` raises.
     """
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
-    return sum(ALPHABET[letter].parameters(sizes) + sizes.norm_vectors * hidden_size for letter in expand(order))
+    return sum(kind.parameters(sizes) + sizes.norm_vectors * hidden_size for kind in Order(order).kinds)
 
 
 def cache_bytes(
-    order: str,
+    order: str | Order,
     hidden_size: int,
     length: int,
     source_length: int | None = None,
@@ -28,25 +30,25 @@ def cache_bytes(
 
     A convolution keeps its inputs in the place of both, local attention what the next token sees.
     Cross-attention holds those of the `source_length` encoder tokens (default: `length`). More sizes are those of
-    `Sizes`. Raises what `expand` raises.
+    `Sizes`. Raises what `Order` raises.
     """
     sizes = Sizes(hidden_size, **named_sizes)
     tokens = {"self": length, "cross": length if source_length is None else source_length}
-    rows = [ALPHABET[letter] for letter in expand(order)]
-    kept = [row.cache_width(sizes) * row.cached_tokens(sizes, tokens[row.cache]) for row in rows if row.cache]
+    kinds = [kind for kind in Order(order).kinds if kind.cache]
+    kept = [kind.cache_width(sizes) * kind.cached_tokens(sizes, tokens[str(kind.cache)]) for kind in kinds]
     return 2 * bytes_per_number * sum(kept)
 
 
-def memory_bytes(order: str, hidden_size: int, memory_length: int, bytes_per_number: int = 2) -> int:
+def memory_bytes(order: str | Order, hidden_size: int, memory_length: int, bytes_per_number: int = 2) -> int:
     """Bytes of the hidden states that one text holds while it is read in segments: those before each self-attention.
 
-    Raises what `expand` raises.
+    Raises what `Order` raises.
     """
-    return counts(order)["s"] * memory_length * hidden_size * bytes_per_number
+    return Order(order).counts["s"] * memory_length * hidden_size * bytes_per_number
 
 
 def flops(
-    order: str,
+    order: str | Order,
     hidden_size: int,
     intermediate_size: int,
     length: int,
@@ -79,7 +81,7 @@ def flops(
 
 
 def works(
-    order: str,
+    order: str | Order,
     sizes: Sizes,
     length: int,
     read: int,
@@ -91,33 +93,33 @@ def works(
     if not 0 <= read <= length:
         raise ValueError(f"read={read} is out of range; of {length} tokens, 0 to {length} positions can be read")
     source_length = length if source_length is None else source_length
-    letters = expand(order)
+    order = Order(order)
     # how many tokens leave at which place
-    tail, near = tail_start(order), reaches(order, sizes)
+    tail, near = order.tail_start, order.reaches(sizes)
     leaving = {tail - 1: read}
     if read == 1 and not keeps_cache and len(near) > 1:
         leaving = {place: min(length, 1 + max(counts)) for place, counts in near.items()}
     # what the tail attends to, or takes the mean of, is computed for all tokens
-    whole_until_tail = takes_mean or has_fixed_states(order)
+    whole_until_tail = takes_mean or order.has_fixed_states
     tokens = leaving.get(-1, length)
-    for place, letter in enumerate(letters):
-        row, left = ALPHABET[letter], leaving.get(place, tokens)
-        seen = length if row.reads_fixed_states else tokens
+    for place, kind in enumerate(order.kinds):
+        left = leaving.get(place, tokens)
+        seen = length if kind.reads_fixed_states else tokens
         computed = tokens if whole_until_tail and place < tail else left
-        yield row, Work(seen, computed, source_length, keeps_cache)
+        yield kind, Work(seen, computed, source_length, keeps_cache)
         tokens = left
 
 
 def next_works(
-    order: str, sizes: Sizes, length: int, source_length: int | None = None
+    order: str | Order, sizes: Sizes, length: int, source_length: int | None = None
 ) -> Iterator[tuple[Letter, Work]]:
     """Say what each sublayer has to do for a token behind `length` others, whose keys and values are cached.
 
-    Raises what `expand` raises.
+    Raises what `Order` raises.
     """
     tokens = {"self": length, "cross": length if source_length is None else source_length}
-    for row in map(ALPHABET.__getitem__, expand(order)):
-        yield row, Work(1, 1, 0, cached=row.cached_tokens(sizes, tokens[row.cache]) if row.cache else 0)
+    for kind in Order(order).kinds:
+        yield kind, Work(1, 1, 0, cached=kind.cached_tokens(sizes, tokens[kind.cache]) if kind.cache else 0)
 
 
 def read_positions(length: int) -> dict[str, int]:

@@ -11,14 +11,16 @@ decoder=True)`. `compact` gives the canonical form.
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from inspect import signature
 from itertools import groupby
 from typing import Literal
 from unicodedata import normalize
 
-from sublayers.configuration.alphabet import ALPHABET, Sizes
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.letters.letter import Letter, Sizes
 
 # far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
 MAX_SUBLAYERS = 1024
@@ -33,15 +35,165 @@ _TOKEN = re.compile(rf"\(|[)a-z]{_REPEAT}|\S")
 _CALL = re.compile(r"\s*([a-z]+)\s*\(\s*([0-9]+\s*(?:,\s*[0-9]+\s*)*)(,\s*decoder\s*=\s*true\s*)?\)\s*")
 
 
-def expand(order: str) -> str:
-    """Spell an order out, one letter a sublayer: `s2(sf)x2` becomes `sssfsf`.
+@dataclass(frozen=True, init=False, repr=False)
+class Order:
+    """An order of sublayers: read once from any spelling, compared by its letters, printed in its canonical form.
+
+    Attributes:
+        letters: one for each sublayer.
 
     Raises:
-        TypeError: the order is not a string.
+        TypeError: what is given is no string.
         ValueError: the order cannot be read; the message points at the character.
     """
-    if not isinstance(order, str):
-        raise TypeError(f"an order is a string such as 's6(sf)10f6', not {order!r} of type {type(order).__name__}")
+
+    letters: str
+
+    def __init__(self, order: "str | Order"):
+        if not isinstance(order, str | Order):
+            kind = type(order).__name__
+            raise TypeError(f"an order is a string such as 's6(sf)10f6', not {order!r} of type {kind}")
+        object.__setattr__(self, "letters", _read(order) if isinstance(order, str) else order.letters)
+
+    def __str__(self) -> str:
+        return self.canonical
+
+    def __repr__(self) -> str:
+        return f"Order({self.canonical!r})"
+
+    def __len__(self) -> int:
+        return len(self.letters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.letters)
+
+    def __contains__(self, letter: str) -> bool:
+        return letter in self.letters
+
+    @cached_property
+    def canonical(self) -> str:
+        """The canonical form: `ssfsff` and all other spellings of it are `s(sf)2f`.
+
+        The longest repeated group is taken first, then those on its left and right; what remains is counted by letter.
+        No group begins before the first `m` and ends after it.
+        """
+        first = self.tail_start if self.has_fixed_states else len(self)
+        return _compact(self.letters[:first]) + _compact(self.letters[first:])
+
+    @cached_property
+    def kinds(self) -> tuple[Letter, ...]:
+        """What the alphabet says of each sublayer."""
+        return tuple(ALPHABET[letter] for letter in self)
+
+    @property
+    def alphabet(self) -> str:
+        """Each of its letters once, in the sequence of the alphabet."""
+        return "".join(letter for letter in ALPHABET if letter in self)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many sublayers of each kind there are, by all letters of the alphabet."""
+        return {letter: self.letters.count(letter) for letter in ALPHABET}
+
+    @property
+    def units(self) -> int:
+        """Its parameters in units of 4 d^2: 2 for a feed-forward sublayer, 1 for others (Sandwich, section 3.2)."""
+        return sum(kind.units for kind in self.kinds)
+
+    @cached_property
+    def tail_start(self) -> int:
+        """Index of the first sublayer of the tail, where no position changes what another one sees.
+
+        These are the first `m` and what follows it or, in an order without `m`, all that is position-wise after the
+        last attention or convolution: 0 for feed-forward sublayers alone, the length of the order where one of the
+        others comes last.
+        """
+        mixing = [place for place, kind in enumerate(self.kinds) if not kind.is_position_wise]
+        fixed = (place for place in mixing if self.kinds[place].reads_fixed_states)
+        return next(fixed, mixing[-1] + 1 if mixing else 0)
+
+    @cached_property
+    def has_fixed_states(self) -> bool:
+        """Whether the tail attends to the states before it, which no longer change there."""
+        return any(kind.reads_fixed_states for kind in self.kinds)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some attention is local."""
+        return any(kind.is_local for kind in self.kinds)
+
+    @cached_property
+    def by_weights(self) -> str:
+        """The letters whose weights its sublayers have: `s` for `m`."""
+        return "".join(kind.twin or letter for letter, kind in zip(self, self.kinds, strict=True))
+
+    def slots(self, cache: Literal["self", "cross"]) -> list[int]:
+        """Find the sublayers that have a slot in one of the caches; the first one has slot 0."""
+        return [place for place, kind in enumerate(self.kinds) if kind.cache == cache]
+
+    def slot(self, place: int) -> int:
+        """Number a sublayer among those before it with slots in the same cache.
+
+        They take the slots 0, 1, ...: a cache with gaps silently breaks generation.
+        """
+        return sum(kind.cache == self.kinds[place].cache for kind in self.kinds[:place])
+
+    def reaches(self, sizes: Sizes) -> dict[int, tuple[int, int]]:
+        """Say how far from a token that is read others matter to it, after each sublayer where that becomes less.
+
+        These are the last sublayer that sees the whole text, or -1 for the start of an order without one, and all later
+        ones that see some of it.
+
+        Returns:
+            How many tokens before the one that is read and how many after it matter, by the sublayer's place.
+        """
+        if self.has_fixed_states:
+            # the tail sees the whole text
+            return {self.tail_start - 1: (0, 0)}
+        before = after = 0
+        found: dict[int, tuple[int, int]] = {}
+        for place in range(len(self) - 1, -1, -1):
+            kind = self.kinds[place]
+            if kind.is_position_wise or kind.cache == "cross":
+                continue
+            found[place] = before, after
+            if kind.reach is None:
+                break
+            more = kind.reach(sizes)
+            before, after = before + more[0], after + more[1]
+        else:
+            found[-1] = before, after
+        return dict(reversed(found.items()))
+
+
+def expand(order: str | Order) -> str:
+    """Spell an order out, one letter a sublayer: `s2(sf)x2` becomes `sssfsf`. Raises what `Order` raises."""
+    return Order(order).letters
+
+
+def compact(order: str | Order) -> str:
+    """Write an order in its canonical form, see `Order.canonical`. Raises what `Order` raises."""
+    return str(Order(order))
+
+
+def counts(order):
+    return Order(order).counts
+
+
+def tail_start(order):
+    return Order(order).tail_start
+
+
+def has_fixed_states(order):
+    return Order(order).has_fixed_states
+
+
+def by_weights(order):
+    return Order(order).by_weights
+
+
+@lru_cache(maxsize=4096)
+def _read(order: str) -> str:
     if len(order) > MAX_CHARACTERS:
         raise ValueError(
             f"an order of {len(order)} characters is too long; write it in at most {MAX_CHARACTERS}, with repeats such "
@@ -51,7 +203,7 @@ def expand(order: str) -> str:
     order = re.sub(r"\s", " ", order.lower())
     order = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda digits: f"^{normalize('NFKC', digits[0])}", order)
     if (call := _CALL.fullmatch(order)) and call[1] in PATTERNS:
-        return expand(_call(call))
+        return Order(_call(call)).letters
     open_groups: list[tuple[str, int]] = []
     expanded = ""
     for token in _TOKEN.finditer(order):
@@ -137,17 +289,6 @@ def _explain(character: str) -> str:
     return f"{character!r} is not a sublayer; use the letters {letters}"
 
 
-def compact(order: str) -> str:
-    """Write an order in its canonical form: `ssfsff` and all other spellings of it become `s(sf)2f`.
-
-    The longest repeated group is taken first, then those on its left and right; what remains is counted by letter. No
-    group begins in front of the first `m` and ends behind it. Raises what `expand` raises.
-    """
-    letters = expand(order)
-    first = tail_start(letters) if has_fixed_states(letters) else len(letters)
-    return _compact(letters[:first]) + _compact(letters[first:])
-
-
 @lru_cache(maxsize=4096)
 def _compact(order: str) -> str:
     for length in range(len(order) // 2, 1, -1):
@@ -166,72 +307,6 @@ def _compact(order: str) -> str:
             return f"{_compact(order[:start])}({unit}){count}{_compact(rest)}"
     runs_of_letters = ((letter, len(list(group))) for letter, group in groupby(order))
     return "".join(f"{letter}{count}" if count > 1 else letter for letter, count in runs_of_letters)
-
-
-def counts(order: str) -> dict[str, int]:
-    """Count the sublayers of each kind, by all letters: `{"s": ..., "c": ..., ...}`. Raises what `expand` raises."""
-    expanded = expand(order)
-    return {letter: expanded.count(letter) for letter in ALPHABET}
-
-
-def tail_start(order: str) -> int:
-    """Index of the first sublayer of the tail, where no position changes what another one sees.
-
-    These are the first `m` and what follows it or, in an order without `m`, all that is position-wise behind the last
-    attention or convolution: 0 for feed-forward sublayers alone, the length of the order where one of the others comes
-    last. Raises what `expand` raises.
-    """
-    letters = expand(order)
-    fixed = (i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states)
-    position_wise = "".join(letter for letter, row in ALPHABET.items() if row.is_position_wise)
-    return next(fixed, len(letters.rstrip(position_wise)))
-
-
-def has_fixed_states(order: str) -> bool:
-    """Say whether the states where the tail starts are attended to in the tail. Raises what `expand` raises."""
-    return any(ALPHABET[letter].reads_fixed_states for letter in expand(order))
-
-
-def by_weights(order: str) -> str:
-    """Spell an order out, with the letters whose weights its sublayers have: `s` for `m`.
-
-    Raises what `expand` raises.
-    """
-    return "".join(ALPHABET[letter].weights_of or letter for letter in expand(order))
-
-
-def reaches(order: str, sizes: Sizes) -> dict[int, tuple[int, int]]:
-    """Say how far from a token that is read others matter to it, behind each sublayer where that becomes less.
-
-    These are the last sublayer that sees the whole text, or -1 for the start of an order without one, and all behind it
-    that see some of it. Raises what `expand` raises.
-
-    Returns:
-        How many tokens before the one that is read and how many behind it matter, by the sublayer's place.
-    """
-    before = behind = 0
-    found: dict[int, tuple[int, int]] = {}
-    letters = expand(order)
-    if has_fixed_states(letters):
-        # the tail sees the whole text
-        return {tail_start(letters) - 1: (0, 0)}
-    for place in range(len(letters) - 1, -1, -1):
-        row = ALPHABET[letters[place]]
-        if row.is_position_wise or row.cache == "cross":
-            continue
-        found[place] = before, behind
-        if row.reach is None:
-            break
-        more = row.reach(sizes)
-        before, behind = before + more[0], behind + more[1]
-    else:
-        found[-1] = before, behind
-    return dict(reversed(found.items()))
-
-
-def cache_slots(order: str, cache: Literal["self", "cross"]) -> int:
-    """Count the sublayers that have a slot in one of the caches. Raises what `expand` raises."""
-    return sum(ALPHABET[letter].cache == cache for letter in expand(order))
 
 
 def _check(name: str, value: float, low: int, high: int) -> None:
@@ -288,9 +363,9 @@ def macaron(n: int, decoder: bool = False) -> str:
     return compact(unit * n)
 
 
-def shuffled(order: str, seed: int) -> str:
-    """A uniform permutation of an order's sublayers that is an order. Raises what `expand` raises."""
-    letters, draw = sorted(expand(order), key=[*ALPHABET].index), random.Random(seed)
+def shuffled(order: str | Order, seed: int) -> str:
+    """A uniform permutation of an order's sublayers that is an order. Raises what `Order` raises."""
+    letters, draw = sorted(Order(order), key=[*ALPHABET].index), random.Random(seed)
     draw.shuffle(letters)
     # every m stands behind all that mixes tokens
     places = [i for i, letter in enumerate(letters) if ALPHABET[letter].cache == "self"]
@@ -318,9 +393,9 @@ def random_unbalanced(budget: int, seed: int, letters: str = "sf") -> str:
     draw, order = random.Random(seed), ""
     while budget > 0:
         # the paper leaves open what follows when f is drawn for the last unit; only attention fills the budget exactly
-        fitting = letters if budget > 1 else letters.replace("f", "")
+        fitting = [letter for letter in letters if ALPHABET[letter].units <= budget]
         order += draw.choice([letter for letter in fitting if not _fault(order + letter)])
-        budget -= 2 if order[-1] == "f" else 1
+        budget -= ALPHABET[order[-1]].units
     return compact(order)
 
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from sublayers import PARBertConfig, PARBertModel
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.modeling.mixer import Mixer
+from sublayers.modeling.mixers.mixer import Mixer
 from sublayers.modeling.stack import BUILDERS
 from sublayers.modeling.sublayer import Sublayer
 

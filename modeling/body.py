@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 
+from sublayers.configuration.sublayer_order import Order
 from sublayers.modeling.dropout import dropout
 from sublayers.modeling.embeddings import look_up, number_positions, position_embeddings
-from sublayers.modeling.mixer import Batch, Source
+from sublayers.modeling.mixers.mixer import Batch, Source
+from sublayers.modeling.mixers.relative_attention import RelativePositions
+from sublayers.modeling.mixers.span_attention import DistanceKeys
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan
-from sublayers.modeling.relative_attention import RelativePositions
 from sublayers.modeling.rotary import RotaryEmbedding
-from sublayers.modeling.span_attention import DistanceKeys
 from sublayers.modeling.stack import SublayerStack
 
 # positions that are not added to embeddings: all attentions of a stack share the module that knows them
@@ -33,11 +34,11 @@ def shared_positions(config) -> nn.Module | None:
 
 
 class Body(SublayersPreTrainedModel):
-    """Embeddings, a stack of sublayers and the norm behind it.
+    """Embeddings, a stack of sublayers and the norm after it.
 
     Args:
         config: of the family.
-        orders: what the stack runs, see there.
+        orders: what the stack runs, see `make_stack`.
         is_causal: whether a token sees only those before it.
         embed_tokens: ids (batch, length) -> (batch, length, hidden), with a number of embeddings.
         embed_token_types: segments (batch, length) -> (batch, length, hidden), in families that have them.
@@ -48,7 +49,7 @@ class Body(SublayersPreTrainedModel):
     def __init__(
         self,
         config,
-        orders: list[str],
+        orders: list[Order],
         is_causal: bool,
         embed_tokens: nn.Module,
         embed_token_types: nn.Module | None = None,
@@ -66,9 +67,20 @@ class Body(SublayersPreTrainedModel):
         self.embed_scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.embed_norm = embed_norm or nn.Identity()
         self.dropout = dropout(config, "embedding_dropout")
-        self.layers = SublayerStack(config, orders, is_causal)
+        self.layers = self.make_stack(orders)
+        self.keeps_states = any(kind.slot_type == "hybrid" for kind in orders[0].kinds)
         self.norm = hidden_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
+
+    def make_stack(self, orders: list[Order]) -> SublayerStack:
+        """Make the sublayers of the only order."""
+        (order,) = orders
+        return SublayerStack(self.config, order, self.is_causal)
+
+    def new_cache(self) -> DynamicCache:
+        """Make an empty cache of the stack's own sequence."""
+        # without the config, which compilers cannot read an order from, it grows as it is filled
+        return DynamicCache(config=self.config) if self.keeps_states else DynamicCache()
 
     def look_up_tokens(self, input_ids: torch.Tensor, name: str = "input_ids") -> torch.Tensor:
         """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""

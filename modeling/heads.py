@@ -67,7 +67,7 @@ def run_and_read(body, logits_to_keep: int | torch.Tensor, **inputs):
     """
     tokens = check_tokens(inputs["input_ids"], inputs["inputs_embeds"])
     read = positions_to_read(logits_to_keep, tokens.shape[1], tokens.device)
-    plan = Plan(tokens, inputs["attention_mask"], read, body.is_recorded(**inputs))
+    plan = Plan.of(tokens, inputs["attention_mask"], read, body.is_recorded(**inputs))
     return run_planned(body, plan, **inputs)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.attention import SelfAttention
-from sublayers.modeling.mixer import Batch
+from sublayers.modeling.mixers.attention import SelfAttention
+from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.plan import Packing
 from sublayers.modeling.sublayer import Sublayer
 

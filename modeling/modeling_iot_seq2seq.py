@@ -20,7 +20,10 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
+from sublayers.configuration.sublayer_order import Order
+from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens
+from sublayers.modeling.instance_wise_stack import InstanceWiseStack
 from sublayers.modeling.losses import IGNORED, weighted_cross_entropy
 from sublayers.modeling.modeling_reordered_seq2seq import (
     LabelledSeq2SeqLMOutput,
@@ -31,7 +34,7 @@ from sublayers.modeling.modeling_reordered_seq2seq import (
     up_to_last,
 )
 from sublayers.modeling.order_choice import (
-    Order,
+    OrderNumber,
     OrderPredictor,
     OrderStatistics,
     auxiliary_losses,
@@ -78,7 +81,15 @@ class IOTSeq2SeqLMOutput(LabelledSeq2SeqLMOutput):
     sharpness: torch.Tensor | None = None
 
 
-class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
+class InstanceWiseBody(Body):
+    """What encoder and decoder share."""
+
+    def make_stack(self, orders: list[Order]) -> InstanceWiseStack:
+        """Make sublayers that run in any of the orders."""
+        return InstanceWiseStack(self.config, orders, self.is_causal)
+
+
+class IOTSeq2SeqEncoder(InstanceWiseBody, ReorderedSeq2SeqEncoder):
     """Source tokens to states in the order that suits each sentence: (batch, length) -> (batch, length, hidden).
 
     It predicts the decoder's order, too.
@@ -100,7 +111,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
             init.normal_(module.weight, std=self.config.hidden_size**-0.5)
 
     def choose_decoder_order(
-        self, outputs: ModelOutput | tuple, attention_mask: torch.Tensor | None, forced: Order | None
+        self, outputs: ModelOutput | tuple, attention_mask: torch.Tensor | None, forced: OrderNumber | None
     ) -> IOTEncoderOutput:
         """Add the order that decodes final states: a forced one, one that is there already, or the best for their mean.
 
@@ -123,8 +134,8 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        forced_encoder_order: Order | None = None,
-        forced_decoder_order: Order | None = None,
+        forced_encoder_order: OrderNumber | None = None,
+        forced_decoder_order: OrderNumber | None = None,
         **options,
     ) -> IOTEncoderOutput:
         """Run the encoder, each row in the order that is predicted from its mean token, or forced.
@@ -156,7 +167,7 @@ class IOTSeq2SeqEncoder(ReorderedSeq2SeqEncoder):
         return self.choose_decoder_order(encoded, attention_mask, forced_decoder_order)
 
 
-class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
+class IOTSeq2SeqDecoder(InstanceWiseBody, ReorderedSeq2SeqDecoder):
     """Target tokens to states in the order of each source: (batch, length) -> (batch, length, hidden)."""
 
     config: IOTSeq2SeqConfig
@@ -173,7 +184,7 @@ class IOTSeq2SeqDecoder(ReorderedSeq2SeqDecoder):
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         padding_mask: torch.Tensor | None = None,
-        order: Order = 0,
+        order: OrderNumber = 0,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Run the decoder in one order, or in one for each source (sources,).
@@ -220,8 +231,8 @@ class IOTSeq2SeqModel(ReorderedSeq2SeqModel):
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         padding_mask: torch.Tensor | None = None,
-        forced_encoder_order: Order | None = None,
-        forced_decoder_order: Order | None = None,
+        forced_encoder_order: OrderNumber | None = None,
+        forced_decoder_order: OrderNumber | None = None,
         **kwargs,
     ) -> IOTSeq2SeqModelOutput:
         """Run the encoder, unless its outputs are given, and the decoder, each row in its predicted or forced order.
@@ -300,8 +311,8 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        forced_encoder_order: Order | None = None,
-        forced_decoder_order: Order | None = None,
+        forced_encoder_order: OrderNumber | None = None,
+        forced_decoder_order: OrderNumber | None = None,
         order_statistics: OrderStatistics | None = None,
         **kwargs,
     ) -> IOTSeq2SeqLMOutput:
@@ -421,7 +432,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
                 # all decoders of an encoder share what cross-attention makes of its states
                 cross_cache = DynamicCache()
                 previous = encoder_order
-            cache = None if checkpointing else EncoderDecoderCache(DynamicCache(), cross_cache)
+            cache = None if checkpointing else EncoderDecoderCache(model.decoder.new_cache(), cross_cache)
             decoded = model.decoder(
                 output.last_hidden_state,
                 source["attention_mask"],

@@ -11,6 +11,7 @@ from transformers import initialization as init
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.modeling.adaptive import resize_bands
 from sublayers.modeling.heads import LastTokenClassifier
+from sublayers.modeling.mixers.relative_attention import RelativeAttention, RelativePositions
 from sublayers.modeling.modeling_recurrent_lm import (
     RecurrentLMForCausalLM,
     RecurrentLMModel,
@@ -23,7 +24,6 @@ from sublayers.modeling.projected_adaptive import (
     ProjectedTail,
     tied,
 )
-from sublayers.modeling.relative_attention import RelativeAttention, RelativePositions
 
 
 class PARTransformerXLPreTrainedModel(RecurrentLMPreTrainedModel):

@@ -16,13 +16,12 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.sublayer_order import cache_slots
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.heads import CheckedGenerationMixin, run_and_read
 from sublayers.modeling.losses import IGNORED, check_labels
 from sublayers.modeling.memory import Memory
-from sublayers.modeling.mixer import Batch
+from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
 
@@ -62,10 +61,10 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel, Body):
     has_one_length = True
 
     def __init__(self, config: RecurrentLMConfig, embed_tokens: nn.Module):
-        super().__init__(config, [config.sublayer_order], is_causal=True, embed_tokens=embed_tokens)
+        super().__init__(config, [config.order], is_causal=True, embed_tokens=embed_tokens)
         self.output_dropout = nn.Dropout(config.dropout)
         # compilers cannot read an order
-        self.num_attentions = cache_slots(config.sublayer_order, "self")
+        self.num_attentions = len(config.order.slots("self"))
 
     def check_memory(self, memory: Sequence[torch.Tensor], states: torch.Tensor) -> Memory:
         """Check that a memory fits the order and the batch.
@@ -130,7 +129,7 @@ class RecurrentLMModel(RecurrentLMPreTrainedModel, Body):
             )
         batch = Batch(
             inputs_embeds,
-            plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
+            plan or Plan.of(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs)),
             attention_mask,
             position_ids=position_ids,
             cache=cache,

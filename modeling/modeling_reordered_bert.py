@@ -76,7 +76,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         number = config.relative_attention_num_buckets
         super().__init__(
             config,
-            [config.sublayer_order],
+            [config.order],
             is_causal=False,
             embed_tokens=nn.Embedding(config.vocab_size, hidden_size),
             embed_token_types=nn.Embedding(config.type_vocab_size, hidden_size, padding_idx=untrained),
@@ -111,7 +111,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         """
         config = self.config
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
-        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
+        plan = plan or Plan.of(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         if parts := divide_rows(self, tokens, attention_mask, plan):
             names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
             values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -150,7 +150,7 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         first = first_tokens(tokens, attention_mask)
         state, outputs = run_planned(
             self,
-            Plan(tokens, attention_mask, first, self.is_recorded(**kwargs), takes_mean),
+            Plan.of(tokens, attention_mask, first, self.is_recorded(**kwargs), takes_mean),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -226,7 +226,7 @@ class ReorderedBertForPreTraining(ReorderedBertPreTrainedModel):
             read = labelled | is_first
         hidden_states, outputs = run_planned(
             self.model,
-            Plan(tokens, words, read, self.is_recorded(**kwargs)),
+            Plan.of(tokens, words, read, self.is_recorded(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -295,7 +295,7 @@ class ReorderedBertForMaskedLM(ReorderedBertPreTrainedModel):
         labelled, words = find_labelled(labels, tokens, attention_mask)
         hidden_states, outputs = run_planned(
             self.model,
-            Plan(tokens, words, labelled, self.is_recorded(**kwargs)),
+            Plan.of(tokens, words, labelled, self.is_recorded(**kwargs)),
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,

@@ -21,12 +21,14 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.modeling.attention import CrossAttention, SelfAttention
+from sublayers.configuration.sublayer_order import Order
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
 from sublayers.modeling.heads import CheckedGenerationMixin
 from sublayers.modeling.losses import IGNORED, mean_cross_entropy
-from sublayers.modeling.mixer import Source
+from sublayers.modeling.mixers.attention import SelfAttention
+from sublayers.modeling.mixers.cross_attention import CrossAttention
+from sublayers.modeling.mixers.mixer import Source
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import Plan
@@ -70,7 +72,7 @@ class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
 class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel, Body):
     """What encoder and decoder share."""
 
-    def __init__(self, config: ReorderedSeq2SeqConfig, orders: list[str], vocab_size: int, is_causal: bool):
+    def __init__(self, config: ReorderedSeq2SeqConfig, orders: list[Order], vocab_size: int, is_causal: bool):
         words = nn.Embedding(vocab_size, config.hidden_size)
         norm = hidden_norm(config) if config.embedding_norm else None
         super().__init__(config, orders, is_causal, embed_tokens=words, embed_norm=norm)
@@ -109,7 +111,7 @@ class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
-        plan = Plan(tokens, attention_mask, is_recorded=self.is_recorded(**options))
+        plan = Plan.of(tokens, attention_mask, is_recorded=self.is_recorded(**options))
         batch = self.batch(inputs_embeds, plan, attention_mask)
         hidden_states = self.layers(self.embed(batch), batch, **options)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
@@ -159,12 +161,11 @@ class ReorderedSeq2SeqDecoder(ReorderedSeq2SeqStack):
         if rows % sources:
             raise ValueError(f"{rows} target rows cannot share {sources} source rows; give as many or a multiple")
         if use_cache and cache is None and not self.training:
-            # without the config, which compilers cannot read an order from, they grow as they are filled
-            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            cache = EncoderDecoderCache(self.new_cache(), DynamicCache())
         # an empty cache counts as false
         self_cache = None if cache is None else cache.self_attention_cache
         padding_mask = attention_mask if padding_mask is None else padding_mask
-        plan = Plan(tokens, padding_mask, is_recorded=self.is_recorded(**kwargs))
+        plan = Plan.of(tokens, padding_mask, is_recorded=self.is_recorded(**kwargs))
         source = Source(encoder_hidden_states, encoder_attention_mask, cache)
         batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, self_cache, source)
         hidden_states = self.layers(self.embed(batch, name="decoder_position_ids"), batch, **kwargs)

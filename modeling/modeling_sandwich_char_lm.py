@@ -13,12 +13,12 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.modeling.losses import IGNORED
+from sublayers.modeling.mixers.span_attention import DistanceKeys, SpanAttention
 from sublayers.modeling.modeling_recurrent_lm import (
     RecurrentLMForCausalLM,
     RecurrentLMModel,
     RecurrentLMPreTrainedModel,
 )
-from sublayers.modeling.span_attention import DistanceKeys, SpanAttention
 
 
 class SandwichCharLMPreTrainedModel(RecurrentLMPreTrainedModel):

@@ -5,7 +5,7 @@ Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their 
 
 import torch
 from torch import nn
-from transformers import Cache, DynamicCache, initialization as init
+from transformers import Cache, initialization as init
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
@@ -15,7 +15,6 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.modeling.adaptive import AdaptiveBand, AdaptiveEmbedding, AdaptiveLogSoftmax, resize_bands
-from sublayers.modeling.attention import takes_single_queries
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_tokens
 from sublayers.modeling.heads import (
@@ -25,6 +24,7 @@ from sublayers.modeling.heads import (
     run_and_read,
 )
 from sublayers.modeling.losses import IGNORED, check_labels
+from sublayers.modeling.mixers.attention import takes_single_queries
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.shared_prefix import Divided, divide
@@ -57,7 +57,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
     def __init__(self, config: SandwichLMConfig):
         adaptive = config.adaptive_cutoffs is not None
         words = AdaptiveEmbedding(config) if adaptive else nn.Embedding(config.vocab_size, config.hidden_size)
-        super().__init__(config, [config.sublayer_order], is_causal=True, embed_tokens=words)
+        super().__init__(config, [config.order], is_causal=True, embed_tokens=words)
         self.post_init()
 
     @merge_with_config_defaults
@@ -90,20 +90,19 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
         if use_cache and cache is None and not self.training:
-            # without the config, which compilers cannot read an order from, it grows as it is filled
-            cache = DynamicCache()
-        plan = plan or Plan(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
+            cache = self.new_cache()
+        plan = plan or Plan.of(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
         batch = self.batch(inputs_embeds, plan, attention_mask, position_ids, cache)
         hidden_states = self.layers(self.embed(batch), batch, **kwargs)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), cache=cache if use_cache else None)
 
     def run_divided(self, divided: Divided) -> BaseModelOutputWithPast:
         """Run the prefix of a batch once, and the rests behind it: the states that are read, (batch, 1, hidden)."""
-        cache = DynamicCache()
+        cache = self.new_cache()
         last = torch.tensor([[divided.prefix.shape[1] - 1]], device=divided.prefix.device)
-        self(divided.prefix, cache=cache, use_cache=True, plan=Plan(divided.prefix, read=last))
+        self(divided.prefix, cache=cache, use_cache=True, plan=Plan.of(divided.prefix, read=last))
         cache.batch_repeat_interleave(len(divided.rest))
-        plan = Plan(divided.rest, divided.attention_mask, divided.read)
+        plan = Plan.of(divided.rest, divided.attention_mask, divided.read)
         return self(divided.rest, divided.attention_mask, cache=cache, use_cache=False, plan=plan)
 
     def forward_last_token(

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel, initialization as init
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.output_capturing import OutputRecorder
 
-from sublayers.modeling.attention import SelfAttention, check_caps
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.linear import run_in_onednn
+from sublayers.modeling.mixers.attention import SelfAttention, check_caps
 from sublayers.modeling.norm import UnitOffsetRMSNorm
 from sublayers.modeling.sublayer import Sublayer
 

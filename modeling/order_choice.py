@@ -12,10 +12,10 @@ from torch import nn
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.import_utils import is_tracing
 
-from sublayers.modeling.attention import CrossAttention
+from sublayers.modeling.mixers.cross_attention import CrossAttention
 
 # one for all rows, or one for each (batch,)
-Order = int | torch.Tensor
+OrderNumber = int | torch.Tensor
 
 
 class OrderPredictor(nn.Linear):
@@ -95,7 +95,9 @@ def drop_blocks(rate: float, num_blocks: int, num_sublayers: int) -> set[int]:
     return {length * block + place for block, drop in enumerate(dropped) if drop for place in range(length)}
 
 
-def choose_order(forced: Order | None, logits: torch.Tensor | None, orders: Sequence[str], batch: int) -> Order:
+def choose_order(
+    forced: OrderNumber | None, logits: torch.Tensor | None, orders: Sequence[str], batch: int
+) -> OrderNumber:
     """Choose the order of each row (batch,) by its scores (batch, orders), or one for all (equation 4).
 
     Raises:
@@ -115,7 +117,7 @@ def choose_order(forced: Order | None, logits: torch.Tensor | None, orders: Sequ
     return forced
 
 
-def order_of_each_row(order: Order, batch: int, device: torch.device) -> torch.Tensor:
+def order_of_each_row(order: OrderNumber, batch: int, device: torch.device) -> torch.Tensor:
     """Give each row its order: (batch,)."""
     return order if isinstance(order, torch.Tensor) else torch.full((batch,), order, device=device)
 
@@ -134,7 +136,7 @@ def by_place(
 
 
 def run_rows(
-    body: Any, run: Callable[..., ModelOutput], order: Order, num_blocks: int, *args: Any, **kwargs: Any
+    body: Any, run: Callable[..., ModelOutput], order: OrderNumber, num_blocks: int, *args: Any, **kwargs: Any
 ) -> ModelOutput:
     """Run an encoder or decoder, each row in its order, and sort what is recorded by the places of the row's order."""
     stack, dropped = body.layers, drop_blocks(body.config.layerdrop * body.training, num_blocks, len(body.layers))

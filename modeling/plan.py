@@ -1,5 +1,6 @@
 """What is computed of a batch: only what is read, and padding only where attention needs whole rows."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -78,75 +79,89 @@ def mean_state(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return states.masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)
 
 
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """Which positions of a batch are computed and in which layout, decided once for all sublayers.
+    """Which positions of a batch are computed and in which layout, decided once for all sublayers; see `Plan.of`.
 
     A batch with padding is packed, unless it has hardly any or a graph needs fixed shapes. Positions that no head reads
     leave the stack where the tail of the order begins.
 
     Attributes:
-        read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
-        packing: of the tokens; None: the batch stays a rectangle.
-        leaving: what of the states, packed or not, the tail of the order computes: (batch or 1, kept); None for all.
-        takes_mean: whether the tail computes the mean of the states where it begins, in the place of what is read.
         batch, length: of the tokens.
-        is_whole: whether every position is computed where it stands, since shapes are fixed or states are recorded.
+        read: the positions that are read, (batch or 1, kept), or true where (batch, length) is; None for all.
+        leaving: what of the states, packed or not, the stack returns: (batch or 1, kept); None for all.
+        packing: of the tokens; None: the batch stays a rectangle.
+        padding: what is set to zero in the end, true where (batch, length) is; None: nothing.
+        real: which tokens are no padding, (batch, length); None: all.
+        is_whole: every position is computed where it stands, since shapes are fixed or states are recorded.
+        takes_mean: the tail computes the mean of the states where it begins, in the place of what is read.
     """
 
-    def __init__(
-        self,
+    batch: int
+    length: int
+    read: torch.Tensor | None
+    leaving: torch.Tensor | None
+    packing: Packing | None
+    padding: torch.Tensor | None
+    real: torch.Tensor | None
+    is_whole: bool
+    takes_mean: bool
+
+    @classmethod
+    def of(
+        cls,
         tokens: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         read: torch.Tensor | None = None,
         is_recorded: bool = False,
         takes_mean: bool = False,
-    ):
+    ) -> "Plan":
         """Plan a batch of tokens (batch, length, ...), of which a mask (batch, past and present length) hides padding.
 
         What is read counts as a token. Recorded states are those of every position, as they are. A plan that takes the
         mean reads one position in each row.
         """
-        self.batch, self.length = batch, length = tokens.shape[:2]
+        batch, length = tokens.shape[:2]
         in_graph = is_tracing(tokens)
         ragged = read is not None and read.dtype == torch.bool
-        self.is_whole = in_graph or is_recorded
-        self.read, self.ragged = read, ragged
-        self.packing: Packing | None = None
-        self.takes_mean = takes_mean
-        self.leaving = None if (is_recorded and not takes_mean) or (ragged and in_graph) else read
-        self.padding: torch.Tensor | None = None
-        real = None
+        leaving = None if (is_recorded and not takes_mean) or (ragged and in_graph) else read
+        real, packing = None, None
         if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
             real = attention_mask[:, -length:].bool()
-        self.real, real = real, None if is_recorded else real
-        padding = ~real if real is not None and read is None and length > 1 else None
-        if in_graph:
-            self.padding = padding
-            return
-        hidden = 0 if real is None else real.numel() - int(real.sum())
-        # one new token in each row has no padding
-        if real is None or (length == 1 and not ragged) or hidden * LEAST_PADDING < real.numel():
-            self.packing = Packing(batch, length, None) if ragged and not is_recorded else None
-            self.padding = padding if hidden else None
-        else:
-            if read is not None:
-                real = real | read if ragged else real.scatter(1, read.expand(batch, -1), True)
-            self.packing = Packing(batch, length, real.flatten().nonzero()[:, 0])
-        if self.packing is not None and self.leaving is not None:
-            self.leaving = self.packing.locate(self.leaving)
+        seen = None if is_recorded else real
+        padding = ~seen if seen is not None and read is None and length > 1 else None
+        if not in_graph:
+            hidden = 0 if seen is None else seen.numel() - int(seen.sum())
+            # one new token in each row has no padding
+            if seen is None or (length == 1 and not ragged) or hidden * LEAST_PADDING < seen.numel():
+                packing = Packing(batch, length, None) if ragged and not is_recorded else None
+                padding = padding if hidden else None
+            else:
+                if read is not None:
+                    seen = seen | read if ragged else seen.scatter(1, read.expand(batch, -1), True)
+                packing, padding = Packing(batch, length, seen.flatten().nonzero()[:, 0]), None
+        if packing is not None and leaving is not None:
+            leaving = packing.locate(leaving)
+        return cls(batch, length, read, leaving, packing, padding, real, in_graph or is_recorded, takes_mean)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows may have different numbers of positions that are read."""
+        return self.read is not None and self.read.dtype == torch.bool
 
     @property
     def reads_one(self) -> bool:
-        """Whether one position of each row is read, and the others need not be computed."""
+        """Whether only one position per row is needed."""
         if self.read is None or self.leaving is None or self.ragged or self.is_whole or self.takes_mean:
             return False
         return self.read.shape[1] == 1
 
-    def pack(self) -> None:
-        """Pack the batch if it is not packed; without padding, this joins the rows."""
-        if self.packing is None:
-            self.packing = Packing(self.batch, self.length, None)
-            self.leaving = None if self.leaving is None else self.packing.locate(self.leaving)
+    def packed(self) -> "Plan":
+        """Return a plan whose batch is packed; without padding, this joins the rows."""
+        if self.packing is not None:
+            return self
+        packing = Packing(self.batch, self.length, None)
+        return replace(self, packing=packing, leaving=None if self.leaving is None else packing.locate(self.leaving))
 
     def near(self, reaches: dict[int, tuple[int, int]], attention_mask: torch.Tensor | None) -> dict[int, torch.Tensor]:
         """Find the tokens of a packed batch that are near the one that each row reads, one sublayer after the other.
@@ -182,6 +197,10 @@ class Plan:
         rows = states if self.packing is None else self.packing.pad(states)
         mean = mean_state(rows, self.real)[:, None]
         return mean if self.packing is None else mean.transpose(0, 1)
+
+    def choose(self, states: torch.Tensor) -> torch.Tensor:
+        """Return what is wanted of the states of all tokens, see `leave`."""
+        return self.leave(states if self.leaving is None else select_positions(states, self.leaving))
 
     def leave(self, states: torch.Tensor) -> torch.Tensor:
         """Give states the layout of the output: (batch, length or kept, hidden), or (kept in all, hidden) of a mask.

@@ -54,9 +54,7 @@ def run_in_parts(
     for rows in parts:
         given = {name: only(tensor, rows) for name, tensor in inputs.items()}
         tokens = given["input_ids"] if given["inputs_embeds"] is None else given["inputs_embeds"]
-        part = Plan(tokens, given["attention_mask"], only(plan.read, rows), takes_mean=plan.takes_mean)
+        part = Plan.of(tokens, given["attention_mask"], only(plan.read, rows), takes_mean=plan.takes_mean)
         found.append(forward(**given, plan=part, **kwargs))
-        # a stack may leave the choice of what is read to the head
-        plan.leaving = plan.leaving if part.leaving is not None else None
     joined = {name: torch.cat([output[name] for output in found]) for name in found[0]}
     return type(found[0])(**joined)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sublayers.modeling.mixer import Mixer
+from sublayers.modeling.mixers.mixer import Mixer
 from sublayers.modeling.norm import hidden_norm
 from sublayers.modeling.plan import select_positions
 

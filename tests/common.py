@@ -252,7 +252,7 @@ class ModelContract(FamilyContract):
 
         def run(model):
             whole = model(tokens(3, 9), attention_mask=mask).last_hidden_state[mask.bool()]
-            plan = Plan(tokens(3, 9), mask, places)
+            plan = Plan.of(tokens(3, 9), mask, places)
             states = model(tokens(3, 9), attention_mask=mask, plan=plan)[0]
             # with m, a backend without single queries leaves the choice of what is read to the head
             assert "m" in model.config.sublayer_order or states.shape[1] == places.shape[1]
@@ -287,7 +287,7 @@ class ModelContract(FamilyContract):
             for checkpoints in (False, True):
                 if checkpoints:
                     model.gradient_checkpointing_enable()
-                for plan in (None, Plan(ids, mask, places)):
+                for plan in (None, Plan.of(ids, mask, places)):
                     states = model(ids, attention_mask=mask, plan=plan).last_hidden_state
                     states = states if plan else torch.take_along_dim(states, places[..., None], 1)
                     states.square().sum().backward()

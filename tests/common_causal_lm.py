@@ -29,7 +29,6 @@ from transformers import (
 )
 
 from sublayers import expand
-from sublayers.configuration.sublayer_order import has_fixed_states, tail_start
 from sublayers.modeling.plan import Plan
 
 
@@ -200,7 +199,7 @@ class CausalLMContract(ModelContract):
             logits = model(tokens(3, 9), attention_mask=real, logits_to_keep=kept).logits
             torch.testing.assert_close(logits, full[kept], atol=1e-5, rtol=1e-5)
             # the states in front of the first m are those of all tokens
-            before = tail_start(letters) if has_fixed_states(letters) else max(tail_start(letters) - 1, 0)
+            before = order.tail_start if order.has_fixed_states else max(order.tail_start - 1, 0)
             assert rows == [real.sum()] * before + [kept.sum()] * (len(expand(letters)) - before)
 
     @with_todays_parts
@@ -210,7 +209,7 @@ class CausalLMContract(ModelContract):
             full = model(tokens(2, 9), is_causal=False).last_hidden_state
             assert not torch.allclose(full, model(tokens(2, 9)).last_hidden_state)
             read = model(
-                tokens(2, 9), is_causal=False, plan=Plan(tokens(2, 9), read=torch.tensor([[3]]))
+                tokens(2, 9), is_causal=False, plan=Plan.of(tokens(2, 9), read=torch.tensor([[3]]))
             ).last_hidden_state
             torch.testing.assert_close(read, full[:, 3:4], atol=1e-5, rtol=1e-5)
 

@@ -64,7 +64,7 @@ def test_flops_are_those_that_torch_counts(parts, read):
     ids, counter = tokens(1, 9), FlopCounterMode(display=False)
     # it does not know torch's operators of oneDNN
     with torch.backends.mkldnn.flags(enabled=False), counter:
-        model(ids, plan=Plan(ids, read=torch.arange(read)[None]))
+        model(ids, plan=Plan.of(ids, read=torch.arange(read)[None]))
     config = model.config
     counted = flops(config.sublayer_order, length=9, read=read, **config.sizes._asdict())
     assert counter.get_total_flops() == counted
@@ -90,7 +90,7 @@ def test_flops_of_local_attention_are_those_that_torch_counts(order, length, rea
         kept = torch.arange(read)[None] + (length - read) * (config_class is SandwichLMConfig)
         # torch counts what its spelled-out kernel does
         with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(SDPBackend.MATH), counter:
-            model(ids, plan=Plan(ids, read=kept if read < length else None))
+            model(ids, plan=Plan.of(ids, read=kept if read < length else None))
         counted = flops(order, length=length, read=read, **model.config.sizes._asdict())
         assert counter.get_total_flops() == counted, config_class
 

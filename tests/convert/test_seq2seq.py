@@ -128,7 +128,7 @@ def test_macaron_and_its_baseline_score_as_the_authors_code_does(name, family, o
     weights, io, meta = load_reference(f"macaron/mt_{name}_preln")
     model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
     assert model.config.model_type == family
-    assert " ".join(model.config.orders.values()) == orders
+    assert " ".join(map(str, model.config.orders.values())) == orders
     source, real = f"src_tokens_{padded}pad", io["target"] != 1
     logits, states = run_reference(model, io, source)
     assert_close(logits, io["logits"][real])
@@ -287,7 +287,7 @@ def test_macaron_halves_stand_where_they_run():
     model, _ = from_fairseq_seq2seq(state, 4, options={"act_fn": "gelu"})
     assert (model.config.model_type, model.config.feed_forward_scale) == ("macaron_seq2seq", 0.5)
     assert (model.config.pre_attention_act, model.config.hidden_act) == ("relu", "gelu")
-    assert [*model.config.orders.values()] == ["(fsf)2", "(fscf)3"]
+    assert [*map(str, model.config.orders.values())] == ["(fsf)2", "(fscf)3"]
     encoder, decoder = model.model.encoder.layers, model.model.decoder.layers
     for i in range(2):
         for place, fc, norm in ((3 * i, "macaron_fc1", "layer_norms.2"), (3 * i + 2, "fc1", "layer_norms.1")):

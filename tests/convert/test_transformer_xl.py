@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from sublayers.convert.transformer_xl import from_transformer_xl
 from sublayers.convert.verify import report_on
-from sublayers.modeling.relative_attention import RelativeAttention
+from sublayers.modeling.mixers.relative_attention import RelativeAttention
 
 FIXTURES = sorted((REFERENCE / "transformer_xl").glob("*.json"))
 

@@ -10,8 +10,8 @@ from common_convert import convert, make
 from sublayers import optimize
 from sublayers.convert import decoders, sources
 from sublayers.convert.verify import compare
-from sublayers.modeling.attention import SelfAttention
-from sublayers.modeling.local_attention import LocalAttention
+from sublayers.modeling.mixers.attention import SelfAttention
+from sublayers.modeling.mixers.local_attention import LocalAttention
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 

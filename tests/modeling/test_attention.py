@@ -7,7 +7,7 @@ from families import FAMILIES, build, inputs
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from sublayers.modeling.attention import SelfAttention
+from sublayers.modeling.mixers.attention import SelfAttention
 
 
 @pytest.fixture

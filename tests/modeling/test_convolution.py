@@ -18,8 +18,8 @@ from sublayers import (
 )
 from sublayers.configuration.sublayer_cost import parameters
 from sublayers.modeling import convolution
-from sublayers.modeling.convolution import Convolution, find_tokens
-from sublayers.modeling.mixer import Batch
+from sublayers.modeling.mixers.convolution import Convolution, find_tokens
+from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.stack import SublayerStack
 
@@ -270,11 +270,11 @@ def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(ord
     mask = torch.ones(3, 6, dtype=torch.long)
     if packed:
         mask[0, 1:3] = mask[2, 3:] = 0
-    full = stack(states, Batch(states, Plan(states, mask), mask))
+    full = stack(states, Batch(states, Plan.of(states, mask), mask))
     rows = []
     stack[-1].mixer.register_forward_hook(lambda _, args, out: rows.append(out[0][..., 0].numel()))
     torch.testing.assert_close(
-        stack(states, Batch(states, Plan(states, mask, read), mask)),
+        stack(states, Batch(states, Plan.of(states, mask, read), mask)),
         full.gather(1, read[..., None].expand(-1, -1, 16)),
     )
     assert rows == [6]
@@ -289,7 +289,7 @@ def test_several_orders_run_the_same_convolutions():
         layer.mixer = stack[place].mixer
         layer.norm = stack[place].norm
     states = torch.randn(2, 6, 16)
-    batch = Batch(states, Plan(states))
+    batch = Batch(states, Plan.of(states))
     torch.testing.assert_close(stack(states, batch, order=1), alone(states, batch))
     assert not torch.allclose(stack(states, batch, order=0), alone(states, batch))
 

@@ -21,11 +21,11 @@ from sublayers import (
     SandwichLMConfig,
     SandwichLMForSequenceClassification,
 )
-from sublayers.configuration.alphabet import Sizes
+from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes
-from sublayers.configuration.sublayer_order import reaches
+from sublayers.configuration.sublayer_order import Order
 from sublayers.convert.llama import from_llama
-from sublayers.modeling.local_attention import Window
+from sublayers.modeling.mixers.local_attention import Window
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": 400, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -165,9 +165,9 @@ def test_rows_in_different_orders_keep_their_windows():
 )
 def test_tokens_matter_as_far_as_the_windows_behind_reach(order, windows):
     sizes = Sizes(8, attention_window=5)
-    assert reaches(order, sizes) == {place: (2 * number, 2 * number) for place, number in windows.items()}
+    assert Order(order).reaches(sizes) == {place: (2 * number, 2 * number) for place, number in windows.items()}
     before = {place: (4 * number, 0) for place, number in windows.items()}
-    assert reaches(order, sizes._replace(is_causal=True)) == before
+    assert Order(order).reaches(sizes._replace(is_causal=True)) == before
 
 
 @pytest.mark.parametrize("size", [1, 5, 64])

@@ -8,7 +8,7 @@ from common_recurrent_lm import RECURRENT, RecurrentLMContract
 from transformers import AutoModelForCausalLM
 
 from sublayers import AUTO_CLASSES, SandwichCharLMConfig, SandwichCharLMForCausalLM, sandwich
-from sublayers.modeling.span_attention import QUERIES, STEP
+from sublayers.modeling.mixers.span_attention import QUERIES, STEP
 
 
 class TestSandwichCharLM(RecurrentLMContract):

@@ -12,8 +12,9 @@ from common_seq2seq_generation import BEAMS, GREEDY
 from common_seq2seq_training import IGNORED, full_rows, stacked
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
+from sublayers.modeling.instance_wise_stack import share_runs
 from sublayers.modeling.order_choice import OrderStatistics
-from sublayers.modeling.stack import SublayerStack, share_runs
+from sublayers.modeling.stack import SublayerStack
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "vocab_size": VOCAB, "dropout": 0.0}
 TWO_BY_THREE = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc", "cfs"]}

@@ -190,7 +190,7 @@ def test_a_single_query_is_read_exactly_with_every_part(backend, options):
     ids, mask, places = tokens(3, 7), torch.ones(3, 7, dtype=torch.long), torch.tensor([[0], [2], [6]])
     mask[0, 4:] = mask[1, :2] = 0
     full = model(ids, attention_mask=mask).last_hidden_state
-    read = model(ids, attention_mask=mask, plan=Plan(ids, mask, places)).last_hidden_state
+    read = model(ids, attention_mask=mask, plan=Plan.of(ids, mask, places)).last_hidden_state
     torch.testing.assert_close(read, torch.take_along_dim(full, places[..., None], 1), atol=1e-5, rtol=1e-5)
 
 

@@ -95,36 +95,36 @@ def test_finds_positions_that_each_row_chooses_in_its_own_order(data):
 def test_packs_only_where_that_saves_something():
     tokens, mask = torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.long)
     first, ragged = torch.tensor([[0]]), torch.tensor([[True, False, True], [False, True, False]])
-    assert Plan(tokens, None).packing is None
-    assert Plan(tokens, mask).packing is None
-    assert Plan(tokens, mask, first).packing is None
-    assert Plan(tokens, mask, ragged).packing.index is None
+    assert Plan.of(tokens, None).packing is None
+    assert Plan.of(tokens, mask).packing is None
+    assert Plan.of(tokens, mask, first).packing is None
+    assert Plan.of(tokens, mask, ragged).packing.index is None
     mask[1, 1:] = 0
-    assert Plan(tokens, mask[:, None, None].bool()).packing is None
-    assert Plan(tokens[:, :1], mask[:, :1]).packing is None
-    assert Plan(tokens, mask).packing.index.tolist() == [0, 1, 2, 3]
+    assert Plan.of(tokens, mask[:, None, None].bool()).packing is None
+    assert Plan.of(tokens[:, :1], mask[:, :1]).packing is None
+    assert Plan.of(tokens, mask).packing.index.tolist() == [0, 1, 2, 3]
 
 
 def test_a_little_padding_stays_and_is_zeroed():
     tokens, mask = torch.randn(2, 32, 4), torch.ones(2, 32, dtype=torch.long)
     mask[1, 31] = 0
-    plan = Plan(tokens, mask)
+    plan = Plan.of(tokens, mask)
     assert plan.packing is None
     assert torch.equal(plan.leave(plan.enter(tokens)), tokens * mask[..., None])
-    assert Plan(tokens, mask, torch.tensor([[0]])).padding is None
+    assert Plan.of(tokens, mask, torch.tensor([[0]])).padding is None
     mask[0, 0] = 0
-    assert Plan(tokens, mask).packing.index.tolist() == [*range(1, 63)]
+    assert Plan.of(tokens, mask).packing.index.tolist() == [*range(1, 63)]
 
 
 def test_reads_the_mask_of_the_present_tokens():
     past_and_present = torch.tensor([[0, 1, 1, 1], [0, 0, 0, 1]])
-    assert Plan(torch.randn(2, 2, 4), past_and_present).packing.index.tolist() == [0, 1, 3]
+    assert Plan.of(torch.randn(2, 2, 4), past_and_present).packing.index.tolist() == [0, 1, 3]
 
 
 def test_padding_that_is_read_counts_as_a_token():
     mask = torch.tensor([[1, 1, 0], [0, 0, 1]])
     tokens = torch.randn(2, 3, 4)
     ragged = torch.tensor([[False, False, True], [False, False, False]])
-    assert Plan(tokens, mask, ragged).packing.index.tolist() == [0, 1, 2, 5]
-    assert Plan(tokens, mask, torch.tensor([[1]])).packing.index.tolist() == [0, 1, 4, 5]
-    assert Plan(tokens, mask, torch.tensor([[2], [0]])).packing.index.tolist() == [0, 1, 2, 3, 5]
+    assert Plan.of(tokens, mask, ragged).packing.index.tolist() == [0, 1, 2, 5]
+    assert Plan.of(tokens, mask, torch.tensor([[1]])).packing.index.tolist() == [0, 1, 4, 5]
+    assert Plan.of(tokens, mask, torch.tensor([[2], [0]])).packing.index.tolist() == [0, 1, 2, 3, 5]

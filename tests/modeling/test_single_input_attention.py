@@ -57,7 +57,7 @@ def attend(mixer, config, asking, seen, visible, places=None):
 
 def naive(stack, config, row, is_causal, source=None, mean=False, places=None):
     """Run a stack of any order on one row (length, hidden) without padding, for all tokens; `mean` is one more."""
-    order, fixed, length = expand(stack.orders[0]), None, len(row)
+    order, fixed, length = stack.order.letters, None, len(row)
     distance = torch.arange(length)[:, None] - torch.arange(length)
     everything = distance >= 0 if is_causal else torch.ones(length, length, dtype=torch.bool)
     window = config.attention_window or 0
@@ -133,8 +133,8 @@ def test_the_mean_of_the_states_runs_through_the_tail_alone(parts, backend):
         states = embedded(body, batch)
         model.set_attn_implementation(backend)
         recorded = model(**batch, output_hidden_states=True)
-        assert [len(state[0]) for state in recorded.hidden_states] == [9] * (body.layers.tails[0] + 1) + [1] * (
-            len(body.layers) - body.layers.tails[0]
+        assert [len(state[0]) for state in recorded.hidden_states] == [9] * (body.layers.tail + 1) + [1] * (
+            len(body.layers) - body.layers.tail
         )
         for i, real in rows_of(batch):
             mean = body.norm(naive(body.layers, model.config, states[i, real], is_causal=False, mean=True))

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sublayers.configuration.alphabet import ALPHABET, Sizes
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.configuration.sublayer_order import compact, counts, expand
 from sublayers.training.flags import finite, positive

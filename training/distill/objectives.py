@@ -288,7 +288,7 @@ class Words(Logits):
     def transform(self, model: Any, batch: Batch) -> torch.Tensor:
         """Run a model for masked words alone, up to its decoder: (masked, hidden)."""
         tokens = batch["input_ids"]
-        states, _ = run_planned(model.model, Plan(tokens, batch["attention_mask"], tokens == self.mask), **batch)
+        states, _ = run_planned(model.model, Plan.of(tokens, batch["attention_mask"], tokens == self.mask), **batch)
         return model.lm_transform(states)
 
     def read(self, answers: torch.Tensor) -> torch.Tensor:

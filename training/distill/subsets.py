@@ -117,13 +117,9 @@ def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPre
 
     The configuration names them as `kept_sublayers`: those of the first model, where that one is itself of some.
     """
-    config: Any = copy.deepcopy(model.config)
-    orders, names = config.orders, names_of(config)
+    orders, names = model.config.orders, names_of(model.config)
+    config = model.config.with_orders(dict(zip(orders, orders_of(subset, *orders.values()), strict=True)))
     config.kept_sublayers = [names[place] for place in subset]
-    for name, order in zip(orders, orders_of(subset, *orders.values()), strict=True):
-        setattr(config, name, order)
-    if not any("w" in order for order in config.orders.values()):
-        config.attention_window = config.local_rope_theta = None
     return copy_sublayers(model, config, split(subset, *orders.values()))
 
 

@@ -15,10 +15,10 @@ from sublayers.configuration.configuration_reordered_bert import ReorderedBertCo
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import READS, read_positions
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import Order
 from sublayers.modeling.body import shared_positions
 from sublayers.modeling.linear import run_in_onednn
-from sublayers.modeling.mixer import Batch, Source
+from sublayers.modeling.mixers.mixer import Batch, Source
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.metrics.timing import Call, time_in_turn
@@ -60,13 +60,16 @@ def time_stacks(
         raise ValueError(f"milliseconds of {config.model_type} are not measured here; give another --cost")
     config = copy(config)
     config._attn_implementation = "sdpa"
-    expanded = [expand(order) for order in orders]
-    pool = "".join(letter * max(order.count(letter) for order in expanded) for letter in ALPHABET)
+    counted = [Order(order).counts for order in orders]
+    pool = Order("".join(letter * max(counts[letter] for counts in counted) for letter in ALPHABET))
     # a mask that hides half of the keys halves the work
     is_causal = isinstance(config, SandwichLMConfig) or "c" in pool
-    stack = SublayerStack(config, [pool], is_causal).eval()
-    stack.set_orders(expanded)
+    stack = SublayerStack(config, pool, is_causal).eval()
     run_in_onednn(stack)
+    # all orders run the same weights, and each order has its sublayers at other places of the stack
+    stacks = {order: copy(stack) for order in orders}
+    for order in orders:
+        stacks[order].set_order(Order(order))
     text = torch.randn(rows, length, config.hidden_size)
     positions = shared_positions(config)
     takes_mean = isinstance(config, ReorderedBertConfig) and config.tail_query == "mean"
@@ -77,29 +80,29 @@ def time_stacks(
         numbers, source = torch.arange(start, start + states.shape[1])[None], Source(text, cache=cache)
         return Batch(states, plan, numbers=numbers, cache=own, positions=positions, source=source)
 
-    def decode(order: int, cache: EncoderDecoderCache) -> None:
-        # the order that runs has its sublayers at other places of the stack in each step
-        stack(token, batch(token, Plan(token), cache), order=order)
+    def decode(order: str, cache: EncoderDecoderCache) -> None:
+        stacks[order](token, batch(token, Plan.of(token), cache))
 
     token = text[:, -1:]
     found: dict[str, dict[str, list[float]]] = {order: {} for order in orders}
     if "next" in reads and not config.is_encoder_decoder:
         # the cache reads from the configuration what each slot keeps
-        config.sublayer_order = pool
+        config.sublayer_order = str(pool)
     for read in reads:
         places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
         calls: dict[Any, Call] = {}
-        for number, order in enumerate(orders):
-            plan = Plan(text, read=None if read == "all" else places, takes_mean=takes_mean and read == "one")
+        for order in orders:
+            plan = Plan.of(text, read=None if read == "all" else places, takes_mean=takes_mean and read == "one")
             if read == "next":
                 cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
-                stack(text, batch(text, plan, cache), order=number)
-                calls[order] = partial(decode, number, cache)
+                stacks[order](text, batch(text, plan, cache))
+                calls[order] = partial(decode, order, cache)
                 continue
             # the time of what all sublayers share, such as masks, is not counted
             whole = batch(text, plan)
-            layout, inputs = stack.lay_out(whole, [number]), stack.prepare(whole)
-            calls[order] = partial(stack.run, text, plan, inputs, layout, stack.steps(plan, number, [number]))
+            plan, layout = stacks[order].lay_out(whole)
+            steps = [(place, None) for place in stacks[order].places]
+            calls[order] = partial(stack.run, text, plan, stack.prepare(whole), layout, steps)
         times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
             found[order][read] = times[order]

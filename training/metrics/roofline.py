@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sublayers.configuration.alphabet import Letter, Sizes, Work
+from sublayers.configuration.letters.letter import Letter, Sizes, Work
 from sublayers.configuration.sublayer_cost import next_works, read_positions, works
 
 # how many bytes a number has. The two kinds of 16 bits are as fast, and called fp16

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from sublayers.modeling.mixer import Batch
+from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.distill.subsets import Subset, split, stacks_of
@@ -54,7 +54,7 @@ class Calibration:
             following = cycle(left)
 
             def leave(hidden_states: torch.Tensor, batch: Batch, following: Any = following, **kwargs):
-                return whole(batch, next(following))
+                return next(following)
 
             with diverted(stack, leave):
                 yield from self._measure(some, number, depth + 1)
@@ -65,7 +65,7 @@ class Calibration:
 
         def record(hidden_states: torch.Tensor, batch: Batch, **kwargs):
             given.append((hidden_states, batch))
-            return whole(batch, hidden_states)
+            return batch.plan.choose(batch.plan.enter(hidden_states))
 
         with diverted(stack, record):
             self.measure(self.model, number)
@@ -84,19 +84,13 @@ class Calibration:
             del path[shared + 1 :]
             for place in subset[shared:]:
                 path.append((place, stack.run_one(place, path[-1][1], inputs, packing)))
-            yield batch.plan.leave(path[-1][1])
+            yield batch.plan.choose(path[-1][1])
 
 
 def measuring(number: int = 0) -> Any:
     """Make a bar for so many subsets that are measured, of which each batch is a part."""
     form = "{l_bar}{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]"
     return tqdm(total=number, desc="Measuring subsets", bar_format=form, leave=False)
-
-
-def whole(batch: Batch, states: torch.Tensor) -> torch.Tensor:
-    """Let the head choose what it reads among the states of all tokens."""
-    batch.plan.leaving = None
-    return states
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.sublayer_order import Order
 from sublayers.hub.loading import MODULES
 from sublayers.hub.papers import citation, paper
 
@@ -318,23 +318,21 @@ def stacks(config: SublayersConfig) -> list[dict[str, Any]]:
                 for name, read in read_positions(length).items()
             ]
             costs.append((length, cache_bytes(order, length=length, **sizes) / 2**20, *gigaflops))
-        drawing = "".join(ALPHABET[letter].square for letter in expand(order))
-        drawn.append(
-            {"name": stack, "order": order, "sublayers": len(expand(order)), "drawing": drawing, "costs": costs}
-        )
+        drawing = "".join(kind.square for kind in order.kinds)
+        drawn.append({"name": stack, "order": str(order), "sublayers": len(order), "drawing": drawing, "costs": costs})
     return drawn
 
 
 def legend(drawn: list[dict[str, Any]]) -> str:
     """Explain the letters and squares of what `stacks` drew."""
-    used = set("".join(expand(stack["order"]) for stack in drawn))
+    used = set("".join(Order(stack["order"]).letters for stack in drawn))
     return ", ".join(f"{row.square} {row.name} (`{letter}`)" for letter, row in ALPHABET.items() if letter in used)
 
 
-def named_orders(config: SublayersConfig) -> list[tuple[str, str]]:
+def named_orders(config: SublayersConfig) -> list[tuple[str, Order]]:
     """Name every order of a model by the stack that runs it."""
     if not config.is_encoder_decoder:
-        return [("encoder" if config.model_type.endswith("bert") else "decoder", config.sublayer_order)]
+        return [("encoder" if config.model_type.endswith("bert") else "decoder", config.order)]
     sides = zip(("encoder", "decoder"), config.stack_orders, strict=True)
     return [
         (side if len(orders) == 1 else f"{side}, order {number}", order)

@@ -20,7 +20,7 @@ from sublayers.auto_models import AUTO_CLASSES
 from sublayers.hub.loading import MODULES, load, never_running_code
 from sublayers.hub.model_card import write_card
 
-OWN_IMPORT = re.compile(r"^(\s*)from sublayers\.(?:\w+\.)?(\w+) import", re.MULTILINE)
+OWN_IMPORT = re.compile(r"^(\s*)from (sublayers\.[\w.]+) import", re.MULTILINE)
 # the files that sentence-transformers reads beside a model
 MODULES_AND_SETTINGS = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
 # the fields of config.json in which it has the activation of a CrossEncoder
@@ -161,32 +161,34 @@ def _classes(config: PreTrainedConfig) -> dict[str, type]:
 
 
 def _flattened(classes: list[type]) -> dict[str, str]:
-    """The text of every module that the classes need, by the last part of its name."""
+    """The text of every module that the classes need, by its name in the copy."""
     texts: dict[str, str] = {}
 
     def take(module: str) -> None:
-        if _last(module) in texts:
+        if _flat(module) in texts:
             return
         source = Path(find_spec(module).origin).read_text(encoding="utf-8")  # type: ignore[union-attr,arg-type]
-        texts[_last(module)] = OWN_IMPORT.sub(r"\1from .\2 import", source)
+        texts[_flat(module)] = OWN_IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import", source)
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sublayers."):
                 take(str(node.module))
 
     for module in (VERSIONS, *(cls.__module__ for cls in classes)):
         take(module)
-    entries = {_last(cls.__module__): cls.__name__ for cls in classes}
+    entries = {_flat(cls.__module__): cls.__name__ for cls in classes}
     for module in entries:
         others = [f"    from .{other} import {name}\n" for other, name in entries.items() if other != module]
         # the first that is imported: whatever else another transformers lacks, this says why
-        texts[module] = f"from .{_last(VERSIONS)} import TRANSFORMERS  # noqa: F401\n\n" + texts[module]
+        texts[module] = f"from .{_flat(VERSIONS)} import TRANSFORMERS  # noqa: F401\n\n" + texts[module]
         texts[module] += REST_OF_THE_FAMILY + "".join(others)
     return texts
 
 
 def _reference(cls: type) -> str:
-    return f"{_last(cls.__module__)}.{cls.__name__}"
+    return f"{_flat(cls.__module__)}.{cls.__name__}"
 
 
-def _last(module: str) -> str:
-    return module.rpartition(".")[2]
+def _flat(module: str) -> str:
+    # two rooms may have a file of the same name
+    _package, *room, name = module.split(".")
+    return "_".join([*room[1:], name])

@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 from sublayers import SandwichLMConfig, SandwichLMModel
-from sublayers.configuration.alphabet import Sizes
+from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.training import cli

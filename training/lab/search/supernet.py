@@ -3,7 +3,7 @@
 Mandava, Migacz and Florea (2021), "Pay Attention when Required", section 2.2.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,7 @@ from torch.utils.data import Subset
 from transformers import PreTrainedModel, TrainerCallback
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.modeling.mixer import Batch
-from sublayers.modeling.plan import select_positions
+from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.trainers.pair_trainer import PairTrainer
@@ -38,7 +37,7 @@ class Mixture(SublayerStack):
 
     def __init__(self, stack: SublayerStack, letters: str):
         nn.ModuleList.__init__(self, stack)
-        self.order, self.letters = stack.order, letters
+        self.letters, self.candidates = stack.letters, letters
         # (layers, letters + 1), the last of the identity
         self.weights: torch.Tensor = torch.full((len(stack) // len(letters), len(letters) + 1), 1 / (len(letters) + 1))
 
@@ -46,8 +45,6 @@ class Mixture(SublayerStack):
         self,
         hidden_states: torch.Tensor,
         batch: Batch,
-        order: int | torch.Tensor = 0,
-        dropped: Container[int] = (),
         **kwargs,
     ) -> torch.Tensor:
         """Run every sublayer at all positions: (batch, length, hidden) -> (batch, length or kept, hidden)."""
@@ -56,12 +53,10 @@ class Mixture(SublayerStack):
         for number, weights in enumerate(self.weights):
             mixed = weights[-1] * hidden_states
             for i, weight in enumerate(weights[:-1]):
-                states = self.run_one(number * len(self.letters) + i, hidden_states, inputs, plan.packing)
+                states = self.run_one(number * len(self.candidates) + i, hidden_states, inputs, plan.packing)
                 mixed = torch.addcmul(mixed, states, weight)
             hidden_states = mixed
-        if plan.leaving is not None:
-            hidden_states = select_positions(hidden_states, plan.leaving)
-        return plan.leave(hidden_states)
+        return plan.choose(hidden_states)
 
 
 def mix(model: PreTrainedModel, field: str, letters: str) -> Mixture:

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.memory import RecurrentAttention, count_keys, may_have_gaps
-from sublayers.modeling.mixer import Batch, Inputs
+from sublayers.modeling.mixers.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing, select_positions
 
 # spans are rounded up to steps of so many tokens; one more step is remembered, since a span may grow

@@ -8,8 +8,10 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 
-from sublayers.modeling.mixer import Batch, Inputs, Mixer
+from sublayers.configuration.sublayer_order import Order
+from sublayers.modeling.mixers.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
+from sublayers.modeling.sublayer import Sublayer
 
 # so many positions share a matrix; a larger one would hold more zeros
 BLOCK = 64
@@ -143,3 +145,10 @@ class Convolution(Mixer):
         mixed = convolve(self.windows(states, cache), kernels).transpose(1, 2).flatten(2)
         mixed = mixed if packing is None else packing.pack(mixed)
         return self.out_proj(mixed if read_positions is None else select_positions(mixed, read_positions)), None
+
+
+def build_convolution(config, order: Order, place: int, is_causal: bool, is_dynamic: bool) -> Sublayer:
+    """Make the sublayer at a place of an order; the convolutions of a stack share the list of kernel sizes."""
+    number = sum(kind.group == "convolution" for kind in order.kinds[:place])
+    kernel_size = config.kernel_sizes[: number + 1][-1]
+    return Sublayer(config, Convolution(config, order.slot(place), kernel_size, is_causal, is_dynamic))

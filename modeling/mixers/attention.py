@@ -4,15 +4,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sublayers.modeling.linear import is_bare
-from sublayers.modeling.mixer import Batch, Inputs, Mixer
+from sublayers.modeling.mixers.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.norm import rms_norm
-from sublayers.modeling.plan import Packing, Plan, select_positions
+from sublayers.modeling.plan import Packing, select_positions
 from sublayers.modeling.relative_bias import add_bias
 from sublayers.modeling.rotary import rotate
 
@@ -120,7 +120,7 @@ class Attention(Mixer):
         return output.flatten(2), weights
 
 
-class Asking(NamedTuple):
+class QueryContext(NamedTuple):
     """What attention knows of the tokens that ask.
 
     Attributes:
@@ -200,7 +200,7 @@ class SelfAttention(Attention):
             inputs = (attention_mask, cache, None, packing, position_embeddings)
             output, weights = self.forward(hidden_states, *inputs, **kwargs)
             return select_positions(output, read_positions), weights
-        asking = Asking(attention_mask, packing, position_embeddings)
+        asking = QueryContext(attention_mask, packing, position_embeddings)
         queries = hidden_states
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
@@ -209,12 +209,12 @@ class SelfAttention(Attention):
 
     def only(
         self,
-        asking: Asking,
+        asking: QueryContext,
         positions: torch.Tensor,
         states: torch.Tensor,
         cache: Cache | None = None,
         is_causal: bool | None = None,
-    ) -> Asking:
+    ) -> QueryContext:
         """Let only some positions (batch or 1, kept) of the states (batch, length, hidden) ask, packed or not."""
         mask, packing, rotations, _ = asking
         if rotations is not None:
@@ -228,12 +228,12 @@ class SelfAttention(Attention):
         elif self.is_causal if is_causal is None else is_causal:
             # the kernel would line the few queries up with the first keys
             mask = self.causal_rows(positions, length, cache)
-        return Asking(mask, packing, rotations, are_some=True)
+        return QueryContext(mask, packing, rotations, are_some=True)
 
     def ask(
         self,
         queries: torch.Tensor,
-        asking: Asking,
+        asking: QueryContext,
         states: torch.Tensor,
         packing: Packing | None,
         rotations: tuple[torch.Tensor, ...] | None,
@@ -298,67 +298,3 @@ class SelfAttention(Attention):
             num_keys, _ = cache.get_mask_sizes(length, self.layer_idx)
         visible = torch.arange(num_keys, device=positions.device) <= (positions + past_length)[..., None]
         return visible[:, None]
-
-
-class CrossAttention(Attention):
-    """Multi-head attention to the source: (batch, length, hidden) -> (batch, length or kept, hidden).
-
-    Several target rows, such as beams, may share a source; they are then queries of one row, and the source's keys and
-    values exist once.
-    """
-
-    def prepare(self, batch: Batch, **kwargs) -> Inputs:
-        """Make the mask of the source, and leave its padding out where nothing is cached yet."""
-        source: Any = batch.source
-        states, cache = source.states, source.cache
-        # rows that share a source are its queries
-        queries = batch.states.reshape(states.shape[0], -1, states.shape[-1])
-        mask = create_bidirectional_mask(self.config, queries, source.attention_mask, encoder_hidden_states=states)
-        if isinstance(mask, torch.Tensor) and mask.ndim == 4:
-            mask = mask[:, :, :1]
-        packing = None
-        if cache is None or not cache.is_updated.get(0):
-            packing = Plan(states, source.attention_mask).packing
-        named = {"attention_mask": mask, "cache": cache, "source_packing": packing}
-        return Inputs(named, sources=(states if packing is None else packing.pack(states),))
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        cache: EncoderDecoderCache | None = None,
-        read_positions: torch.Tensor | None = None,
-        packing: Packing | None = None,
-        source_packing: Packing | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from every position, or only from `read_positions`, to the source (sources, source length, hidden).
-
-        The mask says the same for each query, (sources, 1, 1, source length), unless the backend wants another. With a
-        source packing, encoder states are those of packed tokens, (1, source tokens, hidden).
-        """
-        if read_positions is not None and not takes_single_queries(self.config):
-            inputs = (encoder_hidden_states, attention_mask, cache, None, packing, source_packing)
-            output, weights = self.forward(hidden_states, *inputs)
-            return select_positions(output, read_positions), weights
-        if read_positions is not None:
-            hidden_states = select_positions(hidden_states, read_positions)
-            packing = packing and packing.only(read_positions)[0]
-        query = self.split_heads(self.q_proj(hidden_states), packing, self.q_norm)
-        if cache is not None and cache.is_updated.get(self.layer_idx):
-            filled: Any = cache.cross_attention_cache.layers[self.layer_idx]
-            key, value = filled.keys, filled.values
-        else:
-            key = self.split_heads(self.k_proj(encoder_hidden_states), source_packing, self.k_norm)
-            value = self.split_heads(self.v_proj(encoder_hidden_states), source_packing)
-            if cache is not None:
-                key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
-                cache.is_updated[self.layer_idx] = True
-        length, rows_per_source = query.shape[2], query.shape[0] // key.shape[0]
-        if rows_per_source > 1:
-            query = query.unflatten(0, (-1, rows_per_source)).transpose(1, 2).flatten(2, 3)
-        output, weights = self.attend(query, key, value, attention_mask)
-        if rows_per_source > 1:
-            output = output.unflatten(1, (-1, length)).flatten(0, 1)
-            weights = weights if weights is None else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
-        return self.o_proj(output if packing is None else packing.pack(output)), weights

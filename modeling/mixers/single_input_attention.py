@@ -8,9 +8,11 @@ single query, Touvron et al. (2021), "Going Deeper with Image Transformers", sec
 import torch
 from transformers.cache_utils import Cache
 
-from sublayers.modeling.attention import Asking, SelfAttention, takes_single_queries
-from sublayers.modeling.mixer import Inputs
+from sublayers.configuration.sublayer_order import Order
+from sublayers.modeling.mixers.attention import QueryContext, SelfAttention, takes_single_queries
+from sublayers.modeling.mixers.mixer import Inputs
 from sublayers.modeling.plan import Packing
+from sublayers.modeling.sublayer import Sublayer
 
 
 class SingleInputAttention(SelfAttention):
@@ -32,7 +34,7 @@ class SingleInputAttention(SelfAttention):
         """
         named = dict(inputs.named)
         rotations, cache = named["position_embeddings"], named["cache"]
-        asking = Asking(named.pop("attention_mask"), packing, rotations)
+        asking = QueryContext(named.pop("attention_mask"), packing, rotations)
         if kept is not None:
             if not takes_single_queries(self.config):
                 raise ValueError(
@@ -50,7 +52,7 @@ class SingleInputAttention(SelfAttention):
         self,
         hidden_states: torch.Tensor,
         *fixed_states: torch.Tensor,
-        asking: Asking | None = None,
+        asking: QueryContext | None = None,
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
@@ -67,3 +69,8 @@ class SingleInputAttention(SelfAttention):
             return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
         (states,) = fixed_states
         return self.ask(hidden_states, asking, states, fixed_packing, position_embeddings, cache, **kwargs)
+
+
+def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer at a place of an order."""
+    return Sublayer(config, SingleInputAttention(config, order.slot(place), is_causal))

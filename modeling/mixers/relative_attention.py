@@ -12,7 +12,7 @@ from transformers.utils.import_utils import is_tracing
 
 from sublayers.modeling.linear import is_bare
 from sublayers.modeling.memory import RecurrentAttention, count_keys, may_have_gaps
-from sublayers.modeling.mixer import Batch, Inputs
+from sublayers.modeling.mixers.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing, select_positions
 
 # added to the scores of hidden keys: softmax turns it into 0, and every dtype can hold it

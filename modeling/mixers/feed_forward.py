@@ -4,7 +4,9 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from sublayers.modeling.mixer import Mixer
+from sublayers.configuration.sublayer_order import Order
+from sublayers.modeling.mixers.mixer import Mixer
+from sublayers.modeling.sublayer import Sublayer
 
 
 class FeedForward(Mixer):
@@ -33,3 +35,10 @@ class FeedForward(Mixer):
         inner = self.fc1(hidden_states)
         inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden_states)) * inner
         return self.fc2(self.dropout(inner)), None
+
+
+def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer at a place of an order."""
+    before_attention = any(kind.group == "self-attention" for kind in order.kinds[place + 1 : place + 2])
+    act = config.pre_attention_act if before_attention else None
+    return Sublayer(config, FeedForward(config, act or config.hidden_act), config.feed_forward_scale)

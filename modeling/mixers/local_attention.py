@@ -10,11 +10,13 @@ import torch
 from torch import nn
 from transformers.masking_utils import create_bidirectional_sliding_window_mask, create_sliding_window_causal_mask
 
-from sublayers.configuration.alphabet import block_size, reach
-from sublayers.modeling.attention import SelfAttention
-from sublayers.modeling.mixer import Batch, Inputs
+from sublayers.configuration.letters.local_attention import block_size, reach
+from sublayers.configuration.sublayer_order import Order
+from sublayers.modeling.mixers.attention import SelfAttention
+from sublayers.modeling.mixers.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing
 from sublayers.modeling.rotary import RotaryEmbedding
+from sublayers.modeling.sublayer import Sublayer
 
 # a place far from every text
 NOWHERE = -(2**40)
@@ -139,3 +141,8 @@ class LocalAttention(SelfAttention):
         key, value = (states.permute(0, 2, 1, 4, 3).flatten(0, 1) for states in sides)
         output, _ = super().attend(query, key, value, attention_mask.blocks(batch, size), **kwargs)
         return output.unflatten(0, (batch, number)).flatten(1, 2)[:, :length], None
+
+
+def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer at a place of an order."""
+    return Sublayer(config, LocalAttention(config, order.slot(place), is_causal))

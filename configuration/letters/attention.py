@@ -1,0 +1,30 @@
+"""What attentions of all kinds cost."""
+
+from sublayers.configuration.letters.letter import Sizes, Work
+
+TENSOR_PARALLEL_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+# each process has some of the heads that they learn from
+TENSOR_PARALLEL_PLAN |= dict.fromkeys(("q_norm", "k_norm"), "replicated_with_grad_allreduce")
+
+
+def parameters(sizes: Sizes) -> int:
+    """Count weights and biases of the four maps, and the norms of queries and keys."""
+    hidden, queries, keys = sizes.hidden_size, sizes.query_width, sizes.key_width
+    biases = sizes.attention_bias * (queries + 2 * keys) + sizes.attention_output_bias * hidden
+    norms = sizes.qk_norm * 2 * (queries // sizes.num_attention_heads)
+    return 2 * hidden * (queries + keys) + biases + norms
+
+
+def maps(sizes: Sizes, read: int, keys: int) -> int:
+    """Count the multiply-adds of queries and outputs, and of keys and values."""
+    return 2 * sizes.hidden_size * (read * sizes.query_width + keys * sizes.key_width)
+
+
+def scores(sizes: Sizes, work: Work, keys: int) -> int:
+    """Count the multiply-adds of queries with so many keys, and of weights with as many values."""
+    return 2 * work.read * keys * sizes.query_width
+
+
+def key_width(sizes: Sizes) -> int:
+    """Return the width of what a cache keeps of a token as keys, and as values."""
+    return sizes.key_width

@@ -1,0 +1,117 @@
+"""What the project knows of a kind of sublayer, except the module that runs it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+
+class Sizes(NamedTuple):
+    """What the cost of a sublayer depends on, beside its letter.
+
+    Self-attention with memory is that of Transformer-XL, with relative positions and without biases.
+    """
+
+    hidden_size: int
+    intermediate_size: int = 0
+    kernel_size: int = 31
+    num_attention_heads: int = 16
+    gated_convolutions: bool = True
+    # tokens before a segment; None: attention without memory
+    memory_length: int | None = None
+    # as in every configuration
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    qk_norm: bool = False
+    folds_attention: bool = True
+    gated_feed_forward: bool = False
+    attention_bias: bool = True
+    attention_output_bias: bool = True
+    mlp_bias: bool = True
+    # gain and bias
+    norm_vectors: int = 2
+    # the window of local attention, and whether it looks back only
+    attention_window: int = 0
+    is_causal: bool = False
+    # the other fields that letters declare, by their names
+    letter_fields: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def query_width(self) -> int:
+        """The width of all heads of queries."""
+        return self.hidden_size if self.head_dim is None else self.num_attention_heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """The width of all heads of keys, and of values."""
+        heads = self.num_key_value_heads or self.num_attention_heads
+        return self.query_width * heads // self.num_attention_heads
+
+
+class Work(NamedTuple):
+    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep.
+
+    Of the `cached` tokens, keys and values are there.
+    """
+
+    length: int
+    read: int
+    source_length: int
+    keeps_cache: bool = False
+    cached: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A kind of sublayer, as the file of a letter declares it.
+
+    Attributes:
+        name: for people.
+        colour: of its box, as RGB.
+        square: of the same colour, as text.
+        group: what it is one of.
+        stacks: where it may stand: in a "single" stack, an "encoder" or a "decoder".
+        cache: which cache it has slots in, that of the "self" or of the "cross" sequence, or None.
+        fields: numbers of the configuration that orders with it need and others must not have, with the least value.
+        parameters: its weights and biases without the norm.
+        multiply_adds: of one sequence.
+        scores: those of the multiply-adds that are products of tokens with tokens.
+        units: its parameters in units of 4 d^2, as the Sandwich paper counts them (section 3.2).
+        cache_width: the width of what each half of its slot, keys and values, keeps of a token.
+        cached_tokens: how many tokens of a text it keeps.
+        slot_type: what transformers' `layer_types` call its slot. A state of fixed size needs a "hybrid" one, in which
+            the mixer also counts tokens, since transformers asks any slot for the length of the text.
+        reach: how many tokens before its own and how many after it each one sees; None: the whole text.
+        reads_fixed_states: its keys and values come from the states before the first such sublayer of the order.
+        twin: the letter with interchangeable weights.
+        tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
+    """
+
+    name: str
+    colour: str
+    square: str
+    group: Literal["self-attention", "cross-attention", "convolution", "feed-forward", "recurrence"]
+    stacks: tuple[str, ...] = ("single", "encoder", "decoder")
+    cache: Literal["self", "cross"] | None
+    fields: Mapping[str, int] = field(default_factory=dict, hash=False)
+    parameters: Callable[[Sizes], int]
+    multiply_adds: Callable[[Sizes, Work], int]
+    scores: Callable[[Sizes, Work], int] = lambda sizes, work: 0
+    units: int = 1
+    cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
+    cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
+    slot_type: Literal["full_attention", "sliding_attention", "hybrid"] = "full_attention"
+    reach: Callable[[Sizes], tuple[int, int]] | None = None
+    reads_fixed_states: bool = False
+    twin: str | None = None
+    tensor_parallel_plan: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def is_position_wise(self) -> bool:
+        """Whether it treats every position on its own."""
+        return self.cache is None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it attends to the tokens in a window."""
+        return "attention_window" in self.fields
