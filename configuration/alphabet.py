@@ -45,16 +45,12 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep.
-
-    Of the `cached` tokens, keys and values are there.
-    """
+    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep."""
 
     length: int
     read: int
     source_length: int
     keeps_cache: bool = False
-    cached: int = 0
 
 
 class Letter(NamedTuple):
@@ -70,12 +66,9 @@ class Letter(NamedTuple):
         reach: how many tokens before its own and how many behind each one sees; None: the whole text.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
-        kernels: operations that run one after the other, counted in eager mode.
-        traffic: numbers that they read and write for one sequence, beside weights and cached keys and values.
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
-        scores: those of the multiply-adds that are products of tokens with tokens.
         reads_fixed_states: its keys and values come from the states in front of the first such sublayer of the order.
         weights_of: the letter whose weights it has, and that it can run as.
     """
@@ -88,13 +81,10 @@ class Letter(NamedTuple):
     is_position_wise: bool
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
-    kernels: Callable[[Sizes], int]
-    traffic: Callable[[Sizes, Work], int]
     tensor_parallel_plan: dict[str, str]
     reach: Callable[[Sizes], tuple[int, int]] | None = None
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
-    scores: Callable[[Sizes, Work], int] = lambda sizes, work: 0
     reads_fixed_states: bool = False
     weights_of: str | None = None
 
@@ -137,7 +127,7 @@ def _self_scores(sizes: Sizes, work: Work) -> int:
     if _folds(sizes, work):
         # each head's scores and mix of whole states
         return 2 * sizes.hidden_size * sizes.num_attention_heads * work.length
-    return 2 * work.read * (work.length + work.cached) * sizes.query_width
+    return 2 * work.read * work.length * sizes.query_width
 
 
 def _self_attention(sizes: Sizes, work: Work) -> int:
@@ -154,8 +144,9 @@ def _self_attention(sizes: Sizes, work: Work) -> int:
     return maps + _self_scores(sizes, work)
 
 
-def _cross_scores(sizes: Sizes, work: Work) -> int:
-    return 2 * work.read * (work.source_length + work.cached) * sizes.query_width
+def _cross_attention(sizes: Sizes, work: Work) -> int:
+    scores = 2 * work.read * work.source_length * sizes.query_width
+    return _attention_maps(sizes, work.read, work.source_length) + scores
 
 
 def _local_scores(sizes: Sizes, work: Work) -> int:
@@ -166,29 +157,6 @@ def _local_scores(sizes: Sizes, work: Work) -> int:
     # the keys of a block are those of its tokens and on both sides of them
     pairs = -(-work.length // size) * size * (size + before + after)
     return 2 * pairs * sizes.query_width
-
-
-def _attention_kernels(sizes: Sizes) -> int:
-    # norm, four maps, their core, sum; with memory, the core is spelled out. Rotary positions and norms of queries and
-    # keys have more, unless they are fused
-    return 7 if sizes.memory_length is None else 20
-
-
-def _attention_traffic(sizes: Sizes, work: Work, seen: int) -> int:
-    # norm, what is read for keys and values, what is read for queries, output, sum
-    residual = sizes.hidden_size * (2 * work.length + 2 * seen + 5 * work.read)
-    return residual + 4 * (work.read * sizes.query_width + seen * sizes.key_width)
-
-
-def _self_traffic(sizes: Sizes, work: Work) -> int:
-    if sizes.memory_length is not None:
-        keys = work.length + sizes.memory_length
-        # scores are spelled out: products, shift, sums, mask and softmax read and write them
-        return _attention_traffic(sizes, work, keys) + 12 * sizes.num_attention_heads * work.length * keys
-    if _folds(sizes, work):
-        # the states are keys and values
-        return _attention_traffic(sizes, work, 0) + 2 * sizes.hidden_size * work.length
-    return _attention_traffic(sizes, work, work.length)
 
 
 def _local_attention(sizes: Sizes, work: Work) -> int:
@@ -204,14 +172,6 @@ def _feed_forward(sizes: Sizes, work: Work) -> int:
     return (2 + sizes.gated_feed_forward) * work.read * sizes.hidden_size * sizes.intermediate_size
 
 
-def _feed_forward_traffic(sizes: Sizes, work: Work) -> int:
-    # norm, maps and sum; the activation, and with a gate a second map and a product
-    return work.read * (
-        (7 + sizes.gated_feed_forward) * sizes.hidden_size
-        + 4 * (1 + sizes.gated_feed_forward) * sizes.intermediate_size
-    )
-
-
 def _convolution_parameters(sizes: Sizes, kernel_inputs: int) -> int:
     # a projection with its gate, if it has one, and the output; one kernel for each head
     maps = (2 + sizes.gated_convolutions) * (sizes.hidden_size**2 + sizes.hidden_size)
@@ -222,11 +182,6 @@ def _convolution(sizes: Sizes, work: Work, kernels: int) -> int:
     # projection and gate, kernels, sums under them, output
     per_token = (1 + sizes.gated_convolutions) * sizes.hidden_size + kernels + sizes.kernel_size
     return sizes.hidden_size * (work.length * per_token + work.read * sizes.hidden_size)
-
-
-def _convolution_traffic(sizes: Sizes, work: Work, kernels: int) -> int:
-    # norm, projection, gate, sums, output; kernels and their softmax
-    return sizes.hidden_size * (8 * work.length + 5 * work.read) + 4 * kernels * work.length
 
 
 _ATTENTION_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
@@ -242,9 +197,6 @@ ALPHABET = {
         is_position_wise=False,
         parameters=_self_attention_parameters,
         multiply_adds=_self_attention,
-        scores=_self_scores,
-        kernels=_attention_kernels,
-        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
     ),
@@ -257,9 +209,6 @@ ALPHABET = {
         is_position_wise=False,
         parameters=_attention_parameters,
         multiply_adds=_local_attention,
-        scores=_local_scores,
-        kernels=_attention_kernels,
-        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         reach=lambda sizes: reach(sizes.attention_window, sizes.is_causal),
         cache_width=lambda sizes: sizes.key_width,
@@ -273,12 +222,7 @@ ALPHABET = {
         cache="cross",
         is_position_wise=False,
         parameters=_attention_parameters,
-        multiply_adds=lambda sizes, work: (
-            _attention_maps(sizes, work.read, work.source_length) + _cross_scores(sizes, work)
-        ),
-        scores=_cross_scores,
-        kernels=lambda sizes: 7,
-        traffic=lambda sizes, work: _attention_traffic(sizes, work, work.source_length),
+        multiply_adds=_cross_attention,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
     ),
@@ -291,8 +235,6 @@ ALPHABET = {
         is_position_wise=True,
         parameters=_feed_forward_parameters,
         multiply_adds=_feed_forward,
-        kernels=lambda sizes: 5 + 2 * sizes.gated_feed_forward,
-        traffic=_feed_forward_traffic,
         tensor_parallel_plan={"gate": "colwise", "fc1": "colwise", "fc2": "rowwise"},
     ),
     # a dynamic kernel needs all channels of its position: every process runs whole convolutions
@@ -305,8 +247,6 @@ ALPHABET = {
         is_position_wise=False,
         parameters=lambda sizes: _convolution_parameters(sizes, sizes.hidden_size),
         multiply_adds=lambda sizes, work: _convolution(sizes, work, sizes.num_attention_heads * sizes.kernel_size),
-        kernels=lambda sizes: 11,
-        traffic=lambda sizes, work: _convolution_traffic(sizes, work, sizes.num_attention_heads * sizes.kernel_size),
         tensor_parallel_plan={},
     ),
     "l": Letter(
@@ -318,8 +258,6 @@ ALPHABET = {
         is_position_wise=False,
         parameters=lambda sizes: _convolution_parameters(sizes, 1),
         multiply_adds=lambda sizes, work: _convolution(sizes, work, 0),
-        kernels=lambda sizes: 11,
-        traffic=lambda sizes, work: _convolution_traffic(sizes, work, 0),
         tensor_parallel_plan={},
     ),
     "m": Letter(
@@ -331,9 +269,6 @@ ALPHABET = {
         is_position_wise=False,
         parameters=_attention_parameters,
         multiply_adds=_self_attention,
-        scores=_self_scores,
-        kernels=_attention_kernels,
-        traffic=_self_traffic,
         tensor_parallel_plan=_ATTENTION_PLAN,
         cache_width=lambda sizes: sizes.key_width,
         reads_fixed_states=True,

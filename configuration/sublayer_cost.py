@@ -1,9 +1,8 @@
 """What an order costs at given sizes, counted from its letters alone; embeddings and heads are not included."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from sublayers.configuration.alphabet import ALPHABET, Letter, Sizes, Work
+from sublayers.configuration.alphabet import ALPHABET, Sizes, Work
 from sublayers.configuration.sublayer_order import counts, expand, has_fixed_states, reaches, tail_start
 
 
@@ -74,20 +73,6 @@ def flops(
         ValueError: `read` is more than `length`, or the order is bad.
     """
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
-    found = works(order, sizes, length, read, source_length, keeps_cache=keeps_cache, takes_mean=takes_mean)
-    return 2 * sum(letter.multiply_adds(sizes, work) for letter, work in found)
-
-
-def works(
-    order: str,
-    sizes: Sizes,
-    length: int,
-    read: int,
-    source_length: int | None = None,
-    keeps_cache: bool = False,
-    takes_mean: bool = False,
-) -> Iterator[tuple[Letter, Work]]:
-    """Say what each sublayer of an order has to do in a forward pass, see `flops`, which also says what is raised."""
     if not 0 <= read <= length:
         raise ValueError(f"read={read} is out of range; of {length} tokens, 0 to {length} positions can be read")
     source_length = length if source_length is None else source_length
@@ -99,25 +84,14 @@ def works(
         leaving = {place: min(length, 1 + max(counts)) for place, counts in near.items()}
     # what the tail attends to, or takes the mean of, is computed for all tokens
     whole_until_tail = takes_mean or has_fixed_states(order)
-    tokens = leaving.get(-1, length)
+    tokens, multiply_adds = leaving.get(-1, length), 0
     for place, letter in enumerate(letters):
         row, left = ALPHABET[letter], leaving.get(place, tokens)
         seen = length if row.reads_fixed_states else tokens
         computed = tokens if whole_until_tail and place < tail else left
-        yield row, Work(seen, computed, source_length, keeps_cache)
+        multiply_adds += row.multiply_adds(sizes, Work(seen, computed, source_length, keeps_cache))
         tokens = left
-
-
-def next_works(
-    order: str, sizes: Sizes, length: int, source_length: int | None = None
-) -> Iterator[tuple[Letter, Work]]:
-    """Say what each sublayer has to do for a token behind `length` others, whose keys and values are cached.
-
-    Raises what `expand` raises.
-    """
-    tokens = {"self": length, "cross": length if source_length is None else source_length}
-    for row in map(ALPHABET.__getitem__, expand(order)):
-        yield row, Work(1, 1, 0, cached=row.cached_tokens(sizes, tokens[row.cache]) if row.cache else 0)
+    return 2 * multiply_adds
 
 
 def read_positions(length: int) -> dict[str, int]:

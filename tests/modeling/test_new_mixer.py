@@ -91,8 +91,6 @@ def comb(monkeypatch):
         is_position_wise=False,
         parameters=lambda sizes: sizes.hidden_size**2,
         multiply_adds=lambda sizes, work: work.length * sizes.hidden_size**2,
-        kernels=lambda sizes: 9,
-        traffic=lambda sizes, work: 9 * work.length * sizes.hidden_size,
         tensor_parallel_plan={},
         reach=lambda sizes: (REACH, 0 if sizes.is_causal else REACH),
         cache_width=lambda sizes: sizes.hidden_size // 2,
