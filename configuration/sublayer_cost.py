@@ -1,15 +1,12 @@
 """What an order costs at given sizes, counted from its letters alone; embeddings and heads are not included."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from sublayers.configuration.letters.letter import Letter, Sizes, Work
+from sublayers.configuration.letters.letter import Sizes, Work
 from sublayers.configuration.sublayer_order import Order
 
 
-def parameters(
-    order: str | Order, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any
-) -> int:
+def parameters(order: str | Order, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
     """Weights, biases and the norm of every sublayer, where all convolutions have kernels of one size.
 
     More sizes are those of `Sizes`. Raises what `Order` raises.
@@ -76,20 +73,6 @@ def flops(
         ValueError: `read` is more than `length`, or the order is bad.
     """
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
-    found = works(order, sizes, length, read, source_length, keeps_cache=keeps_cache, takes_mean=takes_mean)
-    return 2 * sum(letter.multiply_adds(sizes, work) for letter, work in found)
-
-
-def works(
-    order: str | Order,
-    sizes: Sizes,
-    length: int,
-    read: int,
-    source_length: int | None = None,
-    keeps_cache: bool = False,
-    takes_mean: bool = False,
-) -> Iterator[tuple[Letter, Work]]:
-    """Say what each sublayer of an order has to do in a forward pass, see `flops`, which also says what is raised."""
     if not 0 <= read <= length:
         raise ValueError(f"read={read} is out of range; of {length} tokens, 0 to {length} positions can be read")
     source_length = length if source_length is None else source_length
@@ -101,25 +84,14 @@ def works(
         leaving = {place: min(length, 1 + max(counts)) for place, counts in near.items()}
     # what the tail attends to, or takes the mean of, is computed for all tokens
     whole_until_tail = takes_mean or order.has_fixed_states
-    tokens = leaving.get(-1, length)
+    tokens, multiply_adds = leaving.get(-1, length), 0
     for place, kind in enumerate(order.kinds):
         left = leaving.get(place, tokens)
         seen = length if kind.reads_fixed_states else tokens
         computed = tokens if whole_until_tail and place < tail else left
-        yield kind, Work(seen, computed, source_length, keeps_cache)
+        multiply_adds += kind.multiply_adds(sizes, Work(seen, computed, source_length, keeps_cache))
         tokens = left
-
-
-def next_works(
-    order: str | Order, sizes: Sizes, length: int, source_length: int | None = None
-) -> Iterator[tuple[Letter, Work]]:
-    """Say what each sublayer has to do for a token behind `length` others, whose keys and values are cached.
-
-    Raises what `Order` raises.
-    """
-    tokens = {"self": length, "cross": length if source_length is None else source_length}
-    for kind in Order(order).kinds:
-        yield kind, Work(1, 1, 0, cached=kind.cached_tokens(sizes, tokens[kind.cache]) if kind.cache else 0)
+    return 2 * multiply_adds
 
 
 def read_positions(length: int) -> dict[str, int]:

@@ -1,11 +1,7 @@
 """`c`: attention to another sequence, that of the encoder."""
 
 from sublayers.configuration.letters.attention import TENSOR_PARALLEL_PLAN, key_width, maps, parameters, scores
-from sublayers.configuration.letters.letter import Letter, Sizes, Work
-
-
-def _scores(sizes: Sizes, work: Work) -> int:
-    return scores(sizes, work, work.source_length + work.cached)
+from sublayers.configuration.letters.letter import Letter
 
 
 LETTER = Letter(
@@ -16,8 +12,9 @@ LETTER = Letter(
     stacks=("decoder",),
     cache="cross",
     parameters=parameters,
-    multiply_adds=lambda sizes, work: maps(sizes, work.read, work.source_length) + _scores(sizes, work),
-    scores=_scores,
+    multiply_adds=lambda sizes, work: (
+        maps(sizes, work.read, work.source_length) + scores(sizes, work, work.source_length)
+    ),
     cache_width=key_width,
     tensor_parallel_plan=TENSOR_PARALLEL_PLAN,
 )

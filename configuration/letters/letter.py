@@ -50,15 +50,12 @@ class Sizes(NamedTuple):
 
 class Work(NamedTuple):
     """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep.
-
-    Of the `cached` tokens, keys and values are there.
     """
 
     length: int
     read: int
     source_length: int
     keeps_cache: bool = False
-    cached: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +72,6 @@ class Letter:
         fields: numbers of the configuration that orders with it need and others must not have, with the least value.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
-        scores: those of the multiply-adds that are products of tokens with tokens.
         units: its parameters in units of 4 d^2, as the Sandwich paper counts them (section 3.2).
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
@@ -96,7 +92,6 @@ class Letter:
     fields: Mapping[str, int] = field(default_factory=dict, hash=False)
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
-    scores: Callable[[Sizes, Work], int] = lambda sizes, work: 0
     units: int = 1
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length

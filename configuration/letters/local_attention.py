@@ -38,7 +38,6 @@ LETTER = Letter(
     fields={"attention_window": 1},
     parameters=parameters,
     multiply_adds=lambda sizes, work: self_maps(sizes, work) + _scores(sizes, work),
-    scores=_scores,
     reach=lambda sizes: reach(sizes.attention_window, sizes.is_causal),
     cache_width=key_width,
     slot_type="sliding_attention",

@@ -21,7 +21,7 @@ def self_scores(sizes: Sizes, work: Work) -> int:
     if folds(sizes, work):
         # each head's scores and mix of whole states
         return 2 * sizes.hidden_size * sizes.num_attention_heads * work.length
-    return scores(sizes, work, work.length + work.cached)
+    return scores(sizes, work, work.length)
 
 
 def self_maps(sizes: Sizes, work: Work) -> int:
@@ -45,7 +45,6 @@ LETTER = Letter(
     cache="self",
     parameters=_parameters,
     multiply_adds=lambda sizes, work: self_maps(sizes, work) + self_scores(sizes, work),
-    scores=self_scores,
     cache_width=key_width,
     tensor_parallel_plan=TENSOR_PARALLEL_PLAN,
 )

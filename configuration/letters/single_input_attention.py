@@ -12,7 +12,6 @@ LETTER = Letter(
     cache="self",
     parameters=parameters,
     multiply_adds=lambda sizes, work: self_maps(sizes, work) + self_scores(sizes, work),
-    scores=self_scores,
     cache_width=key_width,
     reads_fixed_states=True,
     twin="s",

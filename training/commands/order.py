@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.configuration.sublayer_order import compact, counts, expand
-from sublayers.training.flags import finite, positive
+from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_replace
-from sublayers.training.metrics.roofline import BYTES, DEVICES, MFU, Device, days, device_named, estimates
 
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
     "in classification. A prompt reads one and fills the cache for all. With a memory, the length is that of a segment "
     "behind it."
-)
-
-ESTIMATED = (
-    " Milliseconds are estimated for the sublayers and a batch of --rows; a word says what most of them are spent on. "
-    "A training step has AdamW."
 )
 
 
@@ -65,38 +57,20 @@ def main(argv: list[str]) -> None:
         action="store_true",
         help="measure how long each order takes on this machine, and which plain Transformer takes as long",
     )
-    parser.add_argument("--rows", type=positive, default=1, help="rows of a batch, with --decide and --device (1)")
+    parser.add_argument("--rows", type=positive, default=1, help="rows of a batch, with --decide (1)")
     parser.add_argument("--seconds", type=positive, default=40, help="for which --decide measures, about (default: 40)")
     parser.add_argument("--csv", type=Path, help="a new file for what --decide measures, a row for each order")
-    parser.add_argument(
-        "--device", help=f"also estimate times on one of {', '.join(DEVICES)}, or here: on this machine, measured"
-    )
-    parser.add_argument("--dtype", choices=[*BYTES], help="with --device; default: fp16 (or bf16) where it has it")
-    parser.add_argument(
-        "--launch", type=finite, help="with --device, microseconds of a kernel; default: without graphs"
-    )
-    parser.add_argument("--tokens", type=finite, help="with --device, also estimate days of a pre-training on them")
-    parser.add_argument("--devices", type=positive, default=1, help="how many of them pre-train (default: 1)")
-    parser.add_argument("--mfu", type=finite, default=MFU, help=f"the share of peak that this reaches (default: {MFU})")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument(
         "--picture", type=Path, help="draw the orders, or what --decide measures, into a new .svg, .png or .pdf file"
     )
     args = parser.parse_args(argv)
     refuse_to_replace(args.picture, args.csv)
-    if args.tokens and not args.device:
-        parser.error("--tokens needs a --device")
-    if args.decide and args.device not in (None, "here"):
-        parser.error("--decide measures on this machine; give --device here to compare, or leave --device out")
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
         parser.error(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
-    for name in ("launch", "tokens", "mfu"):
-        if (value := getattr(args, name)) is not None and value <= 0:
-            parser.error(f"--{name}={value} is not a positive number")
     try:
         orders = {given: compact(given) for given in args.orders}
-        device = _device(args) if args.device else None
-        costs = {given: _cost(order, args, device) for given, order in orders.items()}
+        costs = {given: _cost(order, args) for given, order in orders.items()}
     except ValueError as error:
         parser.error(str(error))
     if args.decide:
@@ -123,18 +97,7 @@ def main(argv: list[str]) -> None:
     console.print(_table(costs))
 
 
-def _device(args: argparse.Namespace) -> Device:
-    device = device_named(args.device)
-    args.dtype = args.dtype or ("fp16" if "fp16" in device.peaks else "fp32")
-    if args.dtype not in device.peaks:
-        raise ValueError(f"{args.device} has no --dtype={args.dtype}; choose one of {', '.join(device.peaks)}")
-    if args.device == "here":
-        found = f"{device.peaks['fp32'] / 1e9:.0f} GFLOP/s, {device.bandwidth / 1e9:.0f} GB/s"
-        print(f"measured here: {found}, {device.launch * 1e6:.0f} microseconds a kernel", file=sys.stderr)
-    return device._replace(launch=args.launch / 1e6) if args.launch else device
-
-
-def _cost(order: str, args: argparse.Namespace, device: Device | None) -> dict[str, Any]:
+def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
     more = {
@@ -155,30 +118,9 @@ def _cost(order: str, args: argparse.Namespace, device: Device | None) -> dict[s
     def count(length: int, read: int, **how: bool) -> int:
         return flops(order, hidden, intermediate, length, read, args.source_length, **how, **more)
 
-    takes_mean = args.tail_query == "mean"
     memory: dict[str, Any] = {}
-    elsewhere: dict[str, Any] = {}
     if args.memory_length:
         memory["memory_bytes"] = memory_bytes(order, hidden, args.memory_length, args.bytes_per_number)
-    if device:
-        batch = (Sizes(hidden, intermediate, **more), device, args.dtype, args.rows)
-        elsewhere["milliseconds"] = {
-            length: {
-                task: found._asdict()
-                for task, found in estimates(order, *batch, length, args.source_length, takes_mean).items()
-            }
-            for length in args.lengths
-        }
-    if device and args.tokens:
-        peaks = args.devices * device.peaks[args.dtype] * args.mfu
-        elsewhere["days"] = {
-            length: {
-                name: days(args.tokens, count(length, read) / length, peaks)
-                for name, read in read_positions(length).items()
-                if name != "one"
-            }
-            for length in args.lengths
-        }
     return {
         "order": order,
         "sublayers": len(expand(order)),
@@ -192,12 +134,11 @@ def _cost(order: str, args: argparse.Namespace, device: Device | None) -> dict[s
         "flops": {
             length: {
                 **{name: count(length, read) for name, read in read_positions(length).items()},
-                "one": count(length, 1, takes_mean=takes_mean),
+                "one": count(length, 1, takes_mean=args.tail_query == "mean"),
                 "prompt": count(length, 1, keeps_cache=True),
             }
             for length in args.lengths
         },
-        **elsewhere,
     }
 
 
@@ -218,17 +159,15 @@ def _draw(order: str, console: Console) -> None:
 def _table(costs: dict[str, dict[str, Any]]) -> Table:
     columns = list(costs.values())
     first = columns[0]
-    table = Table(caption=CAPTION + (ESTIMATED if "milliseconds" in first else ""), caption_justify="left")
+    table = Table(caption=CAPTION, caption_justify="left")
     table.add_column("", no_wrap=True)
     for given in costs:
         table.add_column(Text(given), justify="right", overflow="fold")
 
-    def add(label: str, values: Sequence[float], unit: float, remarks: Sequence[str] = ()) -> None:
+    def add(label: str, values: Sequence[float], unit: float) -> None:
         first, *others = values
         shares = ["", *(f" ({value / first:.2f})" if first else "" for value in others)]
-        cells = [f"{value / unit:,.2f}{share}" for value, share in zip(values, shares, strict=True)]
-        remarks = remarks or [""] * len(cells)
-        table.add_row(label, *(" ".join(filter(None, pair)) for pair in zip(cells, remarks, strict=True)))
+        table.add_row(label, *(f"{value / unit:,.2f}{share}" for value, share in zip(values, shares, strict=True)))
 
     names = {letter: row.name for letter, row in ALPHABET.items()}
     for name, label in {"order": "order", "sublayers": "sublayers", **names}.items():
@@ -243,12 +182,4 @@ def _table(costs: dict[str, dict[str, Any]]) -> Table:
         for positions in by_positions:
             label = f"GFLOP at {length}, {positions}"
             add(label, [cost["flops"][length][positions] for cost in columns], 1e9)
-    for length, by_task in first.get("milliseconds", {}).items():
-        table.add_section()
-        for task in by_task:
-            found = [cost["milliseconds"][length][task] for cost in columns]
-            add(f"ms at {length}, {task}", [each["ms"] for each in found], 1, [each["bound"] for each in found])
-    for length, by_positions in first.get("days", {}).items():
-        for positions in by_positions:
-            add(f"days at {length}, {positions}", [cost["days"][length][positions] for cost in columns], 1)
     return table
