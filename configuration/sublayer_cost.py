@@ -6,7 +6,9 @@ from sublayers.configuration.letters.letter import Sizes, Work
 from sublayers.configuration.sublayer_order import Order
 
 
-def parameters(order: str | Order, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any) -> int:
+def parameters(
+    order: str | Order, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any
+) -> int:
     """Weights, biases and the norm of every sublayer, where all convolutions have kernels of one size.
 
     More sizes are those of `Sizes`. Raises what `Order` raises.

@@ -3,7 +3,6 @@
 from sublayers.configuration.letters.attention import TENSOR_PARALLEL_PLAN, key_width, maps, parameters, scores
 from sublayers.configuration.letters.letter import Letter
 
-
 LETTER = Letter(
     name="cross-attention",
     colour="#7fb3d5",

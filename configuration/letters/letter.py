@@ -49,8 +49,7 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep.
-    """
+    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep."""
 
     length: int
     read: int
