@@ -60,7 +60,7 @@ class AdaptiveEmbedding(nn.ModuleList):
         return sum(self.cutoffs[-1:]) + len(last.table)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Look the words up; each band is asked for all of them, which costs little and needs no data-dependent shape.
+        """Look the words up in each band, and keep those that it has, so that no shape depends on the data.
 
         Raises:
             IndexError: an id outside the vocabulary.

@@ -21,7 +21,7 @@ Product: TypeAlias = Literal["torch", "onednn", "prepacked"]
 class Prepacked(NamedTuple):
     """A weight (out, in), its version, and a copy of it as oneDNN reads it.
 
-    The weight keeps its memory, which would otherwise go to another one that could not be told apart.
+    The weight is kept so that no other tensor gets its memory, by which it is recognised.
     """
 
     weight: torch.Tensor

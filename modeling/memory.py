@@ -48,7 +48,7 @@ class Memory:
 
 
 def count_keys(batch: Batch) -> tuple[int, int]:
-    """Count the keys before the new tokens, and all of them; a static cache has more than it has filled."""
+    """Count the keys before the new tokens, and all of them; a static cache also counts its empty slots."""
     length, memory, cache = batch.states.shape[1], batch.memory, batch.cache
     if memory is not None:
         past_length = memory.states[0].shape[1] if memory.states else 0

@@ -90,7 +90,7 @@ class Attention(Mixer):
     ) -> torch.Tensor:
         """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim).
 
-        Before that, each head is normalised and rotated, if the configuration asks for it.
+        Before that, each head is normalised and rotated, if the configuration says so.
         """
         states = states.unflatten(-1, (-1, self.head_dim))
         states = states if norm is None else norm(states)
@@ -121,13 +121,13 @@ class Attention(Mixer):
 
 
 class QueryContext(NamedTuple):
-    """What attention knows of the tokens that ask.
+    """What attention knows of the tokens that have queries.
 
     Attributes:
         attention_mask: what they see, in the form that the backend wants.
         packing: of them; None: they stand in rows.
         rotations: of their queries, where positions are rotary.
-        are_some: whether they are some of the tokens that are seen, and not all.
+        are_some: whether they are only some of the tokens with keys.
     """
 
     attention_mask: Any
@@ -200,23 +200,23 @@ class SelfAttention(Attention):
             inputs = (attention_mask, cache, None, packing, position_embeddings)
             output, weights = self.forward(hidden_states, *inputs, **kwargs)
             return select_positions(output, read_positions), weights
-        asking = QueryContext(attention_mask, packing, position_embeddings)
+        context = QueryContext(attention_mask, packing, position_embeddings)
         queries = hidden_states
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
-            asking = self.only(asking, read_positions, hidden_states, cache, kwargs.get("is_causal"))
-        return self.ask(queries, asking, hidden_states, packing, position_embeddings, cache, **kwargs)
+            context = self.only(context, read_positions, hidden_states, cache, kwargs.get("is_causal"))
+        return self.attend_from(queries, context, hidden_states, packing, position_embeddings, cache, **kwargs)
 
     def only(
         self,
-        asking: QueryContext,
+        context: QueryContext,
         positions: torch.Tensor,
         states: torch.Tensor,
         cache: Cache | None = None,
         is_causal: bool | None = None,
     ) -> QueryContext:
-        """Let only some positions (batch or 1, kept) of the states (batch, length, hidden) ask, packed or not."""
-        mask, packing, rotations, _ = asking
+        """Narrow the queries to some positions (batch or 1, kept) of states (batch, length, hidden), packed or not."""
+        mask, packing, rotations, _ = context
         if rotations is not None:
             rotations = tuple(select_positions(part, positions) for part in rotations)
         length = states.shape[1]
@@ -230,29 +230,29 @@ class SelfAttention(Attention):
             mask = self.causal_rows(positions, length, cache)
         return QueryContext(mask, packing, rotations, are_some=True)
 
-    def ask(
+    def attend_from(
         self,
         queries: torch.Tensor,
-        asking: QueryContext,
+        context: QueryContext,
         states: torch.Tensor,
         packing: Packing | None,
         rotations: tuple[torch.Tensor, ...] | None,
         cache: Cache | None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from what asks (batch, kept, hidden) to states (batch, length, hidden), each packed or not."""
-        query = self.split_heads(self.q_proj(queries), asking.packing, self.q_norm, asking.rotations)
-        if asking.are_some and query.shape[2] == 1 and cache is None and self.folds(states):
+        """Attend from queries (batch, kept, hidden) to states (batch, length, hidden), each packed or not."""
+        query = self.split_heads(self.q_proj(queries), context.packing, self.q_norm, context.rotations)
+        if context.are_some and query.shape[2] == 1 and cache is None and self.folds(states):
             rows = states if packing is None else packing.pad(states)
-            output, weights = self.attend_to_states(query, rows, asking.attention_mask, **kwargs)
+            output, weights = self.attend_to_states(query, rows, context.attention_mask, **kwargs)
         else:
             key = self.split_heads(self.k_proj(states), packing, self.k_norm, rotations)
             value = self.split_heads(self.v_proj(states), packing)
             if cache is not None:
                 # continuous batching's cache fills in what its kernels need
                 key, value = cache.update(key, value, self.layer_idx, kwargs=kwargs)
-            output, weights = self.attend(query, key, value, asking.attention_mask, **kwargs)
-        return self.o_proj(output if asking.packing is None else asking.packing.pack(output)), weights
+            output, weights = self.attend(query, key, value, context.attention_mask, **kwargs)
+        return self.o_proj(output if context.packing is None else context.packing.pack(output)), weights
 
     def folds(self, states: torch.Tensor) -> bool:
         """Say whether the weights of keys and values may be used without calling their linear maps."""

@@ -30,29 +30,29 @@ class SingleInputAttention(SelfAttention):
         """Take over the fixed states, and find out what the positions that are kept see of them.
 
         Raises:
-            ValueError: the mean of all states asks, and the backend computes all queries.
+            ValueError: the only query is the mean of all states, and the backend computes all queries.
         """
         named = dict(inputs.named)
         rotations, cache = named["position_embeddings"], named["cache"]
-        asking = QueryContext(named.pop("attention_mask"), packing, rotations)
+        context = QueryContext(named.pop("attention_mask"), packing, rotations)
         if kept is not None:
             if not takes_single_queries(self.config):
                 raise ValueError(
-                    f"attn_implementation={self.config._attn_implementation!r} cannot let the mean of all states ask "
-                    "alone; choose 'eager' or 'sdpa', or tail_query='first'"
+                    f"attn_implementation={self.config._attn_implementation!r} cannot compute the query of a mean of "
+                    "states alone; choose 'eager' or 'sdpa', or tail_query='first'"
                 )
-            asking = self.only(asking, kept, states, cache, named.get("is_causal"))
+            context = self.only(context, kept, states, cache, named.get("is_causal"))
             if packing is not None and cache is None and self.folds(states):
                 # rows are made once for all sublayers
-                one = asking.packing is not None and asking.packing.length == 1
+                one = context.packing is not None and context.packing.length == 1
                 states, packing = (packing.pad(states), None) if one else (states, packing)
-        return Inputs({**named, "asking": asking, "fixed_packing": packing}, sources=(states,))
+        return Inputs({**named, "context": context, "fixed_packing": packing}, sources=(states,))
 
     def forward(  # type: ignore[override]
         self,
         hidden_states: torch.Tensor,
         *fixed_states: torch.Tensor,
-        asking: QueryContext | None = None,
+        context: QueryContext | None = None,
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
@@ -64,11 +64,11 @@ class SingleInputAttention(SelfAttention):
 
         Fixed states are packed as `fixed_packing` says, and their keys turned by `position_embeddings`.
         """
-        if asking is None:
+        if context is None:
             kwargs |= {"cache": cache, "position_embeddings": position_embeddings}
             return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
         (states,) = fixed_states
-        return self.ask(hidden_states, asking, states, fixed_packing, position_embeddings, cache, **kwargs)
+        return self.attend_from(hidden_states, context, states, fixed_packing, position_embeddings, cache, **kwargs)
 
 
 def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
