@@ -56,7 +56,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     gumbel_temperature_decay: float | int = number(0.0)
     # the authors' code draws noise in each pass and averages
     gumbel_per_pass: bool = False
-    # what probabilities are clamped to in the sharpness loss and, with clamp_gumbel, in front of the noise
+    # what probabilities are clamped to in the sharpness loss and, with clamp_gumbel, before the noise
     min_order_probability: float | int = number(0.05, most=1)
     clamp_gumbel: bool = True
     # the authors' code sums the smoothing of all orders, whatever their confidences

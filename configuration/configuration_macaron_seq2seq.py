@@ -9,7 +9,7 @@ class MacaronSeq2SeqConfig(ReorderedSeq2SeqConfig):
     """A Transformer for translation with half a feed-forward step on both sides of its attention.
 
     The defaults are the base model of Lu et al. (2019), section 4.1, as its authors released it: norms before the
-    sublayers and behind the stacks, which the paper does not mention, and dropout in attention and feed-forward, too.
+    sublayers and after the stacks, which the paper does not mention, and dropout in attention and feed-forward, too.
     """
 
     model_type = "macaron_seq2seq"

@@ -31,12 +31,12 @@ class ReorderedBertConfig(SublayersConfig):
     # the vector of the first segment stays zero
     untrained_first_segment: bool = False
     hidden_act: str = "gelu"
-    # the activation behind the pooler's linear map
+    # the activation after the pooler's linear map
     pooler_act: str = "tanh"
-    # the dropout behind that activation
+    # the dropout after that activation
     pooler_norm: bool = False
     activation_dropout: float | int = 0.0
-    # the dropout in front of classifiers of texts, choices and tokens; None: dropout
+    # the dropout before classifiers of texts, choices and tokens; None: dropout
     classifier_dropout: float | int | None = number(None, most=1)
     # what heads that pool read: the first token, or the mean of all tokens
     classifier_pooling: Literal["cls", "mean"] = "cls"
@@ -44,9 +44,9 @@ class ReorderedBertConfig(SublayersConfig):
     pools_tokens: bool = False
     # what runs through the tail of the order for heads that pool: the first token, or the mean of all where it begins
     tail_query: Literal["first", "mean"] = "first"
-    # the dropout in front of the pooler's linear map; None: dropout
+    # the dropout before the pooler's linear map; None: dropout
     pooler_dropout: float | int | None = number(0.0, most=1)
-    # the dropout in front of the map that scores where answers start and end
+    # the dropout before the map that scores where answers start and end
     qa_dropout: float | int = number(0.0, most=1)
     norm_position: NormPosition = "post"
     embedding_norm: bool = True

@@ -15,7 +15,7 @@ TARGET_TOKENIZER = "target_tokenizer"
 class ReorderedSeq2SeqConfig(SublayersConfig):
     """An encoder and a decoder in any order; convolutions (`d`, `l`) may stand beside self-attention or in its place.
 
-    The defaults are the base model of Vaswani et al. (2017) as fairseq has it: post-norm, ReLU, sinusoids behind the
+    The defaults are the base model of Vaswani et al. (2017) as fairseq has it: post-norm, ReLU, sinusoids after the
     padding index, one embedding for source, target and output, special tokens `<s> <pad> </s>` = 0, 1, 2.
     """
 
@@ -31,10 +31,10 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     max_position_embeddings: int = 1024
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
-    # widths of the kernels of the first, second, ... convolution of each stack, the last one's also of those behind it.
+    # widths of the kernels of the first, second, ... convolution of each stack, the last one's also of those after it.
     # they have num_attention_heads, always a softmax, and drop their kernels' weights by attention_dropout
     kernel_sizes: list[int] = field(default_factory=lambda: [3, 7, 15, 31])
-    # gated linear units in front of convolutions
+    # gated linear units before convolutions
     gated_convolutions: bool = True
     norm_position: NormPosition = "post"
     embedding_norm: bool = False

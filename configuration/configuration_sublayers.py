@@ -21,7 +21,7 @@ from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.sublayer_order import Order, compact
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
-# in front of a sublayer, behind the sum that it ends with, or in front of it and on what it adds (Gemma 2)
+# before the mixer, after the sum, or before the mixer and after it, inside the residual branch (Gemma 2)
 NormPosition = Literal["pre", "post", "both"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Config = TypeVar("Config", bound=PreTrainedConfig)

@@ -67,7 +67,7 @@ def flops(
     prefilled (or a model trained). Attention scores are counted in full, also where a causal mask would hide half of
     them; norms, rotations, softmax, activations, gates' products and biases are not counted. `source_length` is the
     number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens
-    are a segment behind a full memory of hidden states. Sublayers `m` see all tokens as they are in front of the first
+    are a segment after a full memory of hidden states. Sublayers `m` see all tokens as they are before the first
     of them, and compute the read ones alone. If the tail `takes_mean` (`tail_query="mean"`), the last sublayer in front
     of it computes all tokens, too.
 

@@ -1,7 +1,7 @@
 """The order language: a Transformer is a string in which each letter is a residual sublayer.
 
 `s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
-and lightweight convolutions, and `m` is self-attention to the states in front of the first `m`. `sssfsfff` may be
+and lightweight convolutions, and `m` is self-attention to the states before the first `m`. `sssfsfff` may be
 written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`, `s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces
 anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
 stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
@@ -367,7 +367,7 @@ def shuffled(order: str | Order, seed: int) -> str:
     """A uniform permutation of an order's sublayers that is an order. Raises what `Order` raises."""
     letters, draw = sorted(Order(order), key=[*ALPHABET].index), random.Random(seed)
     draw.shuffle(letters)
-    # every m stands behind all that mixes tokens
+    # every m stands after all that mixes tokens
     places = [i for i, letter in enumerate(letters) if ALPHABET[letter].cache == "self"]
     sorted_there = sorted((letters[i] for i in places), key=lambda letter: ALPHABET[letter].reads_fixed_states)
     for i, letter in zip(places, sorted_there, strict=True):

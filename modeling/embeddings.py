@@ -44,7 +44,7 @@ def position_embeddings(config) -> nn.Module | None:
 def number_positions(
     length: int, limit: float, attention_mask: torch.Tensor | None, device, past_length: int | torch.Tensor = 0
 ) -> torch.Tensor:
-    """Number tokens from 0, behind those of the past and without counting padding: (batch or 1, length).
+    """Number tokens from 0, after those of the past and without counting padding: (batch or 1, length).
 
     Raises:
         ValueError: past and present are longer than `limit`.

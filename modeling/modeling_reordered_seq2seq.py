@@ -269,7 +269,7 @@ class ReorderedSeq2SeqModel(ReorderedSeq2SeqPreTrainedModel):
 
 
 def up_to_last(labelled: torch.Tensor) -> torch.Tensor:
-    """Hide what stands behind the last label of each row, and so changes no score: (batch, length)."""
+    """Hide what stands after the last label of each row, and so changes no score: (batch, length)."""
     return labelled.flip(1).cummax(1).values.flip(1)
 
 
@@ -299,7 +299,7 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Shift labels (batch, length) one place to the right, behind the token that starts every target.
+        """Shift labels (batch, length) one place to the right, after the token that starts every target.
 
         Raises:
             ValueError: the configuration does not name that token or the padding.

@@ -97,7 +97,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), cache=cache if use_cache else None)
 
     def run_divided(self, divided: Divided) -> BaseModelOutputWithPast:
-        """Run the prefix of a batch once, and the rests behind it: the states that are read, (batch, 1, hidden)."""
+        """Run the prefix of a batch once, and the rests after it: the states that are read, (batch, 1, hidden)."""
         cache = self.new_cache()
         last = torch.tensor([[divided.prefix.shape[1] - 1]], device=divided.prefix.device)
         self(divided.prefix, cache=cache, use_cache=True, plan=Plan.of(divided.prefix, read=last))

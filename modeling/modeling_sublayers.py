@@ -28,7 +28,7 @@ PASSED_ON |= {"dropped", "use_cache"}
 
 
 def refuse_unknown_keywords(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the forward of a model raise a TypeError for a keyword that neither it nor anything behind it reads.
+    """Make the forward of a model raise a TypeError for a keyword that neither it nor anything that it calls reads.
 
     What is swallowed changes what a model computes without a word: transformers 5.24 renamed `past_key_values`, and
     whoever passed all keywords on computed each token without its past. The old name is taken as transformers takes it.
@@ -116,7 +116,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
         if package and self_contained:
             self.config.auto_map = package.auto_map(self.config)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-        # a model with adapters saves the adapters alone, which need no card of ours
+        # a model with adapters saves the adapters alone, which need no card of this package
         if package and self.config.auto_map and is_main_process and not self._hf_peft_config_loaded:
             package.copy_tokenizers(self, Path(save_directory))
             package.write_card(save_directory)

@@ -167,7 +167,7 @@ class Plan:
         """Find the tokens of a packed batch that are near the one that each row reads, one sublayer after the other.
 
         Args:
-            reaches: how many places before and behind the token that is read matter, farther ones first.
+            reaches: how many places before and after the token that is read matter, farther ones first.
             attention_mask: hides padding (batch, length), which is never near.
 
         Returns:

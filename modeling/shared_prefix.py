@@ -1,4 +1,4 @@
-"""A beginning that all rows of a batch share, such as a prompt in front of many passages, is computed once."""
+"""A beginning that all rows of a batch share, such as a prompt before many passages, is computed once."""
 
 from typing import NamedTuple
 

@@ -19,7 +19,7 @@ class Layout(NamedTuple):
     """Where positions leave a stack.
 
     Attributes:
-        leaving: which positions alone stay behind which places of the order.
+        leaving: which positions alone stay after which places of the order.
         tail: the place of the order where the tail begins, if every state is needed there; None elsewhere.
     """
 

@@ -21,7 +21,7 @@ def maps(sizes: Sizes, read: int, keys: int) -> int:
 
 
 def scores(sizes: Sizes, work: Work, keys: int) -> int:
-    """Count the multiply-adds of queries with so many keys, and of weights with as many values."""
+    """Count the multiply-adds of queries with a number of keys, and of weights with as many values."""
     return 2 * work.read * keys * sizes.query_width
 
 

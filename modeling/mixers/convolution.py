@@ -112,7 +112,7 @@ class Convolution(Mixer):
         return self.dropout(nn.functional.softmax(kernels, dim=-1, dtype=torch.float32).to(states.dtype))
 
     def windows(self, states: torch.Tensor, cache: Cache | None) -> torch.Tensor:
-        """Put what stands before and behind around new states, (batch, heads, length, head_dim)."""
+        """Put the states before and after around new ones, (batch, heads, length, head_dim)."""
         if cache is None:
             return nn.functional.pad(states, (0, 0, self.before, self.behind))
         # counted before the update, since a static cache counts in place

@@ -27,7 +27,7 @@ class Window:
 
     Attributes:
         before: how many places before its own it sees.
-        after: how many behind.
+        after: how many after.
         places: where the tokens stand in the whole text, (batch or 1, length).
         real: which of them are no padding, (batch, length); None: all.
     """

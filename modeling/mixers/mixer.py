@@ -92,7 +92,7 @@ class Mixer(nn.Module):
 
     `forward` takes the states, the sources of its inputs, `read_positions` and `packing` (see `Sublayer`), and its
     named inputs. `output_map` is the linear map whose result joins the residual stream. A mixer that
-    `normalises_sources` gets them as its states, behind the norm, where norms stand in front of sublayers.
+    `normalises_sources` gets them as its states, after the norm, where norms stand before sublayers.
     """
 
     output_map: Any

@@ -142,7 +142,7 @@ class SpanAttention(RecurrentAttention):
             key, value = cache.update(key, value, self.layer_idx)
         places = None
         if token_mask is not None and has_gaps:
-            # padding moves to the front of a row; free places of a static cache stay behind the tokens
+            # padding moves to the front of a row; free places of a static cache stay after the tokens
             known = token_mask[:, -(past_length + length) :]
             filling = torch.arange(known.shape[1], key.shape[2], device=known.device).expand(known.shape[0], -1)
             moved = torch.cat([behind_padding(known), filling], dim=1)
