@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.extras import require
 from sublayers.training.flags import HELP, flag, parse_flags
 from sublayers.training.folders import claim, whole_folder
-from sublayers.training.prune.log import open_log
 
 if TYPE_CHECKING:
     from sublayers.training.distill.subsets import Subset
@@ -35,7 +33,7 @@ class PruneArguments:
 
     _argument_group_name: ClassVar[str] = "budgets and search"
 
-    output_dir: str = flag("folder for the models, the log of all subsets, a table and a picture", MISSING)
+    output_dir: str = flag("folder for the models, a journal of all subsets, a table and a picture", MISSING)
     budget: list[float] = flag("shares of the price of all sublayers, such as 0.5 0.33; a folder for each", [])
     price: Literal["milliseconds", "flops", "parameters", "cache"] = flag(
         "what is to be saved; milliseconds are measured on this machine", "flops"
@@ -50,10 +48,7 @@ class PruneArguments:
     batch_size: int = flag("texts of a batch; embeddings are compared within one", 128)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
     shape: str | None = flag("texts and tokens that are priced, such as 32x128; default: one text of --max_length")
-    runtime: Literal["torch", "onnx", "openvino"] = flag("program whose milliseconds are measured", "torch")
     whole_rows: bool = flag("read documents (lines of a .txt) as they are, not sentence by sentence", False)
-    moves: bool = flag("improve the best subsets: neighbours trade places, sublayers come and go", False)
-    attention_window: int | None = flag("with --moves, attention may also see so many tokens only, see sublayers order")
     beam: int = flag("subsets that a step of the search keeps, where there are too many to measure all", 8)
     seed: int = flag("of the texts", 0)
 
@@ -87,15 +82,9 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
     if not run.budget or not all(0 < budget < 1 for budget in run.budget):
         given = " ".join(map(str, run.budget)) or "nothing"
         raise ValueError(f"--budget {given} is no share of the whole price; give numbers between 0 and 1")
-    for name in ("texts", "batch_size", "max_length", "beam", "attention_window"):
-        if getattr(run, name) is not None and getattr(run, name) < 1:
+    for name in ("texts", "batch_size", "max_length", "beam"):
+        if getattr(run, name) < 1:
             raise ValueError(f"--{name} {getattr(run, name)} is too small; give 1 or more")
-    if run.attention_window and not run.moves:
-        raise ValueError("--attention_window is one of the --moves; give that, too")
-    if run.runtime != "torch":
-        require(run.runtime)
-        if run.price != "milliseconds" or run.read == "next":
-            raise ValueError(f"--runtime {run.runtime} is for --price milliseconds of whole texts; leave it out")
     if corpus_args.streaming:
         raise ValueError("texts are drawn from all that there are; leave --streaming out")
     return source, run, corpus_args
@@ -110,12 +99,12 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     from sublayers.training.distill.texts import hash_rows
     from sublayers.training.metrics.timing import read_shape
     from sublayers.training.prune.calibration import measuring
-    from sublayers.training.prune.moves import add_windows, improve, moves_of, originals
     from sublayers.training.prune.opening import calibrate, open_model, read_texts
     from sublayers.training.prune.prices import Use, measured, price_by
-    from sublayers.training.prune.report import draw, write_table
-    from sublayers.training.prune.search import cheapest, remembering, search
+    from sublayers.training.prune.report import KINDS, Pruning, draw, write_table
+    from sublayers.training.prune.search import remembering, search
     from sublayers.training.trainers.start import check_length
+    from sublayers.training.trials import open_study
 
     teacher = open_model(source)
     model: Any = teacher.model
@@ -130,54 +119,40 @@ def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder
     if run.read == "next" and objective != "next":
         raise ValueError(f"a {teacher.head.name} generates no tokens; give --read all, masked or one")
     read = run.read or ("one" if objective == "embeddings" and teacher.pooling == "cls" else known[objective])
-    if config.is_encoder_decoder and run.runtime != "torch":
-        raise ValueError(f"{source} has two stacks, which run in torch here; leave --runtime {run.runtime} out")
     lengths = read_shape(run.shape or f"1x{run.max_length}")
-    use = Use(read, lengths[0], len(lengths), run.runtime)
+    use = Use(read, lengths[0], len(lengths))
     texts, corpus = (run.texts, run.max_length, run.whole_rows, run.seed), load_corpus(corpus_args)
     rows, others = (read_texts(teacher, objective, *texts, corpus, split) for split in ("train", "validation"))
-    if run.attention_window:
-        model = add_windows(model, run.attention_window)
-        config = model.config
-    orders = tuple(config.orders.values())
-    original = originals(orders) if run.attention_window else {i: i for i in range(config.num_sublayers)}
-    full = tuple(place for place, own in original.items() if place == own)
-    calibration = calibrate(teacher, objective, rows, run.batch_size, model)
-    about: dict[str, Any] = {"model": hash_weights(teacher.model), "texts": hash_rows(rows), "objective": objective}
+    calibration = calibrate(teacher, objective, rows, run.batch_size)
+    about: dict[str, Any] = {"model": hash_weights(model), "texts": hash_rows(rows), "objective": objective}
     about |= {"batch_size": run.batch_size, "price": run.price, "max_length": run.max_length, **use._asdict()}
-    about |= {"moves": run.moves, "attention_window": run.attention_window}
-    log = open_log(folder, "pruning", about)
-    price = price_by(run.price, model, use, log)
-    can_be, least = partial(is_model, config=config), min(run.budget) * price(full)
-    whole_layers = [layer for layer in layers_of(*orders) if {*layer} <= {*full}]
+    study = open_study("pruning", folder, about)
+    orders, price = tuple(config.orders.values()), price_by(run.price, model, use, study)
+    full = tuple(range(config.num_sublayers))
+    limits = partial(is_model, config=config), price, min(run.budget) * price(full), run.beam
     with measuring() as bar:
-        losses = remembering(log, partial(calibration.losses, bar=bar), bar)
-        layers = search(whole_layers, can_be, losses, price, least, run.beam)
-        sublayers = layers | search([(place,) for place in full], can_be, losses, price, least, run.beam)
-        for budget in run.budget if run.moves else []:
-            if start := cheapest(sublayers, price, budget * price(full)):
-                moves = moves_of(config, original)
-                sublayers |= improve(start, moves, losses, price, budget * price(full), run.beam)
-    chosen = {budget: cheapest(sublayers, price, budget * price(full)) for budget in run.budget}
-    if unmet := [budget for budget, subset in chosen.items() if subset is None]:
+        losses = remembering(study, partial(calibration.losses, bar=bar), bar)
+        layers = search(layers_of(*orders), losses, *limits)
+        sublayers = layers | search([(place,) for place in full], losses, *limits)
+    pruning = Pruning(orders, full, price, run.budget, {"sublayers": sublayers, "whole layers": layers})
+    best = {(kind, budget): pruning.best(kind, budget) for kind in KINDS for budget in run.budget}
+    if unmet := [budget for budget in run.budget if best["sublayers", budget] is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
-    for budget, subset in chosen.items():
-        place = folder / f"{budget:g}"
+    for budget in run.budget:
+        place, subset = folder / f"{budget:g}", best["sublayers", budget]
         if subset and not place.exists():
-            save(teacher, model, subset, place, run.max_length, command)
-    beside = (cheapest(layers, price, budget * price(full)) for budget in run.budget)
-    shown = [*dict.fromkeys(filter(None, (full, *chosen.values(), *beside)))]
+            save(teacher, subset, place, run.max_length, command)
+    shown = [*dict.fromkeys(filter(None, (full, *best.values())))]
     times = measured(model, (orders_of(subset, *orders) for subset in shown), use)
     # what is best on some texts may be so by chance
-    elsewhere = calibrate(teacher, objective, others, run.batch_size, model).losses(shown)
-    is_predicted = run.price == "milliseconds"
-    table = write_table(orders, full, sublayers, layers, price, run.budget, times, elsewhere, is_predicted)
+    elsewhere = calibrate(teacher, objective, others, run.batch_size).losses(shown)
+    table = write_table(pruning, times, elsewhere, is_predicted=run.price == "milliseconds")
     (folder / TABLE).write_text(table, encoding="utf-8")
-    draw(orders, full, sublayers, layers, price, run.price, run.budget, folder / PICTURE)
+    draw(pruning, run.price, folder / PICTURE)
     print(table)
 
 
-def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_length: int, command: list[str]) -> None:
+def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, command: list[str]) -> None:
     """Save a model of some sublayers, which opens as the whole one does."""
     from sublayers.hub.loading import folder_of
     from sublayers.hub.model_card import RUN, write_card
@@ -189,7 +164,7 @@ def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_leng
     from sublayers.training.trainers.pair_trainer import save_tokenizers
     from sublayers.training.trainers.publish import command_line, shown
 
-    model: Any = take_subset(whole, subset)
+    model: Any = take_subset(teacher.model, subset)
     with whole_folder(place) as folder:
         save_tokenizers(tokenizers_of(teacher), str(folder), model.config)
         model.save_pretrained(folder)
@@ -198,7 +173,7 @@ def save(teacher: "Teacher", whole: Any, subset: "Subset", place: Path, max_leng
             "command": command_line(["sublayers", "prune", *command]),
             "started_from": shown(teacher.source),
         }
-        remark = f"These sublayers of {run['started_from']} are left: {kept}. It was not trained behind that."
+        remark = f"These sublayers of {run['started_from']} are left: {kept}. It was not trained after that."
         run["remarks"] = [remark]
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         write_code(model.config, folder)

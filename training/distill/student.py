@@ -13,7 +13,7 @@ from sublayers.configuration.sublayer_order import by_weights, compact, expand
 from sublayers.hub.loading import load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
-from sublayers.training.distill.subsets import check_prunable, find_sublayers, take_subset
+from sublayers.training.distill.subsets import check_prunable, copy_sublayers, find_sublayers, take_subset
 from sublayers.training.distill.teacher import Teacher, hash_vocabulary
 
 
@@ -90,14 +90,8 @@ def take_over(teacher: ReorderedBertPreTrainedModel, order: str, layers: Sequenc
         )
     config = copy.deepcopy(old)
     config.sublayer_order = order
-    body: Any = teacher.base_model
-    model: Any = type(teacher)(config)
-    weights = {name: tensor for name, tensor in teacher.state_dict().items() if "layers." not in name}
-    model.load_state_dict(weights, strict=False)
-    stack, theirs = model.base_model.layers, body.layers
-    for layer, place in zip(stack, places, strict=True):
-        if place is not None:
-            layer.load_state_dict(theirs[place].state_dict())
+    model: Any = copy_sublayers(teacher, config, [places])
+    stack = model.base_model.layers
     new = [layer for layer, place in zip(stack, places, strict=True) if place is None]
     for layer in new:
         for parameter in layer.mixer.output_map.parameters():

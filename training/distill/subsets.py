@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
-import torch
-from transformers.initialization import no_init_weights
-
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.sublayer_order import expand, has_fixed_states
+from sublayers.convert.weights import Piece, fill
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack
 
-# the places whose sublayers are kept, as they run; those of a decoder are behind all of its encoder's
+# the places of the sublayers that are kept, in the order in which they run; a decoder's come after its encoder's
 Subset: TypeAlias = tuple[int, ...]
 
 
@@ -127,19 +125,23 @@ def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPre
     return copy_sublayers(model, config, split(subset, *orders.values()))
 
 
-@torch.no_grad()
-def copy_sublayers(model: SublayersPreTrainedModel, config: Any, parts: Sequence[Subset]) -> SublayersPreTrainedModel:
-    """Make a model with a configuration and copies of another one's weights.
+def copy_sublayers(
+    model: SublayersPreTrainedModel, config: Any, parts: Sequence[Sequence[int | None]]
+) -> SublayersPreTrainedModel:
+    """Make a model of another one's sublayers, with copies of their weights and of all others.
 
-    The sublayers of each stack are those at some places of the other one's.
+    Args:
+        model: whose weights are copied.
+        config: of the new model.
+        parts: for each stack, the place in the old stack that each of its sublayers comes from; None: random weights.
     """
-    with no_init_weights():
-        copied: Any = type(model)(config)
-    others = {name: tensor for name, tensor in model.state_dict().items() if "layers." not in name}
-    copied.load_state_dict(others, strict=False)
-    for stack, whole, places in zip(stacks_of(copied), stacks_of(model), parts, strict=True):
-        for layer, place in zip(stack, places, strict=True):
-            layer.load_state_dict(whole[place].state_dict())
+    weights = {name: tensor for name, tensor in model.state_dict().items() if "layers." not in name}
+    stacks = [(name, module) for name, module in model.named_modules() if isinstance(module, SublayerStack)]
+    for (name, stack), places in zip(stacks, parts, strict=True):
+        for number, place in enumerate(places):
+            if place is not None:
+                weights |= stack[place].state_dict(prefix=f"{name}.{number}.")
+    copied, _ = fill(type(model), config, {name: Piece(tensor.clone(), (name,)) for name, tensor in weights.items()})
     if model.can_generate():
         copied.generation_config = copy.deepcopy(model.generation_config)
-    return copied.eval()
+    return copied

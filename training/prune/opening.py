@@ -102,36 +102,35 @@ def encode_pairs(text: Text, tokenizers: Sequence[PreTrainedTokenizerBase], max_
     return tokenize_pairs(pairs, tokenizers[0], tokenizers[-1], max_length, max_length, drop_long=False, desc=split)
 
 
-def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int, model: Any = None) -> Calibration:
-    """Ask the model itself about texts, and make what compares it, or another one, without some of its sublayers.
+def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int) -> Calibration:
+    """Ask the model about texts, and make what compares it with itself without some of its sublayers.
 
     Raises:
         ValueError: what the objective refuses.
     """
-    model = model or teacher.model
+    model: Any = teacher.model
     is_pair = teacher.head is PAIRS
     pad = DataCollatorForSeq2Seq(teacher.tokenizer, model) if is_pair else padding(teacher.tokenizer)
 
     def batches(rows: Dataset) -> list[dict[str, torch.Tensor]]:
         return [pad([*rows.select(range(i, min(i + batch_size, len(rows))))]) for i in range(0, len(rows), batch_size)]
 
-    if is_pair:
-        asked = batches(rows)
-        return Calibration(model, target_tokens(asked), [int((batch["labels"] != IGNORED).sum()) for batch in asked])
     if objective == "next":
         asked = batches(rows)
-        return Calibration(model, next_tokens(asked), [len(batch["input_ids"]) for batch in asked])
+        measure = target_tokens(asked) if is_pair else next_tokens(asked)
+        sizes = [int((batch["labels"] != IGNORED).sum()) if is_pair else len(batch["input_ids"]) for batch in asked]
+        return Calibration(model, measure, sizes)
     kind = OBJECTIVES[objective](teacher, model)
     rows = kind.prepare(rows)
     asked, counts = batches(rows), torch.tensor(kind.count(rows)).split(batch_size)
     with torch.inference_mode():
         answers = [kind.read(kind.ask_teacher(batch)).float() for batch in tqdm(asked, "Asking the model", leave=False)]
 
-    def measure(model: Any, number: int) -> float:
+    def compare(model: Any, number: int) -> float:
         found = kind.ask(model, asked[number]).float()
         return kind.loss(found, answers[number], {**asked[number], "counts": counts[number]}).item()
 
-    return Calibration(model, measure, [len(batch["input_ids"]) for batch in asked])
+    return Calibration(model, compare, [len(batch["input_ids"]) for batch in asked])
 
 
 def next_tokens(asked: Sequence[Mapping[str, torch.Tensor]]) -> Measure:

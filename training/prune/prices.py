@@ -5,72 +5,62 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import optuna
 
-from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.training.distill.subsets import orders_of
 from sublayers.training.metrics.order_times import milliseconds
-from sublayers.training.prune.log import Log
+from sublayers.training.metrics.price import count
 from sublayers.training.prune.search import Price
 
 # orders that are measured, from which the times of others follow
 MEASURED = 12
 # after which no new round of measurements begins
 SECONDS = 60
+# attribute of a study: what each of the `features` takes, for each stack
+TIMES = "times"
 
 
 class Use(NamedTuple):
-    """What a model is served for: what times and prices are of.
+    """What a model is used for: what times and prices are of.
 
     Attributes:
-        read: which positions are read, see `sublayers order`; "next" is a token behind the text.
+        read: which positions are read, see `sublayers order`; "next" is the token after the text.
         length: tokens of a text.
         rows: texts that run at once.
-        runtime: torch, or the program that runs graphs.
     """
 
     read: str
     length: int
     rows: int = 1
-    runtime: str = "torch"
 
 
-def price_by(kind: str, model: Any, use: Use, log: Log) -> Price:
+def price_by(kind: Any, model: Any, use: Use, study: optuna.Study) -> Price:
     """Make the price of subsets of a model's sublayers.
 
     Args:
         kind: milliseconds, flops, parameters or cache; embeddings and heads are not counted.
         model: in its whole order.
-        use: what it is served for; FLOPs, parameters and cache are those of one text.
-        log: keeps what was measured, so that a search which goes on has the same prices.
+        use: what it is used for; FLOPs, parameters and cache are those of one text.
+        study: keeps what was measured, so that a search which goes on has the same prices.
 
     Raises:
         ValueError: milliseconds of a family whose stacks are not measured.
     """
     orders, sizes = tuple(map(expand, model.config.orders.values())), model.config.sizes._asdict()
-    length = use.length
     # what is kept for a next token is the decoder's
     reads = reads_of(orders, "next" if kind == "cache" else use.read)
-    if kind == "milliseconds":
-        if not log.events("times"):
-            stacks = zip(orders, reads, strict=True)
-            log.append("times", tables=[[*time_table(model, *stack, use)] for stack in stacks])
-        tables = np.array(log.events("times")[0]["tables"])
+    if kind == "milliseconds" and TIMES not in study.user_attrs:
+        stacks = zip(orders, reads, strict=True)
+        study.set_user_attr(TIMES, [[*time_table(model, *stack, use)] for stack in stacks])
+    tables = np.array(study.user_attrs.get(TIMES))
 
     def cost(number: int, order: str) -> float:
-        read = reads[number]
-        if kind == "parameters":
-            return parameters(order, **sizes)
-        if read is None:
-            return 0.0
         if kind == "milliseconds":
             return max(0.0, float(features(order) @ tables[number]))
-        if kind == "cache":
-            return cache_bytes(order, length=length, **sizes)
-        if read == "next":
-            # the keys and values of its source are there
-            return flops(order, length=1, read=1, source_length=0, keeps_cache=True, **sizes)
-        return flops(order, length=length, read=read_positions(length)[READS[read]], **sizes)
+        if kind != "parameters" and reads[number] is None:
+            return 0.0
+        return count(kind, order, use.length, str(reads[number]), sizes)
 
     return lambda subset: float(sum(cost(*each) for each in enumerate(orders_of(subset, *orders))))
 
@@ -111,16 +101,8 @@ def measured(model: Any, orders: Iterable[tuple[str, ...]], use: Use) -> dict[tu
 
 
 def time_orders(model: Any, orders: Sequence[str], read: str | None, use: Use) -> list[float]:
-    """Measure how long a stack takes in each of some orders, in milliseconds; nothing where nothing is read.
-
-    In a graph, embeddings and head count, too.
-    """
+    """Measure how long a stack takes in each of some orders, in milliseconds; nothing where nothing is read."""
     if read is None:
         return [0.0] * len(orders)
-    if use.runtime != "torch":
-        # other programs take seconds to import, and not everybody has them
-        from sublayers.training.prune.graphs import time_graphs
-
-        return time_graphs(model, orders, use.runtime, use.rows, use.length, read == "one", SECONDS)
     times = milliseconds(model.config, [*dict.fromkeys(orders)], use.length, [read], use.rows, SECONDS)
     return [times[order][read] for order in orders]

@@ -1,9 +1,6 @@
-import importlib
 import json
-from collections import Counter
 from itertools import combinations
 
-import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -28,12 +25,20 @@ from sublayers.configuration.sublayer_cost import parameters
 from sublayers.training.commands.prune import main as prune
 from sublayers.training.commands.seq2seq import main as seq2seq
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.distill.subsets import is_model, name_sublayers, orders_of, take_subset
-from sublayers.training.prune.log import Log
-from sublayers.training.prune.moves import add_windows
+from sublayers.training.distill.subsets import is_model, orders_of, take_subset
 from sublayers.training.prune.opening import open_model, read_texts
+from sublayers.training.prune.search import SUBSET
+from sublayers.training.trials import JOURNAL, read_study, results
 
 FAST = ["--texts=24", "--max_length=16", "--whole_rows=true"]
+
+
+def measured(folder):
+    """The losses of all subsets that a search has measured, of which none is measured twice."""
+    trials = results(read_study("pruning", folder))
+    losses = {tuple(trial.user_attrs[SUBSET]): trial.value for trial in trials}
+    assert len(losses) == len(trials)
+    return losses
 
 
 @pytest.fixture
@@ -47,8 +52,7 @@ def test_a_sentence_encoder_opens_as_it_did(tmp_path, capsys):
     make_sentence_encoder(tmp_path / "teacher")
     flags = [f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--budget", "0.7", "0.4"]
     prune([str(tmp_path / "teacher"), *flags, "--price=parameters", f"--output_dir={tmp_path / 'out'}"])
-    events = Log(tmp_path / "out").events("losses")
-    losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
+    losses = measured(tmp_path / "out")
     # all subsets of six sublayers
     assert len(losses) == 63
     teacher = open_model(str(tmp_path / "teacher"))
@@ -70,26 +74,32 @@ def test_a_sentence_encoder_opens_as_it_did(tmp_path, capsys):
     assert [cell.strip() for cell in table.splitlines()[2].split("|")[2:6]] == ["all", "1.000", "0.0000", "0.0000"]
     assert table in capsys.readouterr().out
     assert (tmp_path / "out" / "subsets.svg").stat().st_size > 1000
-    assert "It was not trained behind that." in (tmp_path / "out" / "0.4" / "README.md").read_text()
+    assert "It was not trained after that." in (tmp_path / "out" / "0.4" / "README.md").read_text()
 
 
 def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifier, tmp_path):
     flags = [*classifier, "--budget=0.5", f"--output_dir={tmp_path / 'out'}", "--price=flops"]
     prune(flags)
-    log, card = Log(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text().splitlines()[3]
-    first = log.file.read_text()
-    log.file.write_text(first[:-9])
+    card, journal = (tmp_path / "out" / "README.md").read_text().splitlines()[3], tmp_path / "out" / JOURNAL
+    first = measured(tmp_path / "out")
+    # what a process that was killed leaves
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-9]))
+    assert len(measured(tmp_path / "out")) == len(first) - 9
     prune(flags)
-    assert log.file.read_text() == first
+    assert measured(tmp_path / "out") == pytest.approx(first)
     # but for the time
     again = (tmp_path / "out" / "README.md").read_text().splitlines()[3]
     assert again.split("|")[:5] == card.split("|")[:5]
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "0.5")
     assert len(model.config.kept_sublayers) == model.config.num_sublayers < 6
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "0.5").pad_token
-    for other, name in (("--seed=1", "texts"), ("--moves", "moves")):
-        with pytest.raises(FileExistsError, match=rf"is a pruning with {name} .*, not"):
+    for other, name in (("--seed=1", "texts"), ("--read=all", "read"), ("--price=cache", "price")):
+        with pytest.raises(FileExistsError, match=rf"has a pruning with {name} .*, not"):
             prune([*flags, other])
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not empty and holds no pruning; choose another --output_dir"):
+        prune([*flags, f"--output_dir={tmp_path / 'thesis'}"])
 
 
 @pytest.mark.parametrize(
@@ -100,36 +110,6 @@ def test_other_prices(classifier, flags, tmp_path):
     assert (tmp_path / "out" / "0.7" / "config.json").exists()
     whole = (tmp_path / "out" / "README.md").read_text().splitlines()[2].split("|")[6]
     assert ("(predicted " in whole) == ("--price=milliseconds" in flags)
-
-
-@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
-def test_milliseconds_are_those_of_the_program_that_serves(runtime, classifier, tmp_path, monkeypatch):
-    onnx_runtime = pytest.importorskip("sublayers.training.serve.onnx_runtime", exc_type=ImportError)
-    pytest.importorskip(runtime)
-    program = importlib.import_module(f"sublayers.training.serve.{runtime}_runtime")
-    given, load = [], onnx_runtime.load
-    # a process in which OpenVINO itself ran would end in a fault where later tests fork it
-    monkeypatch.setattr(program, "write", onnx_runtime.write)
-
-    def recording(file, threads):
-        # no more than torch has
-        assert threads == torch.get_num_threads()
-        run = load(file, threads)
-        return lambda batch: given.append((file.parent.name, batch)) or run(batch)
-
-    monkeypatch.setattr(program, "load", recording)
-    flags = ["--budget=0.7", f"--output_dir={tmp_path / 'out'}", "--price=milliseconds", f"--runtime={runtime}"]
-    prune([*classifier, *flags, "--shape=3x9"])
-    assert (tmp_path / "out" / "0.7" / "config.json").exists()
-    assert {batch["input_ids"].shape for _, batch in given} == {(3, 9)}
-    assert all(batch["attention_mask"].all() for _, batch in given)
-    # each order is a graph of its own, which runs as often as others
-    times = Counter(number for number, _ in given)
-    assert len(times) > 5
-    table = Log(tmp_path / "out").events("times")[0]["tables"]
-    assert np.isfinite(table).all()
-    with pytest.raises(FileExistsError, match="with runtime"):
-        prune([*classifier, *flags[:-1], "--shape=3x9"])
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
@@ -154,13 +134,13 @@ def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
     files, out = pair_files(tmp_path), tmp_path / "out"
     flags = [*(f"--{name}={file}" for name, file in files.items()), "--texts=16", "--max_length=16"]
     prune([str(tmp_path / "teacher"), *flags, "--budget", "0.7", "0.4", "--price=parameters", f"--output_dir={out}"])
-    measured = {tuple(subset): loss for event in Log(out).events("losses") for subset, loss in event["measured"]}
+    found = measured(out)
     every = [subset for size in range(2, 8) for subset in combinations(range(7), size)]
-    assert measured.keys() == {subset for subset in every if is_model(subset, model.config)}
+    assert found.keys() == {subset for subset in every if is_model(subset, model.config)}
     corpus = load_corpus(CorpusArguments(**files))
     rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 16, 16, False, 0, corpus, "train")
-    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in measured}
-    assert measured == pytest.approx(losses, abs=1e-4)
+    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in found}
+    assert found == pytest.approx(losses, abs=1e-4)
     sizes, orders = model.config.sizes._asdict(), model.config.orders.values()
     counted = {subset: parameters("".join(orders_of(subset, *orders)), **sizes) for subset in losses}
     names = ["s0", "f0", "s1", "f1", "decoder.s0", "decoder.c0", "decoder.f0"]
@@ -241,44 +221,6 @@ def test_encoder_decoders_that_are_not_converted_are_refused(tmp_path):
         open_model(str(tmp_path / "t5"))
 
 
-def test_moves_lose_less_within_the_budget(classifier, tmp_path):
-    names, found = ["s0", "f0", "s1", "f1", "s2", "f2", "w0", "w1", "w2"], {}
-    # the others are the same texts
-    classifier.append(classifier[1].replace("train", "validation"))
-    for kind, flags in {"plain": [], "moved": ["--moves"], "local": ["--moves", "--attention_window=4"]}.items():
-        folder = tmp_path / kind
-        prune([*classifier, "--budget=0.6", "--read=all", "--price=cache", f"--output_dir={folder}", *flags])
-        events = Log(folder).events("losses")
-        losses = {tuple(subset): loss for event in events for subset, loss in event["measured"]}
-        model = AutoModelForSequenceClassification.from_pretrained(folder / "0.6").eval()
-        kept = tuple(map(names.index, model.config.kept_sublayers))
-        # a sublayer has a window or none
-        assert not any({2 * i, 6 + i} <= {*subset} for subset in losses for i in range(3))
-        # keys and values of 16 tokens, or of the last three
-        caches = {subset: sum({"s": 16, "w": 3, "f": 0}[names[place][0]] for place in subset) for subset in losses}
-        assert losses[kept] == min(loss for subset, loss in losses.items() if caches[subset] <= 0.6 * 48)
-        found[kind] = losses[kept]
-        table = (folder / "README.md").read_text().splitlines()
-        assert all(loss == other for *_, loss, other, _, _, _ in (row.split("|") for row in table[2:4]))
-        assert (model.config.attention_window is None) == ("w" not in model.config.sublayer_order)
-    assert found["local"] <= found["moved"] <= found["plain"]
-    assert found["local"] < found["plain"]
-
-
-def test_both_stacks_of_an_encoder_decoder_move(tmp_path):
-    model, *_ = save_translator(tmp_path / "teacher", **ORDERS)
-    flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.8"]
-    prune([str(tmp_path / "teacher"), *flags, "--moves", "--attention_window=3", f"--output_dir={tmp_path / 'out'}"])
-    config = AutoConfig.from_pretrained(tmp_path / "out" / "0.8")
-    names = name_sublayers("(sf)2w2", "scfw")
-    places = tuple(map(names.index, config.kept_sublayers))
-    assert config.orders == take_subset(add_windows(model, 3), places).config.orders
-    assert len(translate(tmp_path / "out" / "0.8", ["eins drei"])) == 1
-    measured = [tuple(subset) for event in Log(tmp_path / "out").events("losses") for subset, _ in event["measured"]]
-    assert any([*subset] != sorted(subset) for subset in measured)
-    assert any({4, 5, 9} & {*subset} for subset in measured)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -287,11 +229,8 @@ def test_both_stacks_of_an_encoder_decoder_move(tmp_path):
         (["--budget=0.001"], r"no sublayers of .*teacher meet --budget 0\.001; give a larger one"),
         (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
         (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
-        (["--budget=0.5", "--runtime=onnx"], "--runtime onnx is for --price milliseconds of whole texts; leave it out"),
         (["--budget=0.5", "--shape=x3"], "'x3' is no shape"),
         (["--budget=0.5", "--read=next"], "a classifier generates no tokens; give --read all, masked or one"),
-        (["--budget=0.5", "--attention_window=4"], "--attention_window is one of the --moves; give that, too"),
-        (["--budget=0.5", "--moves", "--attention_window=0"], "--attention_window 0 is too small"),
         (["--budget=0.5", "--streaming=true"], "leave --streaming out"),
         (["--budget=0.5", "--max_length=33"], "max_length=33 is not between 3 and the model's 32; give another"),
     ],

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sublayers.training.prune.calibration import measuring
-from sublayers.training.prune.log import Log
-from sublayers.training.prune.search import cheapest, knapsack, remembering, search, without
+from sublayers.training.prune.search import SUBSET, cheapest, remembering, search
+from sublayers.training.trials import open_study, results
 
 
 class Landscape:
@@ -40,7 +40,7 @@ def keeps_first(subset):
 @pytest.mark.parametrize("seed", range(3))
 def test_few_sublayers_are_searched_exactly(seed):
     landscape = Landscape(8, seed)
-    found = search([(place,) for place in range(8)], bool, landscape.losses, landscape.price, 0)
+    found = search([(place,) for place in range(8)], landscape.losses, bool, landscape.price, 0)
     assert found.keys() == {*subsets_of(8)}
     for budget in (2, 5, 8):
         affordable = [subset for subset in subsets_of(8) if landscape.price(subset) <= budget]
@@ -53,7 +53,7 @@ def test_many_sublayers_are_searched_nearly_exactly(seed, monkeypatch):
     landscape, full = Landscape(12, seed, pairs=0.05), tuple(range(12))
     exact = {subset: landscape.loss(subset) for subset in subsets_of(12)}
     monkeypatch.setattr("sublayers.training.prune.search.MOST", 4)
-    found = search([(place,) for place in full], bool, landscape.losses, landscape.price, landscape.price(full) / 3)
+    found = search([(place,) for place in full], landscape.losses, bool, landscape.price, landscape.price(full) / 3)
     assert len(found) < 500
     worst = max(exact.values())
     for share in (0.9, 0.7, 0.5, 0.35):
@@ -64,12 +64,12 @@ def test_many_sublayers_are_searched_nearly_exactly(seed, monkeypatch):
 
 def test_what_stays_stays_and_layers_go_whole(monkeypatch):
     landscape = Landscape(6)
-    found = search([(place,) for place in range(6)], keeps_first, landscape.losses, landscape.price, 0)
+    found = search([(place,) for place in range(6)], landscape.losses, keeps_first, landscape.price, 0)
     assert all(subset[0] == 0 for subset in found)
-    found = search([(0, 1), (2, 3), (4, 5)], keeps_first, landscape.losses, landscape.price, 0)
+    found = search([(0, 1), (2, 3), (4, 5)], landscape.losses, keeps_first, landscape.price, 0)
     assert found.keys() == {(0, 1), (0, 1, 2, 3), (0, 1, 4, 5), (0, 1, 2, 3, 4, 5)}
     monkeypatch.setattr("sublayers.training.prune.search.MOST", 0)
-    found = search([(0, 1), (2, 3), (4, 5)], keeps_first, landscape.losses, landscape.price, 0)
+    found = search([(0, 1), (2, 3), (4, 5)], landscape.losses, keeps_first, landscape.price, 0)
     assert all({0, 1} <= {*subset} for subset in found)
 
 
@@ -81,39 +81,47 @@ def test_only_models_are_measured(monkeypatch):
         def is_model(subset):
             return bool({0, 1, 2} & {*subset}) and bool({3, 4, 5, 6, 7} & {*subset})
 
-        search([(place,) for place in range(8)], is_model, landscape.losses, landscape.price, 0)
+        search([(place,) for place in range(8)], landscape.losses, is_model, landscape.price, 0)
         assert all(map(is_model, landscape.asked))
         assert min(map(len, landscape.asked)) == 2
 
 
-@pytest.mark.parametrize("budget", [3, 6, 9])
-def test_a_knapsack_is_the_least_sum_of_single_losses(budget):
-    landscape, full = Landscape(8, 1, pairs=0), tuple(range(8))
-    groups = [(place,) for place in full]
-    found = landscape.losses([full, *(without(full, [group]) for group in groups)])
-    chosen = without(full, knapsack(groups, full, found, landscape.price, budget))
-    affordable = [subset for subset in subsets_of(8) if landscape.price(subset) <= budget]
-    assert landscape.loss(chosen) == pytest.approx(min(map(landscape.loss, affordable)))
-
-
 def test_nothing_meets_a_budget_of_nothing():
     landscape = Landscape(4)
-    found = search([(place,) for place in range(4)], bool, landscape.losses, landscape.price, 0)
+    found = search([(place,) for place in range(4)], landscape.losses, bool, landscape.price, 0)
     assert cheapest(found, landscape.price, 0.5) is None
 
 
-def test_subsets_are_measured_once_whatever_was_cut_off(tmp_path, monkeypatch):
+@pytest.mark.parametrize("cut", [3, 17])
+def test_subsets_are_measured_once_whenever_the_search_is_stopped(cut, tmp_path, monkeypatch):
     monkeypatch.setattr("sublayers.training.prune.search.CHUNK", 5)
-    landscape, log = Landscape(6), Log(tmp_path)
-    subsets = subsets_of(6)[:40]
-    first = remembering(log, landscape.losses, bar := measuring())(subsets)
-    assert bar.total == 40
-    for cut in (1, 9, 1000):
-        log.file.write_bytes(log.file.read_bytes()[:-cut])
-        landscape.asked.clear()
-        losses = remembering(log, landscape.losses, bar := measuring())
-        assert losses(subsets) == losses(subsets) == first
-        assert 0 < bar.total == len(landscape.asked) < 40
+    landscape, subsets = Landscape(6), subsets_of(6)[:40]
+
+    def stopped(some):
+        if len(landscape.asked) + len(some) > cut:
+            raise KeyboardInterrupt
+        return landscape.losses(some)
+
+    with pytest.raises(KeyboardInterrupt):
+        remembering(open_study("pruning", tmp_path, {}), stopped, measuring())(subsets)
+    # a process that is killed while it writes has kept some of a chunk
+    study, kept = open_study("pruning", tmp_path, {}), cut // 5 * 5
+    add_trial = study.add_trial
+    monkeypatch.setattr(study, "add_trial", lambda trial: add_trial(trial) or next(left))
+    left = iter([None, None])
+    with pytest.raises(StopIteration):
+        remembering(study, landscape.losses, measuring())(subsets)
     landscape.asked.clear()
-    assert remembering(log, landscape.losses, measuring())(subsets[::-1]) == first
-    assert not landscape.asked
+    study = open_study("pruning", tmp_path, {})
+    losses = remembering(study, landscape.losses, bar := measuring())
+    assert losses(subsets) == losses(subsets[::-1]) == {subset: landscape.loss(subset) for subset in subsets}
+    assert bar.total == len(landscape.asked) == 40 - kept - 3
+    assert sorted(tuple(trial.user_attrs[SUBSET]) for trial in results(study)) == sorted(subsets)
+
+
+def test_a_loss_that_is_no_number_is_the_worst(tmp_path):
+    measure = {(0,): float("nan"), (1,): 2.0}
+    losses = remembering(open_study("pruning", tmp_path, {}), lambda subsets: measure, measuring())
+    assert cheapest(losses([(0,), (1,)]), len, 1) == (1,)
+    again = remembering(open_study("pruning", tmp_path, {}), None, measuring())
+    assert again([(0,)]) == {(0,): float("inf")}

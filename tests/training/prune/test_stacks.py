@@ -3,6 +3,7 @@
 import copy
 import random
 
+import optuna
 import pytest
 import torch
 from families import small
@@ -15,7 +16,6 @@ from sublayers.modeling.attention import CrossAttention
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.distill.subsets import is_model, name_sublayers, take_subset
 from sublayers.training.metrics.order_times import milliseconds
-from sublayers.training.prune.log import Log
 from sublayers.training.prune.opening import calibrate, open_model, read_texts
 from sublayers.training.prune.prices import Use, measured, price_by
 
@@ -103,7 +103,7 @@ def test_every_stack_keeps_a_sublayer_and_a_first_one_without_a_norm():
     assert not is_model((1, 2), config)
 
 
-def test_prices_are_sums_of_both_stacks(tmp_path):
+def test_prices_are_sums_of_both_stacks():
     config = small(SandwichSeq2SeqConfig, encoder_sublayer_order="(sf)2", decoder_sublayer_order="(scf)2")
     model = SandwichSeq2SeqModel(config)
     sizes, subset = config.sizes._asdict(), (0, 2, 3, 4, 5, 9)
@@ -111,7 +111,7 @@ def test_prices_are_sums_of_both_stacks(tmp_path):
     assert [names[place] for place in subset] == ["s0", "s1", "f1", "decoder.s0", "decoder.c0", "decoder.f1"]
 
     def price(kind, read="all"):
-        return price_by(kind, model, Use(read, 12), Log(tmp_path / read / kind))(subset)
+        return price_by(kind, model, Use(read, 12), optuna.create_study())(subset)
 
     assert price("parameters") == price("parameters", "next") == parameters("ssfscf", **sizes)
     both = flops("ssf", length=12, read=12, **sizes) + flops("scf", length=12, read=12, **sizes)
@@ -124,7 +124,7 @@ def test_prices_are_sums_of_both_stacks(tmp_path):
 
 
 @pytest.mark.parametrize("read", ["all", "next"])
-def test_milliseconds_are_sums_of_both_stacks(read, tmp_path, monkeypatch):
+def test_milliseconds_are_sums_of_both_stacks(read, monkeypatch):
     config = small(SandwichSeq2SeqConfig, encoder_sublayer_order="(sf)3", decoder_sublayer_order="(scf)3")
     model, use = SandwichSeq2SeqModel(config), Use(read, 12, rows=3)
     sizes = {"s": 3.0, "f": 1.0, "c": 5.0}
@@ -134,9 +134,14 @@ def test_milliseconds_are_sums_of_both_stacks(read, tmp_path, monkeypatch):
         return {order: {reads[0]: 0.5 + sum(map(sizes.get, order)) + 2 * (reads[0] == "next")} for order in orders}
 
     monkeypatch.setattr("sublayers.training.prune.prices.milliseconds", fake)
-    price, subset = price_by("milliseconds", model, use, Log(tmp_path)), (0, 1, 3, 6, 7, 8, 10)
+    study, subset = optuna.create_study(), (0, 1, 3, 6, 7, 8, 10)
+    price = price_by("milliseconds", model, use, study)
     expected = (0.5 + 5 + 0.5 + 14) if read == "all" else 0.5 + 14 + 2
     assert price(subset) == pytest.approx(expected)
+    # a search that goes on has the prices that it had
+    sizes.update(s=30.0, f=20.0)
+    assert price_by("milliseconds", model, use, study)(subset) == price(subset)
+    sizes.update(s=3.0, f=1.0)
     assert measured(model, [("sff", "scfc")], use) == {("sff", "scfc"): expected}
 
 

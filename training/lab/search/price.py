@@ -7,10 +7,11 @@ import torch
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, parameters, read_positions
+from sublayers.configuration.sublayer_cost import READS
 from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.training.lab.search.settings import Cost, costs_of
 from sublayers.training.metrics.order_times import can_be_measured, milliseconds
+from sublayers.training.metrics.price import count
 from sublayers.training.trials import results
 
 # more sublayers of a kind in a row, so that the clock sees something
@@ -72,14 +73,7 @@ def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: 
     if cost == "milliseconds":
         return _measured(config, letters, length, read)
     sizes = config.sizes._asdict()
-
-    def of(letter: str, read: int) -> float:
-        if cost == "flops":
-            return flops(letter, length=length, read=read, **sizes)
-        return cache_bytes(letter, length=length, **sizes) if cost == "cache" else parameters(letter, **sizes)
-
-    positions = (length, read_positions(length)[READS[read]])
-    return Price(*({letter: of(letter, number) for letter in letters} for number in positions))
+    return Price(*({letter: count(cost, letter, length, some, sizes) for letter in letters} for some in ("all", read)))
 
 
 def log_costs(study: optuna.Study, config: SublayersConfig, length: int) -> None:
@@ -91,11 +85,10 @@ def log_costs(study: optuna.Study, config: SublayersConfig, length: int) -> None
     if all(study.user_attrs.get(costs_of(order), {}).get("length") == length for order in orders):
         return
     sizes = config.sizes._asdict()
-    positions = {read: read_positions(length)[name] for read, name in READS.items()}
     times = milliseconds(config, orders, length, [*READS]) if can_be_measured(config) else {}
     for order in orders:
-        counted = {read: flops(order, length=length, read=number, **sizes) for read, number in positions.items()}
-        cache = {"all": cache_bytes(order, length=length, **sizes)}
+        counted = {read: count("flops", order, length, read, sizes) for read in READS}
+        cache = {"all": count("cache", order, length, "all", sizes)}
         costs = {"flops": counted, "milliseconds": times.get(order, {}), "cache": cache}
         study.set_user_attr(costs_of(order), {"length": length, "costs": costs})
 
