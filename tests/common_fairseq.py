@@ -1,8 +1,11 @@
 """fairseq's models: random weights by its names, and what it computes from them, written out."""
 
+import json
 import math
 
 import torch
+from common import REFERENCE
+from safetensors.torch import load_file
 from torch.nn import functional
 from torch.nn.functional import gelu
 
@@ -63,12 +66,55 @@ def fairseq_stack(
     return weights | (norm(f"{side}.layer_norm") if final_norm else {})
 
 
-def translation_stacks(**options) -> dict[str, torch.Tensor]:
-    """An encoder and a decoder with the same embeddings."""
+def translation_stacks(learned: bool = False, **options) -> dict[str, torch.Tensor]:
+    """An encoder and a decoder with the same embeddings, and with learned positions or sinusoids."""
     weights = fairseq_stack("encoder", **options) | fairseq_stack("decoder", crosses=True, **options)
     for side in ("encoder", "decoder"):
-        weights[f"{side}.embed_positions._float_tensor"] = torch.ones(1)
+        kind = {"weight": torch.randn(34, WIDTH)} if learned else {"_float_tensor": torch.ones(1)}
+        weights |= {f"{side}.embed_positions.{name}": tensor for name, tensor in kind.items()}
     return weights | {"decoder.embed_tokens.weight": weights["encoder.embed_tokens.weight"].clone()}
+
+
+def bert(head, macaron=True, norm_affine=False, final_norm=False, learned=False):
+    """Random weights of the Macaron authors' BERT, with the head of pre-training or for so many classes."""
+    weights = fairseq_stack("encoder", macaron, norm_affine, final_norm)
+    weights["encoder.embed_segment.weight"] = torch.stack([torch.randn(WIDTH), torch.zeros(WIDTH)])
+    if learned:
+        weights["encoder.embed_positions.weight"] = torch.randn(34, WIDTH)
+    if isinstance(head, int):
+        return weights | linear("classifier", head, WIDTH)
+    weights |= linear("mid_layer.0", WIDTH, WIDTH) | norm("mid_layer.2") | linear("classifier", 1, WIDTH)
+    output = weights["encoder.embed_tokens.weight"] if head == "tied" else torch.randn(61, WIDTH)
+    return weights | {"embed_out": output.clone()}
+
+
+def language_model(final_norm=False, output=None):
+    """Random weights of fairseq's language model; its output has the name that it has since 0.10 or had before."""
+    weights = fairseq_stack("decoder", final_norm=final_norm)
+    if output == "tied":
+        weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"].clone()
+    elif output:
+        weights[output] = torch.randn(61, WIDTH)
+    return weights
+
+
+def load_reference(name: str):
+    """Weights of the authors' own code, what it computed from them, and with which settings."""
+    weights, io = (load_file(REFERENCE / f"{name}.{kind}.safetensors") for kind in ("weights", "io"))
+    return weights, io, json.loads((REFERENCE / f"{name}.json").read_text())
+
+
+def search_as_fairseq(model, longest: int, **options):
+    """Beams of up to so many tokens, and their scores, by fairseq's rules."""
+
+    def allowed(row, ids):
+        # fairseq never says padding, and at last says the end for what it costs; forced_eos_token_id is for free
+        return [2] if len(ids) == longest else [0, *range(2, 33)]
+
+    # fairseq's min_len
+    lengths = {"min_new_tokens": 1, "max_new_tokens": longest, "early_stopping": True}
+    lengths |= {"return_dict_in_generate": True, "output_scores": True}
+    return model.generate(prefix_allowed_tokens_fn=allowed, **lengths, **options)
 
 
 class NaiveFairseq:
@@ -152,7 +198,7 @@ class NaiveFairseq:
                 # whatever comes behind attention, before it is ReLU
                 x = self.add(
                     x,
-                    f"{layer}layer_norms.2",
+                    layer + ("macaron_layer_norm" if causal else "layer_norms.2"),
                     lambda y, at=layer: self.feed_forward(y, f"{at}macaron_", torch.relu),
                     0.5,
                 )

@@ -6,11 +6,14 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, field, fields, make_dataclass
+from dataclasses import MISSING, Field, field, fields, make_dataclass
+from enum import Enum
 from inspect import get_annotations
+from itertools import takewhile
 from math import isfinite
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -25,56 +28,111 @@ def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
     Args:
         help_text: for `--help`.
         value: its default, which may be a list, or MISSING where the flag is required.
-        metadata: what else argparse should know, such as `choices`, or `aliases`.
+        metadata: what else argparse should know, such as `choices`, `type` or `metavar`; `aliases`, other names; and
+            `positional`, whether the value is given without a name, as a list or an optional one may be, too.
     """
     given = {"default_factory": value.copy} if isinstance(value, list) else {"default": value}
     return field(**given, metadata={"help": help_text, **metadata})
 
 
-def parse_flags(argv: list[str], dataclass_types: Sequence[Any], usage: str) -> tuple[Any, ...]:
+def parse_flags(
+    argv: list[str], dataclass_types: Sequence[Any], usage: str, settings: str = "", **texts: Any
+) -> tuple[Any, ...]:
     """Read flags into one instance per dataclass.
 
     `--help` shows the flags that our own dataclasses name, `--help_all` also those that they inherit from the Trainer's
     and those of a model's configuration.
 
+    Args:
+        argv: words of a command line.
+        dataclass_types: with fields that `flag` has declared.
+        usage: first line of `--help`.
+        settings: the folder of the recipes of a command that may have one, or a settings file, after its positional
+            arguments.
+        texts: `description` and `epilog` of `--help`.
+
     Raises:
         ValueError: an unknown flag, with the nearest known one, or a value of the wrong type.
     """
-    from transformers import HfArgumentParser
-
-    class Parser(HfArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            # argparse would print all of the hundred flags before the one sentence that matters
-            raise ValueError(message)
-
-    class Formatter(argparse.ArgumentDefaultsHelpFormatter):
-        def _format_action_invocation(self, action: argparse.Action) -> str:
-            # HfArgumentParser declares a flag with dashes, too
-            choices = " {" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
-            return action.option_strings[0] + choices
-
-    parser = Parser([*dataclass_types], usage=usage, allow_abbrev=False, formatter_class=Formatter)
+    known = [f for kind in dataclass_types for f in fields(kind) if f.init]
     # make_dataclass may say that its classes are from this module
-    bases = {base for given in dataclass_types for base in given.__mro__ if base.__module__ != __name__}
+    bases = {base for kind in dataclass_types for base in kind.__mro__ if base.__module__ != __name__}
     own = {name for base in bases if base.__module__.startswith("sublayers.") for name in get_annotations(base)}
-    for action in parser._actions:
-        action.type = finite if action.type is float else action.type
-        if action.nargs == "+" and action.default is None:
-            # without a value a list of a configuration is None, which need not be its default
-            action.nargs = "*"
-    others = [action for action in parser._actions if action.dest not in {"help", *own}]
-    if others:
+    parser = _Parser(usage=usage, allow_abbrev=False, formatter_class=_Formatter, **texts)
+    if not {f.name for f in known} <= own:
         help_text = "show the flags of transformers' Trainer and of a new model, too"
         parser.add_argument("--help_all", action="help", help=help_text)
-    if "--help_all" not in argv:
-        for action in others:
-            action.help = argparse.SUPPRESS
-    _, unknown = parser.parse_known_args(argv)
+    for kind in dataclass_types:
+        title = getattr(kind, "_argument_group_name", None)
+        group, types = parser.add_argument_group(title) if title else parser, get_type_hints(kind)
+        for f in fields(kind):
+            if f.init:
+                _add(group, f, types[f.name], is_shown=f.name in own or "--help_all" in argv)
+    if settings:
+        words = sum(f.metadata.get("positional", False) for f in known)
+        leading = sum(1 for _ in takewhile(lambda word: not word.startswith("-"), argv[:words]))
+        argv = [*argv[:leading], *expand_settings_file(argv[leading:], settings)]
+    namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-")
-        known = [f.name for dataclass_type in dataclass_types for f in fields(dataclass_type) if f.init]
-        raise ValueError(f"unknown option {name!r}{nearest(name, known)}")
-    return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+        raise ValueError(f"unknown option {name!r}{nearest(name, [f.name for f in known])}")
+    given = vars(namespace)
+    return tuple(kind(**{f.name: given[f.name] for f in fields(kind) if f.init}) for kind in dataclass_types)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # argparse would print all of the hundred flags before the one sentence that matters
+        raise ValueError(message)
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        name, *_ = action.option_strings or [str(action.metavar or action.dest)]
+        return name + (" {" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
+
+
+def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
+    """Declare a field as an argument of a parser, or of a group of one."""
+    told = {**f.metadata}
+    positional, names = told.pop("positional", False), [f"--{f.name}", *told.pop("aliases", [])]
+    default = f.default if f.default_factory is MISSING else f.default_factory()
+    options = _how_to_read(kind, default) | ({} if default is MISSING else {"default": default}) | told
+    if not is_shown:
+        options["help"] = argparse.SUPPRESS
+    if positional:
+        # a default makes it optional
+        optional = {} if default is MISSING else {"nargs": "*" if isinstance(default, list) else "?"}
+        group.add_argument(f.name, **options | optional)
+        return
+    group.add_argument(*names, required=default is MISSING, dest=f.name, **options)
+    if kind is bool and default is True:
+        off = {**told, "help": options["help"], "action": "store_false", "default": False}
+        group.add_argument(f"--no_{f.name}", dest=f.name, **off)
+
+
+def _how_to_read(kind: Any, default: Any) -> dict[str, Any]:
+    """Say to argparse how a text becomes a value of a type; of several types, the simplest is read."""
+    is_union = get_origin(kind) in (Union, UnionType)
+    first, *others = [part for part in get_args(kind) if part is not NoneType] if is_union else [kind]
+    origin = get_origin(first)
+    if isinstance(first, type) and issubclass(first, Enum):
+        return {"choices": [each.value for each in first]}
+    if bool in (first, *others):
+        return {"type": truth, "nargs": "?", "const": True}
+    if str in (first, *others):
+        return {}
+    if origin is Literal:
+        return {"choices": get_args(first)}
+    if origin is dict:
+        return {"type": JsonDict}
+    if origin is list:
+        # without a value a list of a configuration is None, which need not be its default
+        return _how_to_read(*get_args(first), None) | {"nargs": "*" if default is None else "+"}
+    return {"type": finite if float in (first, *others) else first}
 
 
 def expand_settings_file(argv: list[str], command: str) -> list[str]:
@@ -166,13 +224,8 @@ def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -
     for f in fields(config_class):
         # the tokenizer decides on the special tokens as well as on vocab_size
         if f.name not in taken and not f.name.endswith("_token_id") and get_origin(f.type) is not dict:
-            # argparse turns text into one type only
-            kind: Any = float if {float, int} <= {*get_args(f.type)} else f.type
-            kind = JsonDict if any(get_origin(part) is dict for part in get_args(f.type)) else kind
-            bare = {"nargs": "?", "const": True} if kind is bool else {}
             default = f.default if f.default_factory is MISSING else f.default_factory()
-            help_text = f"{default!r} when not given"
-            flags.append((f.name, kind | None, field(default=None, metadata={"help": help_text, **bare})))
+            flags.append((f.name, f.type | None, flag(f"{default!r} when not given")))
     group = {"_argument_group_name": f"{config_class.__name__} of a new model"}
     return make_dataclass("ConfigFlags", flags, namespace=group)
 
@@ -233,6 +286,18 @@ def finite(text: str) -> float:
         if isfinite(number := float(text)):
             return number
     raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+
+
+def truth(text: str) -> bool:
+    """Read whether a flag is on, as the `type` of an argparse option.
+
+    Raises:
+        ArgumentTypeError: the text says neither.
+    """
+    for value, names in {True: ("yes", "true", "t", "y", "1"), False: ("no", "false", "f", "n", "0")}.items():
+        if text.lower() in names:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
 
 
 def nearest(name: str, known: Collection[str]) -> str:

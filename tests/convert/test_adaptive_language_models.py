@@ -1,23 +1,19 @@
-import json
-
 import pytest
 import torch
-from common import REFERENCE, randomize, tokens
-from safetensors.torch import load_file
+from common import randomize, tokens
+from common_fairseq import load_reference
 from transformers import AutoModelForCausalLM
 
 from sublayers import SandwichLMConfig, SandwichLMForCausalLM
 from sublayers.convert.language_models import from_fairseq_lm
 
 LENGTH = {"max_target_positions": 64}
-FIXTURE = REFERENCE / "sandwich" / "lm_adaptive"
 
 
 @pytest.mark.parametrize("name", ["interleaved", "sandwich_n4k1", "sandwich_n4k2", "sandwich_n4k3", "random"])
 def test_equals_the_fairseq_adaptive_language_model(name, tmp_path):
-    meta = json.loads(FIXTURE.with_suffix(".json").read_text())
+    weights, io, meta = load_reference("sandwich/lm_adaptive")
     heads = meta["args"]["decoder_attention_heads"]
-    weights, io = load_file(f"{FIXTURE}.weights.safetensors"), load_file(f"{FIXTURE}.io.safetensors")
     from_fairseq_lm(weights, heads, LENGTH, meta["patterns"][name])[0].save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (model.config.adaptive_cutoffs, model.config.adaptive_factor) == ([20, 40], 4)
@@ -95,22 +91,6 @@ def test_converts_a_softmax_that_shares_some_weights(own):
     model.lm_head.load_state_dict(kept, strict=False)
     converted, _ = from_fairseq_lm(fairseq_names(model), 2, LENGTH)
     assert not converted.config.tie_word_embeddings
-    assert torch.equal(converted(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
-
-
-def test_reads_the_names_of_older_fairseq():
-    model = adaptive_model()
-    state = fairseq_names(model)
-    for i in range(2):
-        for kind in ("weight", "bias"):
-            parts = [state.pop(f"decoder.layers.{i}.self_attn.{letter}_proj.{kind}") for letter in "qkv"]
-            state[f"decoder.layers.{i}.self_attn.in_proj_{kind}"] = torch.cat(parts)
-            for number, name in enumerate(("self_attn", "final")):
-                norm = state.pop(f"decoder.layers.{i}.{name}_layer_norm.{kind}")
-                state[f"decoder.layers.{i}.layer_norms.{number}.{kind}"] = norm
-    state |= {"decoder.version": torch.ones(1), "decoder.embed_tokens._float_tensor": torch.ones(1)}
-    converted, _ = from_fairseq_lm(state, 2, LENGTH)
-    assert converted.config.tie_word_embeddings
     assert torch.equal(converted(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
 
 

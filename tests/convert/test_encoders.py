@@ -10,11 +10,16 @@ from transformers import AutoModel, AutoTokenizer, ElectraForPreTraining, Robert
 from sublayers.convert import verify
 
 
-def test_a_folder_that_names_no_class_holds_a_body(tmp_path):
-    # two positions fewer are read than its table has
-    make("RobertaModel", max_position_embeddings=12).save_pretrained(tmp_path / "source")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    # two positions fewer are read than RoBERTa's table has
+    [("RobertaModel", {"max_position_embeddings": 12}), ("LlamaModel", {"is_causal": False})],
+)
+def test_a_folder_that_names_no_class_holds_a_body(name, options, tmp_path):
+    make(name, **options).save_pretrained(tmp_path / "source")
     edit(tmp_path / "source" / "config.json", architectures=None)
     assert convert(tmp_path, "--verify")["new"] == []
+    assert type(AutoModel.from_pretrained(tmp_path / "ours")).__name__ == "PARBertModel"
 
 
 def test_verification_finds_positions_that_begin_elsewhere(tmp_path, monkeypatch):

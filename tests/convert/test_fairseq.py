@@ -3,9 +3,8 @@ import json
 
 import pytest
 import torch
-from common import REFERENCE, tokens
-from common_fairseq import WIDTH, NaiveFairseq, fairseq_stack, linear, norm
-from safetensors.torch import load_file
+from common import tokens
+from common_fairseq import WIDTH, NaiveFairseq, bert, fairseq_stack, language_model, load_reference, translation_stacks
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -14,8 +13,11 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from sublayers import expand
+from sublayers.convert.bert import from_macaron_bert
 from sublayers.convert.language_models import from_fairseq_lm
 from sublayers.convert.seq2seq import upgrade
+from sublayers.convert.weights import place
 from sublayers.training.commands.convert import main
 
 ROWS = torch.where(torch.arange(9) < torch.tensor([[9], [5], [7]]), tokens(3, 9), 1)
@@ -39,24 +41,6 @@ def assert_close(actual, expected):
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
-def load_reference(name):
-    weights, io = (load_file(REFERENCE / f"{name}.{kind}.safetensors") for kind in ("weights", "io"))
-    return weights, io, json.loads((REFERENCE / f"{name}.json").read_text())["args"]
-
-
-def bert(head, macaron=True, norm_affine=False, final_norm=False, learned=False):
-    """Random weights of the Macaron authors' BERT, with the head of pre-training or for so many classes."""
-    weights = fairseq_stack("encoder", macaron, norm_affine, final_norm)
-    weights["encoder.embed_segment.weight"] = torch.stack([torch.randn(WIDTH), torch.zeros(WIDTH)])
-    if learned:
-        weights["encoder.embed_positions.weight"] = torch.randn(34, WIDTH)
-    if isinstance(head, int):
-        return weights | linear("classifier", head, WIDTH)
-    weights |= linear("mid_layer.0", WIDTH, WIDTH) | norm("mid_layer.2") | linear("classifier", 1, WIDTH)
-    output = weights["encoder.embed_tokens.weight"] if head == "tied" else torch.randn(61, WIDTH)
-    return weights | {"embed_out": output.clone()}
-
-
 def bert_scores(naive, ids, segments):
     """Of the words at every position and of the pair, or of the classes."""
     states = naive.run("encoder", ids, segments=segments)
@@ -69,8 +53,8 @@ def bert_scores(naive, ids, segments):
 
 
 def test_the_naive_network_is_the_authors_bert():
-    weights, io, args = load_reference("macaron/bert_macaron_pretrain")
-    naive = NaiveFairseq(weights, args)
+    weights, io, meta = load_reference("macaron/bert_macaron_pretrain")
+    naive = NaiveFairseq(weights, meta["args"])
     for row, ids in enumerate(io["src_tokens"]):
         real = ids != 1
         words, pair = bert_scores(naive, ids[real], io["segment"][row, real])
@@ -119,6 +103,17 @@ def test_the_authors_berts_train_as_before(convert):
     assert (config.max_position_embeddings, config.num_labels, config.problem_type) == (48, 1, "regression")
 
 
+def test_a_macaron_bert_has_its_own_order_and_all_weights(tmp_path, convert):
+    weights = bert("tied")
+    folder = convert(weights)
+    torch.save({"model": weights}, tmp_path / "bare.pt")
+    with pytest.raises(ValueError, match="leave out --sublayer_order; this source takes no order but its own"):
+        main([str(tmp_path / "bare.pt"), f"{folder}2", "--num_attention_heads=4", "--sublayer_order=fsf"])
+    del weights["encoder.layers.1.self_attn.in_proj_weight"]
+    with pytest.raises(ValueError, match=r"has no \['encoder.layers.1.self_attn.q_proj.weight'\]; is it of another"):
+        from_macaron_bert(weights, 4)
+
+
 def test_options_that_no_bert_here_has_are_refused(convert):
     with pytest.raises(ValueError, match="option no_token_positional_embeddings=True cannot be converted; only models"):
         convert(bert("tied"), no_token_positional_embeddings=True)
@@ -126,25 +121,18 @@ def test_options_that_no_bert_here_has_are_refused(convert):
         convert(bert("tied"), act_fn="maxout")
 
 
-def language_model(final_norm=False, output=None):
-    """Random weights of fairseq's language model; its output has the name that it has since 0.10 or had before."""
-    weights = fairseq_stack("decoder", final_norm=final_norm)
-    if output == "tied":
-        weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"].clone()
-    elif output:
-        weights[output] = torch.randn(61, WIDTH)
-    return weights
+def output_of(naive):
+    names = ("output_projection.weight", "embed_out", "embed_tokens.weight")
+    return next(naive.weights[f"decoder.{name}"] for name in names if f"decoder.{name}" in naive.weights)
 
 
 def lm_scores(naive, ids):
-    names = ("output_projection.weight", "embed_out", "embed_tokens.weight")
-    output = next(naive.weights[f"decoder.{name}"] for name in names if f"decoder.{name}" in naive.weights)
-    return naive.run("decoder", ids) @ output.T
+    return naive.run("decoder", ids) @ output_of(naive).T
 
 
 def test_the_naive_network_is_fairseqs_language_model():
-    weights, io, args = load_reference("sandwich/lm_tied_noadaptive")
-    naive = NaiveFairseq(weights, args)
+    weights, io, meta = load_reference("sandwich/lm_tied_noadaptive")
+    naive = NaiveFairseq(weights, meta["args"])
     for ids, expected in zip(io["src_tokens"], io["interleaved.output"], strict=True):
         assert_close(lm_scores(naive, ids), expected)
 
@@ -181,28 +169,65 @@ def test_fairseqs_language_models_train_as_before(convert):
 
 
 def translation_scores(naive, source, target):
-    states = naive.run("decoder", target, naive.run("encoder", source))
-    return states @ naive.weights["decoder.embed_tokens.weight"].T
+    return naive.run("decoder", target, naive.run("encoder", source)) @ output_of(naive).T
 
 
-def test_the_naive_network_is_fairseqs_dynamic_convolution():
-    weights, io, args = load_reference("iot/baseline_dynamicconv")
-    naive = NaiveFairseq(weights, args)
+@pytest.mark.parametrize(
+    "name", ["iot/baseline_dynamicconv", "macaron/mt_macaron_preln", "macaron/mt_transformer_preln"]
+)
+def test_the_naive_network_is_fairseqs_encoder_decoder(name):
+    weights, io, meta = load_reference(name)
+    naive = NaiveFairseq(weights, meta["args"])
     for source, target, expected in zip(io["src_tokens_leftpad"], io["prev_output_tokens"], io["logits"], strict=True):
         real = target != 1
         assert_close(translation_scores(naive, source[source != 1], target[real]), expected[real])
 
 
+POST = {"encoder_normalize_before": False, "decoder_normalize_before": False}
+TRANSLATORS = {
+    "sinusoids": (translation_stacks(), POST),
+    "learned positions": (translation_stacks(learned=True), POST | {"activation_fn": "gelu"}),
+    "pre-norm, an output of its own": (
+        translation_stacks(final_norm=True) | {"decoder.output_projection.weight": torch.randn(61, WIDTH)},
+        {"no_scale_embedding": True},
+    ),
+    "older, an output of its own": (translation_stacks() | {"decoder.embed_out": torch.randn(61, WIDTH)}, POST),
+    # other embeddings of one size are other embeddings, too
+    "own words": (translation_stacks() | {"encoder.embed_tokens.weight": torch.randn(61, WIDTH)}, POST),
+    "own vocabulary": (translation_stacks() | {"encoder.embed_tokens.weight": torch.randn(67, WIDTH)}, POST),
+    "macaron": (translation_stacks(macaron=True, final_norm=True), {"act_fn": "gelu"}),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSLATORS)
+@torch.no_grad()
+def test_fairseqs_encoder_decoders_score_as_before(kind, convert):
+    weights, options = TRANSLATORS[kind]
+    model = AutoModelForSeq2SeqLM.from_pretrained(convert(weights, **options))
+    config, targets = model.config, tokens(3, 7)
+    assert config.encoder_vocab_size == (67 if "vocabulary" in kind else None)
+    assert (config.share_encoder_decoder_embeddings, config.tie_word_embeddings) == (
+        not kind.startswith("own"),
+        "its" not in kind,
+    )
+    logits = model(ROWS, attention_mask=(ROWS != 1).long(), decoder_input_ids=targets).logits
+    for row, ids in enumerate(ROWS):
+        assert_close(logits[row], translation_scores(NaiveFairseq(weights, options), ids[ids != 1], targets[row]))
+
+
 @pytest.mark.parametrize("pre_norm", [True, False])
-@pytest.mark.parametrize("kernels", ["dd", "ll", "dl"])
+# both kinds in one stack, and an encoder that is deeper
+@pytest.mark.parametrize("kernels", [("dd", "dd"), ("ll", "ll"), ("dl", "dl"), ("ddl", "ld")])
 @pytest.mark.parametrize("rows", [WIDTH, 2 * WIDTH])
 @torch.no_grad()
 def test_convolutions_score_as_before_with_and_without_gates(rows, kernels, pre_norm, convert):
-    weights = fairseq_stack("encoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels)
-    weights |= fairseq_stack("decoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels, crosses=True)
+    weights = fairseq_stack("encoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels[0])
+    weights |= fairseq_stack("decoder", final_norm=pre_norm, conv_rows=rows, kernels=kernels[1], crosses=True)
     options = {"encoder_normalize_before": pre_norm, "decoder_normalize_before": pre_norm}
     model = AutoModelForSeq2SeqLM.from_pretrained(convert(weights, **options))
     assert model.config.gated_convolutions == (rows > WIDTH)
+    orders = ["".join(kernel + rest for kernel in side) for side, rest in zip(kernels, ("f", "cf"), strict=True)]
+    assert [*map(expand, model.config.orders.values())] == orders
     targets = tokens(3, 7)
     logits = model(ROWS, attention_mask=(ROWS != 1).long(), decoder_input_ids=targets).logits
     for row, ids in enumerate(ROWS):
@@ -225,3 +250,16 @@ def test_layers_that_lie_in_the_same_memory_are_told_apart(tmp_path):
 def test_a_joint_projection_holds_three_of_one_size():
     with pytest.raises(ValueError, match=r"in_proj_weight of shape \(49, 16\) does not hold 3 parts of one size"):
         upgrade({"decoder.layers.0.self_attn.in_proj_weight": torch.ones(49, 16)})
+
+
+def test_a_language_model_that_does_not_fit_is_one_sentence():
+    state = fairseq_stack("decoder")
+    with pytest.raises(ValueError, match="the order 'sf2' does not fit a checkpoint with 2 s, 2 f"):
+        from_fairseq_lm(state, 2, sublayer_order="sff")
+    with pytest.raises(ValueError, match="the order 'sd' does not fit a checkpoint with 1 s"):
+        place("sd", {"s": [{"norm.weight": torch.ones(1)}]})
+    with pytest.raises(ValueError, match=r"no place for \['decoder.project_in_dim.weight'\]"):
+        from_fairseq_lm(state | {"decoder.project_in_dim.weight": torch.ones(1)}, 2)
+    for missing in ("decoder.layers.1.fc1.bias", "decoder.embed_tokens.weight"):
+        with pytest.raises(ValueError, match=rf"has no \W*{missing}.*; is it of another kind"):
+            from_fairseq_lm({name: tensor for name, tensor in state.items() if name != missing}, 2)

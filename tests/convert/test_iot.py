@@ -1,14 +1,12 @@
 import argparse
-import json
 
 import pytest
 import torch
-from common import REFERENCE, tokens
-from common_fairseq import WIDTH, translation_stacks
-from safetensors.torch import load_file, save_file
+from common import tokens
+from common_fairseq import WIDTH, load_reference, search_as_fairseq, translation_stacks
+from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
 from sublayers.convert.iot import from_fairseq_iot
 from sublayers.convert.seq2seq import from_fairseq_seq2seq
 from sublayers.training.commands.convert import main
@@ -24,10 +22,8 @@ TERMS = {"loss": "loss", "cross_entropy": "old_loss", "sharpness": "kl_loss", "d
 
 def convert_reference(name):
     """A converted model, and what the authors' code computed with the original."""
-    io = load_file(REFERENCE / "iot" / f"{name}.io.safetensors")
-    options = json.loads((REFERENCE / "iot" / f"{name}.json").read_text())["args"]
-    weights = load_file(REFERENCE / "iot" / f"{name}.weights.safetensors")
-    return from_fairseq_iot(weights, options["encoder_attention_heads"], options=options)[0], io
+    weights, io, meta = load_reference(f"iot/{name}")
+    return from_fairseq_iot(weights, meta["args"]["encoder_attention_heads"], options=meta["args"])[0], io
 
 
 def batch(io):
@@ -145,23 +141,7 @@ def test_the_choice_of_one_order_costs_what_the_authors_validation_says(name, mo
 
 
 def search(model, io, **forced):
-    def allowed(row, ids):
-        # fairseq never says padding, and after 8 tokens says the end for what it costs; forced_eos_token_id is for free
-        return [2] if len(ids) == 9 else [0, *range(2, 33)]
-
-    return model.generate(
-        **batch(io),
-        **forced,
-        num_beams=5,
-        length_penalty=1.0,
-        early_stopping=True,
-        # fairseq's min_len
-        min_new_tokens=1,
-        max_new_tokens=9,
-        prefix_allowed_tokens_fn=allowed,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    return search_as_fairseq(model, 9, num_beams=5, length_penalty=1.0, **batch(io), **forced)
 
 
 def test_each_sentence_finds_its_beams_in_its_own_order():
@@ -177,17 +157,6 @@ def test_each_sentence_finds_its_beams_in_its_own_order():
         expected = io[f"only_order{code}.beam5.tokens"]
         assert torch.equal(found.sequences[:, 1:], expected)
         assert_close(found.sequences_scores, io[f"only_order{code}.beam5.score"])
-
-
-@pytest.mark.parametrize("encoders", [["sf"], ["sf", "fs"]])
-@pytest.mark.parametrize("number", range(1, 7))
-def test_orders_cost_a_predictors_row_each(encoders, number):
-    config = IOTSeq2SeqConfig(vocab_size=10_152, encoder_orders=encoders, decoder_orders=ORDERS[:number])
-    with torch.device("meta"):
-        model = IOTSeq2SeqForConditionalGeneration(config)
-    # Table 8; one order is no choice
-    rows = sum(orders for orders in (len(encoders), number) if orders > 1)
-    assert model.num_parameters() == 36_741_120 + 512 * rows
 
 
 def make_checkpoint(number):
@@ -246,23 +215,28 @@ def test_one_order_needs_no_predictor():
     assert not [name for name in model.state_dict() if "predictor" in name]
 
 
-def test_what_does_not_fit_is_one_sentence(tmp_path):
-    state, one = make_checkpoint(3), {"encoder_max_order": 1}
-    for codes in ([0, 3, 6], [0, -1, 3]):
-        with pytest.raises(ValueError, match=r"there is no decoder order (6|-1); the codes are 0 to 5"):
-            from_fairseq_iot(state, 4, options=options(codes))
-    with pytest.raises(ValueError, match="there is no encoder order 2; the codes are 0 to 1"):
-        from_fairseq_iot(state, 4, options=options([0, 3, 5], encoder_max_order=3))
-    with pytest.raises(ValueError, match=r"chooses among 3 decoder orders, but \[3, 5\] are 2; give the codes"):
-        from_fairseq_iot(state, 4, one | {"decoder_orders": [3, 5]})
+ONE = {"encoder_max_order": 1}
+REFUSED = [
+    (options([0, 3, 6]), "there is no decoder order 6; the codes are 0 to 5"),
+    (options([0, -1, 3]), "there is no decoder order -1; the codes are 0 to 5"),
+    (options([0, 3, 5], encoder_max_order=3), "there is no encoder order 2; the codes are 0 to 1"),
+    (ONE | {"decoder_orders": [3, 5]}, r"chooses among 3 decoder orders, but \[3, 5\] are 2; give the codes"),
+    (options([0, 3, 5], layer_wise_attention=True), "fairseq's option layer_wise_attention=True cannot be converted"),
+]
+
+
+@pytest.mark.parametrize(("told", "sentence"), REFUSED)
+def test_options_that_do_not_fit_are_one_sentence(told, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        from_fairseq_iot(make_checkpoint(3), 4, options=told)
+
+
+def test_weights_that_do_not_fit_are_one_sentence(tmp_path):
+    state = make_checkpoint(3)
     with pytest.raises(ValueError, match=r"chooses among 7 decoder orders, but \[\] are 0; give the codes"):
-        from_fairseq_iot(make_checkpoint(7), 4, options=one)
-    with pytest.raises(ValueError, match=r"the checkpoint has no encoder\.embed_order"):
-        from_fairseq_iot({name: tensor for name, tensor in state.items() if "embed_order" not in name}, 4, options=one)
+        from_fairseq_iot(make_checkpoint(7), 4, options=ONE)
     with pytest.raises(ValueError, match=r"no place for \['decoder.embed_order'\] in an encoder-decoder"):
-        from_fairseq_iot(state | {"decoder.embed_order": torch.ones(3, 16)}, 4, options=one)
-    with pytest.raises(ValueError, match="fairseq's option layer_wise_attention=True cannot be converted"):
-        from_fairseq_iot(state, 4, options=options([0, 3, 5], layer_wise_attention=True))
+        from_fairseq_iot(state | {"decoder.embed_order": torch.ones(3, 16)}, 4, options=ONE)
     save_file({name: tensor.clone() for name, tensor in state.items()}, tmp_path / "iot.safetensors")
     arguments = [str(tmp_path / "iot.safetensors"), str(tmp_path / "ours"), "--num_attention_heads", "4"]
     with pytest.raises(ValueError, match="leave out --decoder_sublayer_order; this source takes no order but its own"):

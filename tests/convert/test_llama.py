@@ -9,7 +9,7 @@ import torch
 import transformers
 from common import tokens
 from common_convert import convert, make
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from sublayers.convert.llama import DECODERS, from_llama
 from sublayers.training.commands.convert import main
@@ -80,30 +80,25 @@ def test_fields_without_a_counterpart_are_refused(prefix, name):
 
 
 @pytest.mark.parametrize(
-    ("model_type", "part"),
+    ("model_type", "sentence"),
     [
-        ("gemma3", "images"),
-        *((name, "experts") for name in ("mixtral", "qwen2_moe", "qwen3_moe")),
-        ("smollm3", "layers without rotary positions"),
-        *((name, "attention to relative positions with queries") for name in ("deberta", "deberta-v2")),
+        ("gemma3", "'gemma3', whose images no model here has"),
+        *((name, f"'{name}', whose experts no model here has") for name in ("mixtral", "qwen2_moe", "qwen3_moe")),
+        ("smollm3", "'smollm3', whose layers without rotary positions no model here has"),
+        *((name, f"'{name}', whose attention to relative positions with q.*") for name in ("deberta", "deberta-v2")),
+        ("llama", "quantized weights; dequantize them and save that first"),
     ],
 )
-def test_models_of_other_parts_are_refused(model_type, part, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    with pytest.raises(ValueError, match=f"holds '{model_type}', whose {part}.* no model here has"):
+def test_models_of_other_parts_are_refused(model_type, sentence, tmp_path):
+    config = {"model_type": model_type, "quantization_config": {"quant_method": "gptq"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"holds {sentence}"):
         main([str(tmp_path), str(tmp_path.with_name("ours"))])
 
 
 def test_a_classifier_that_averages_scores_is_refused():
     with pytest.raises(ValueError, match="classifier_pooling='late' cannot be converted; only bos and mean can"):
         from_llama(make("EuroBertForSequenceClassification", classifier_pooling="late"))
-
-
-def test_quantized_weights_are_refused(tmp_path):
-    config = {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="holds quantized weights; dequantize them and save that first"):
-        main([str(tmp_path), str(tmp_path.with_name("ours"))])
 
 
 def test_a_classifier_is_verified_whatever_tokens_are_drawn(tmp_path):
@@ -126,3 +121,17 @@ def test_settings_of_generation_are_taken_along(tmp_path):
     convert(tmp_path)
     settings = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").generation_config
     assert (settings.do_sample, settings.top_k, settings.eos_token_id) == (True, 7, [2, 5])
+
+
+@pytest.mark.parametrize("name", ["GPT2Model", "LlamaModel", "BartModel", "MBartModel", "PegasusModel"])
+@torch.no_grad()
+def test_a_body_gets_the_head_that_is_tied_to_its_embeddings(name, tmp_path):
+    make(name, tie_word_embeddings=True).save_pretrained(tmp_path / "source")
+    body = AutoModel.from_pretrained(tmp_path / "source")
+    convert(tmp_path, "--verify")
+    inputs, auto_class = {"input_ids": tokens(2, 9)}, AutoModelForCausalLM
+    if body.config.is_encoder_decoder:
+        inputs["decoder_input_ids"], auto_class = tokens(2, 7), AutoModelForSeq2SeqLM
+    logits = auto_class.from_pretrained(tmp_path / "ours")(**inputs).logits
+    expected = body(**inputs).last_hidden_state @ body.get_input_embeddings().weight.T
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)

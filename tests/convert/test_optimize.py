@@ -114,14 +114,6 @@ def test_a_body_without_a_pooler_has_none():
     assert isinstance(optimize(make("LlamaModel", **GROUPED)), SandwichLMModel)
 
 
-def test_generation_is_the_same():
-    source = make("LlamaForCausalLM", **GROUPED).eval()
-    source.generation_config.repetition_penalty = 1.3
-    ids = torch.tensor([[5, 6, 7]])
-    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    assert torch.equal(optimize(source).generate(ids, **options), source.generate(ids, **options))
-
-
 def test_a_saved_one_has_no_way_back(tmp_path):
     optimize(make("BertModel")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="was not made by optimize"):
@@ -142,40 +134,21 @@ class Quantized(nn.Parameter):
     """Weights of another kind."""
 
 
-def hooked(model):
-    model.pooler.register_forward_hook(lambda *_: None)
-    return model
-
-
-def quantized(model):
-    model.pooler.dense.weight = Quantized(model.pooler.dense.weight.data)
-    return model
-
-
-def patched(model):
-    model.pooler.forward = lambda states: states[:, 0]
-    return model
-
-
-def compiled(model):
-    model.compile()
-    return model
-
-
-def reshaped(model):
-    model.encoder.layer[0].output.dense = nn.Linear(3, 5)
-    return model
-
-
 REFUSED = {
-    "hooks": (hooked, "has hooks, which would be lost"),
-    "other weights": (quantized, "pooler.dense.weight of BertModel is quantized, sharded or without values"),
-    "a forward": (patched, "compiled or dispatched"),
-    "compiled": (compiled, "compiled or dispatched"),
+    "hooks": (lambda model: model.pooler.register_forward_hook(print) and None, "has hooks, which would be lost"),
+    "other weights": (
+        lambda model: setattr(model.pooler.dense, "weight", Quantized(model.pooler.dense.weight.data)),
+        "pooler.dense.weight of BertModel is quantized, sharded or without values",
+    ),
+    "a forward": (lambda model: setattr(model.pooler, "forward", print), "compiled or dispatched"),
+    "compiled": (lambda model: model.compile(), "compiled or dispatched"),
     "wrapped": (torch.compile, "OptimizedModule cannot be optimized; give a model of transformers"),
     "parallel": (nn.DataParallel, "DataParallel cannot be optimized"),
     "no values": (lambda model: model.to("meta"), "without values; optimize the model before that"),
-    "parts of other shapes": (reshaped, "has parts of another type or shape|does not fit into"),
+    "parts of other shapes": (
+        lambda model: setattr(model.encoder.layer[0].output, "dense", nn.Linear(3, 5)),
+        "has parts of another type or shape|does not fit into",
+    ),
     "a class": (lambda model: Own(model.config), "Own is a class of its own"),
     "no model within": (lambda model: nn.Sequential(nn.Linear(2, 2)), "Sequential has no model of transformers in it"),
     "no model": (lambda model: model.config, "BertConfig cannot be optimized"),
@@ -185,7 +158,9 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_would_be_lost_is_refused(kind):
     change, said = REFUSED[kind]
-    held = change(make("BertModel"))
+    model = make("BertModel")
+    # where nothing comes out, the model itself was changed
+    held = model if (changed := change(model)) is None else changed
     with pytest.raises(ValueError, match=said):
         optimize(held)
 

@@ -5,91 +5,62 @@ import torch
 from common_convert import convert, make
 from transformers import AutoModel
 
-# of sources in other orders: for each of their modules, our places for it, layer by layer, and its name there
+# sources in other orders: a part of each of their layers, our places for it, and its name there
+BART = [
+    ("encoder.layers.{}.self_attn.v_proj", (0, 1), "mixer.v_proj"),
+    ("encoder.layers.{}.final_layer_norm", (2, 3), "norm"),
+    ("decoder.layers.{}.self_attn_layer_norm", (0, 2, 4), "norm"),
+    ("decoder.layers.{}.encoder_attn.out_proj", (1, 3, 5), "mixer.o_proj"),
+    ("decoder.layers.{}.fc2", (6, 7, 8), "mixer.fc2"),
+]
+QUERY, DENSE, WO = "encoder.layer.{}.attention.self.query", "encoder.layer.{}.output.dense", "layers.{}.attn.Wo"
 ORDERED = {
-    "GPT2Model": (["ssff"], {"h.{}.attn.c_proj": ((0, 1), "mixer.o_proj"), "h.{}.mlp.c_proj": ((2, 3), "mixer.fc2")}),
-    "BertModel": (
-        ["sf5"],
-        {
-            "encoder.layer.{}.attention.self.query": ((0,), "mixer.q_proj"),
-            "encoder.layer.{}.output.dense": ((1, 2), "mixer.fc2"),
-        },
-    ),
-    "DistilBertModel": (
-        ["sf3"],
-        {
-            "transformer.layer.{}.attention.q_lin": ((0,), "mixer.q_proj"),
-            "transformer.layer.{}.ffn.lin2": ((1, 2), "mixer.fc2"),
-            "transformer.layer.{}.output_layer_norm": ((1, 2), "norm"),
-        },
-    ),
-    "ModernBertModel": (
-        ["sws2f3"],
-        {
-            "layers.{}.attn.Wo": ((0, 1, None, 2), "mixer.o_proj"),
-            "layers.{}.mlp.Wo": ((4, 5, 6), "mixer.fc2"),
-        },
-    ),
-    "Qwen3Model": (
-        ["ssff"],
-        {
-            "layers.{}.self_attn.q_norm": ((0, 1), "mixer.q_norm"),
-            "layers.{}.input_layernorm": ((0, 1), "norm"),
-            "layers.{}.mlp.gate_proj": ((2, 3), "mixer.gate"),
-            "layers.{}.post_attention_layernorm": ((2, 3), "norm"),
-        },
-    ),
-    "LlamaModel of both sides": (
-        ["sf3"],
-        {"layers.{}.self_attn.q_proj": ((0,), "mixer.q_proj"), "layers.{}.mlp.gate_proj": ((1, 2), "mixer.gate")},
-    ),
+    "GPT2Model ssff": [("h.{}.attn.c_proj", (0, 1), "mixer.o_proj"), ("h.{}.mlp.c_proj", (2, 3), "mixer.fc2")],
+    "BertModel sf5": [(QUERY, (0,), "mixer.q_proj"), (DENSE, (1, 2), "mixer.fc2")],
+    "DistilBertModel sf3": [
+        ("transformer.layer.{}.attention.q_lin", (0,), "mixer.q_proj"),
+        ("transformer.layer.{}.ffn.lin2", (1, 2), "mixer.fc2"),
+        ("transformer.layer.{}.output_layer_norm", (1, 2), "norm"),
+    ],
+    "ModernBertModel sws2f3": [(WO, (0, 1, None, 2), "mixer.o_proj"), ("layers.{}.mlp.Wo", (4, 5, 6), "mixer.fc2")],
+    "Qwen3Model ssff": [
+        ("layers.{}.self_attn.q_norm", (0, 1), "mixer.q_norm"),
+        ("layers.{}.input_layernorm", (0, 1), "norm"),
+        ("layers.{}.mlp.gate_proj", (2, 3), "mixer.gate"),
+        ("layers.{}.post_attention_layernorm", (2, 3), "norm"),
+    ],
+    # of both sides
+    "LlamaModel sf3": [
+        ("layers.{}.self_attn.q_proj", (0,), "mixer.q_proj"),
+        ("layers.{}.mlp.gate_proj", (1, 2), "mixer.gate"),
+    ],
     # the n-th attention keeps its maps where it becomes an m
-    "BertModel with m": (
-        ["sfmf"],
-        {
-            "encoder.layer.{}.attention.self.query": ((0, 2), "mixer.q_proj"),
-            "encoder.layer.{}.output.dense": ((1, 3), "mixer.fc2"),
-        },
-    ),
-    "ModernBertModel with m": (["s(fw)2fmf"], {"layers.{}.attn.Wo": ((0, 2, 4, 6), "mixer.o_proj")}),
-    "Qwen3Model with m": (
-        ["sfmf"],
-        {"layers.{}.self_attn.q_norm": ((0, 2), "mixer.q_norm"), "layers.{}.input_layernorm": ((0, 2), "norm")},
-    ),
-    "BartModel with m": (
-        ["sfmf", "scf(mcf)2"],
-        {
-            "encoder.layers.{}.self_attn.k_proj": ((0, 2), "mixer.k_proj"),
-            "decoder.layers.{}.self_attn.v_proj": ((0, 3, 6), "mixer.v_proj"),
-        },
-    ),
-    **dict.fromkeys(
-        ["BartModel", "PegasusModel"],
-        (
-            ["s2f2", "(sc)3f3"],
-            {
-                "encoder.layers.{}.self_attn.v_proj": ((0, 1), "mixer.v_proj"),
-                "encoder.layers.{}.final_layer_norm": ((2, 3), "norm"),
-                "decoder.layers.{}.self_attn_layer_norm": ((0, 2, 4), "norm"),
-                "decoder.layers.{}.encoder_attn.out_proj": ((1, 3, 5), "mixer.o_proj"),
-                "decoder.layers.{}.fc2": ((6, 7, 8), "mixer.fc2"),
-            },
-        ),
-    ),
+    "BertModel sfmf": [(QUERY, (0, 2), "mixer.q_proj"), (DENSE, (1, 3), "mixer.fc2")],
+    "ModernBertModel s(fw)2fmf": [(WO, (0, 2, 4, 6), "mixer.o_proj")],
+    "Qwen3Model sfmf": [
+        ("layers.{}.self_attn.q_norm", (0, 2), "mixer.q_norm"),
+        ("layers.{}.input_layernorm", (0, 2), "norm"),
+    ],
+    "BartModel sfmf scf(mcf)2": [
+        ("encoder.layers.{}.self_attn.k_proj", (0, 2), "mixer.k_proj"),
+        ("decoder.layers.{}.self_attn.v_proj", (0, 3, 6), "mixer.v_proj"),
+    ],
+    "BartModel s2f2 (sc)3f3": BART,
+    "PegasusModel s2f2 (sc)3f3": BART,
 }
 
 
-@pytest.mark.parametrize("name", ORDERED)
-def test_another_order_takes_the_sublayers_of_each_kind_in_turn(name, tmp_path, capsys):
-    orders, places = ORDERED[name]
-    options = {"is_causal": False} if "both" in name else {"num_hidden_layers": 4} if "Modern" in name else {}
+@pytest.mark.parametrize("case", ORDERED)
+def test_another_order_takes_the_sublayers_of_each_kind_in_turn(case, tmp_path, capsys):
+    name, *orders = case.split()
+    options = {"is_causal": False} if name == "LlamaModel" else {"num_hidden_layers": 4} if "Modern" in name else {}
     # a language model gets the head that is tied to its embeddings
-    source = make(name.split()[0], tie_word_embeddings=True, **options)
+    source = make(name, tie_word_embeddings=True, **options)
     source.save_pretrained(tmp_path / "source")
     flags = ["--sublayer_order"] if len(orders) == 1 else ["--encoder_sublayer_order", "--decoder_sublayer_order"]
     report = convert(tmp_path, *(f"{flag}={order}" for flag, order in zip(flags, orders, strict=True)))
     ours = AutoModel.from_pretrained(tmp_path / "ours")
-    for theirs, (numbers, part) in places.items():
+    for theirs, numbers, part in ORDERED[case]:
         side = f"{theirs.split('.')[0]}." if len(orders) > 1 else ""
         for layer, place in enumerate(numbers):
             if place is not None:

@@ -1,19 +1,14 @@
 import argparse
-import functools
-import json
-import math
-import sys
-import types
-from collections import OrderedDict
 
 import pytest
 import torch
-from common import REFERENCE, tokens
-from common_convert import convert, make
-from safetensors.torch import load_file, save_file
+from common import tokens
+from common_convert import SOURCES, convert, make
+from common_fairseq import load_reference, search_as_fairseq, translation_stacks
+from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
+from sublayers.convert.seq2seq import from_fairseq_seq2seq
 from sublayers.convert.weights import load_checkpoint, read_fairseq
 from sublayers.training.commands.convert import main
 
@@ -24,38 +19,17 @@ SEARCHES = {
 }
 
 
-def bart(**options):
-    return make("BartForConditionalGeneration", **options)
-
-
-def marian(**options):
-    return make("MarianMTModel", **{"activation_function": "swish", "scale_embedding": True} | options)
-
-
-def mbart(**options):
-    return make("MBartForConditionalGeneration", **options)
-
-
-SOURCES = {
-    "bart": bart,
-    "marian": marian,
-    "marian of two vocabularies": functools.partial(
-        marian, share_encoder_decoder_embeddings=False, vocab_size=67, decoder_vocab_size=61
-    ),
-    # its targets begin with their language
-    "mbart": functools.partial(mbart, scale_embedding=True, decoder_start_token_id=60),
-    "pegasus": functools.partial(make, "PegasusForConditionalGeneration", activation_function="relu"),
-}
-
-
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", ["Bart", "Marian", "Marian of two vocabularies", "MBart", "Pegasus"])
 def test_a_folder_continues_as_its_source(name, search, tmp_path, capsys):
-    source = SOURCES[name]()
-    if name.startswith(("bart", "marian")):
-        source.final_logits_bias.normal_(std=0.1 if name == "bart" else 0.3)
+    class_name, options = SOURCES[name]
+    # with which rows differ
+    options = SOURCES["Marian"][1] | options if "two" in name else options
+    source = make(class_name, **options)
+    if name.startswith(("Bart", "Marian")):
+        source.final_logits_bias.normal_(std=0.1 if name == "Bart" else 0.3)
     source.generation_config.update(**SEARCHES[search])
-    if name.startswith("marian"):
+    if name.startswith("Marian"):
         source.generation_config.bad_words_ids = [[1]]
     source.save_pretrained(tmp_path / "source")
     # sinusoids are not what the file says
@@ -72,36 +46,11 @@ def test_a_folder_continues_as_its_source(name, search, tmp_path, capsys):
     # one by one, since transformers' models count padding on the left as positions
     expected = [source.generate(row[None, real.bool()])[0].tolist() for row, real in zip(ids, mask, strict=True)]
     assert len({*map(tuple, expected)}) == 3, "the rows should differ, or the test shows little"
-    assert expected[0][0] == source.config.decoder_start_token_id
+    assert expected[0][0] == source.config.decoder_start_token_id == model.config.decoder_start_token_id
+    assert model.config.bos_token_id == (None if name == "Pegasus" else source.config.bos_token_id)
     found = model.generate(ids, attention_mask=mask).tolist()
     longest = max(map(len, expected))
     assert found == [row + [padding] * (longest - len(row)) for row in expected]
-
-
-@pytest.mark.parametrize("name", ["mbart", "pegasus"])
-def test_targets_begin_as_the_sources(name):
-    config = from_bart(SOURCES[name]())[0].config
-    assert (config.bos_token_id, config.decoder_start_token_id) == ((0, 60) if name == "mbart" else (None, 0))
-
-
-def batch():
-    mask = torch.ones(3, 9, dtype=torch.long)
-    mask[1, 5:] = 0
-    return {"input_ids": tokens(3, 9), "attention_mask": mask}
-
-
-def assert_same_scores(model, source):
-    targets = tokens(3, 7)
-    with torch.no_grad():
-        actual = model(**batch(), decoder_input_ids=targets).logits
-        expected = source(**batch(), decoder_input_ids=targets).logits
-    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
-
-
-def load_reference(name):
-    io = load_file(REFERENCE / f"{name}.io.safetensors")
-    meta = json.loads((REFERENCE / f"{name}.json").read_text())
-    return load_file(REFERENCE / f"{name}.weights.safetensors"), io, meta
 
 
 def run_reference(model, io, source="src_tokens"):
@@ -147,24 +96,8 @@ def test_finds_the_same_beams_as_fairseq(name, family, orders, padded):
     weights, io, meta = load_reference(f"macaron/mt_{name}_preln")
     model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
     source = io[f"src_tokens_{padded}pad"]
-
-    def allowed(row, ids):
-        # fairseq never says padding, and after 9 tokens says the end for what it costs; forced_eos_token_id is for free
-        return [2] if len(ids) == 10 else [0, *range(2, 33)]
-
-    found = model.generate(
-        source,
-        attention_mask=(source != 1).long(),
-        num_beams=4,
-        length_penalty=0.6,
-        early_stopping=True,
-        # fairseq's min_len
-        min_new_tokens=1,
-        max_new_tokens=10,
-        prefix_allowed_tokens_fn=allowed,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    inputs = {"input_ids": source, "attention_mask": (source != 1).long()}
+    found = search_as_fairseq(model, 10, num_beams=4, length_penalty=0.6, **inputs)
     assert torch.equal(found.sequences[:, 1:], io["beam4_lenpen0.6_maxlen9.tokens"])
     assert_close(found.sequences_scores, io["beam4_lenpen0.6_maxlen9.score"])
 
@@ -197,130 +130,29 @@ def test_all_orders_of_a_post_norm_layer_score_as_iot_does(encoder, decoder):
     assert_close(logits, io[f"logits.enc{encoder}.dec{decoder}"][io["target"] != 1])
 
 
-def fairseq_names(source, version, offset=2):
-    """The weights of a transformers model as fairseq 0.6 or 0.12 would have saved them."""
-    state = {name.removeprefix("model."): tensor for name, tensor in source.state_dict().items()}
-    for name in ("shared.weight", "final_logits_bias"):
-        state.pop(name, None)
-    output = state.pop("lm_head.weight")
-    for side in ("encoder", "decoder"):
-        positions = state[f"{side}.embed_positions.weight"]
-        state[f"{side}.embed_positions.weight"] = torch.cat([positions.new_zeros(2 - offset, 16), positions])
-        state[f"{side}.version"] = torch.ones(1)
-    if version == 12:
-        return state | {"decoder.output_projection.weight": output}
-    if not torch.equal(output, state["decoder.embed_tokens.weight"]):
-        state["decoder.embed_out"] = output
-    for name in [name for name in state if ".q_proj." in name]:
-        parts = [state.pop(name.replace(".q_proj.", f".{letter}_proj.")) for letter in "qkv"]
-        state[name.replace(".q_proj.", ".in_proj_")] = torch.cat(parts)
-    for i in range(2):
-        for kind in ("weight", "bias"):
-            for number, norm in enumerate(("self_attn", "final")):
-                tensor = state.pop(f"encoder.layers.{i}.{norm}_layer_norm.{kind}")
-                state[f"encoder.layers.{i}.layer_norms.{number}.{kind}"] = tensor
-    return state
-
-
-def fairseq_options(config, **more):
-    names = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "dropout": 0.3}
-    return names | {"activation_fn": "gelu", "no_scale_embedding": not config.scale_embedding} | more
-
-
-@pytest.mark.parametrize("version", [6, 12])
-@pytest.mark.parametrize(
-    "source",
-    [
-        bart(),
-        bart(tie_word_embeddings=False, scale_embedding=True),
-        # pre-norm, with a norm behind each stack
-        mbart(),
-        mbart(tie_word_embeddings=False),
-    ],
-)
-def test_fairseq_layouts_score_as_transformers_does(source, version):
-    options = fairseq_options(source.config)
-    model, _ = from_fairseq_seq2seq(fairseq_names(source, version), 4, options=options)
-    assert model.config.norm_position == ("pre" if "mbart" in source.config.model_type else "post")
-    assert_same_scores(model, source)
-
-
-@pytest.mark.parametrize("version", [6, 12])
-def test_source_and_target_may_have_vocabularies_of_their_own(version):
-    source = marian(share_encoder_decoder_embeddings=False, vocab_size=67, decoder_vocab_size=61)
-    options = fairseq_options(source.config, activation_fn="swish")
-    model, _ = from_fairseq_seq2seq(fairseq_names(source, version, offset=0), 4, options=options)
-    config = model.config
-    assert (config.encoder_vocab_size, config.vocab_size, config.tie_word_embeddings) == (67, 61, True)
-    assert not config.share_encoder_decoder_embeddings
-    assert_same_scores(model, source)
-    # other embeddings of one size are other embeddings, too
-    source = marian(share_encoder_decoder_embeddings=False)
-    model, _ = from_fairseq_seq2seq(fairseq_names(source, version, offset=0), 4, options=options)
-    assert (model.config.encoder_vocab_size, model.config.share_encoder_decoder_embeddings) == (None, False)
-    assert_same_scores(model, source)
-
-
-def test_without_learned_positions_they_are_fairseqs_sinusoids():
-    source = bart(activation_function="relu", scale_embedding=True)
-    for side in (source.model.encoder, source.model.decoder):
-        for row, position in enumerate(side.embed_positions.weight.data):
-            angles = [row * 10000 ** (-i / 7) for i in range(8)]
-            position.copy_(torch.tensor([*map(math.sin, angles), *map(math.cos, angles)]))
-    state = fairseq_names(source, 12)
-    for side in ("encoder", "decoder"):
-        del state[f"{side}.embed_positions.weight"]
-        state[f"{side}.embed_positions._float_tensor"] = torch.ones(1)
-    model, _ = from_fairseq_seq2seq(state, 4)
-    assert model.config.max_position_embeddings == 1024
-    assert_same_scores(model, source)
-
-
-def test_macaron_halves_stand_where_they_run():
-    state = fairseq_names(marian(), 6, offset=0)
-    for side, layers in (("encoder", 2), ("decoder", 3)):
-        for i in range(layers):
-            norm = "layer_norms.2" if side == "encoder" else "macaron_layer_norm"
-            for name, shape in (("macaron_fc1", (24, 16)), ("macaron_fc2", (16, 24)), (norm, (16,))):
-                state[f"{side}.layers.{i}.{name}.weight"] = torch.randn(shape)
-                state[f"{side}.layers.{i}.{name}.bias"] = torch.randn(shape[0])
+def test_macarons_first_half_has_relu_and_other_orders_keep_both():
+    state = translation_stacks(macaron=True)
     model, _ = from_fairseq_seq2seq(state, 4, options={"act_fn": "gelu"})
     assert (model.config.model_type, model.config.feed_forward_scale) == ("macaron_seq2seq", 0.5)
     assert (model.config.pre_attention_act, model.config.hidden_act) == ("relu", "gelu")
-    assert [*map(str, model.config.orders.values())] == ["(fsf)2", "(fscf)3"]
-    encoder, decoder = model.model.encoder.layers, model.model.decoder.layers
-    for i in range(2):
-        for place, fc, norm in ((3 * i, "macaron_fc1", "layer_norms.2"), (3 * i + 2, "fc1", "layer_norms.1")):
-            assert torch.equal(encoder[place].mixer.fc1.weight, state[f"encoder.layers.{i}.{fc}.weight"])
-            assert torch.equal(encoder[place].norm.bias, state[f"encoder.layers.{i}.{norm}.bias"])
-    for i in range(3):
-        names = (4 * i, "macaron_fc2", "macaron_layer_norm"), (4 * i + 3, "fc2", "final_layer_norm")
-        for place, fc, norm in names:
-            assert torch.equal(decoder[place].mixer.fc2.weight, state[f"decoder.layers.{i}.{fc}.weight"])
-            assert torch.equal(decoder[place].norm.weight, state[f"decoder.layers.{i}.{norm}.weight"])
-    from_fairseq_seq2seq(state, 4, encoder_sublayer_order="f2(sf)2", decoder_sublayer_order="f3(scf)3")
+    assert [*map(str, model.config.orders.values())] == ["(fsf)2", "(fscf)2"]
+    from_fairseq_seq2seq(state, 4, encoder_sublayer_order="f2(sf)2", decoder_sublayer_order="f2(scf)2")
     with pytest.raises(ValueError, match=r"the order '\(sf\)2' does not fit a checkpoint with 2 s, 4 f"):
         from_fairseq_seq2seq(state, 4, encoder_sublayer_order="(sf)2")
 
 
 @pytest.mark.parametrize("place", ["args", "cfg", "dict"])
-def test_what_a_checkpoint_tells_need_not_be_said(place, tmp_path, monkeypatch):
-    source = bart()
-    options = fairseq_options(source.config, encoder_normalize_before=True, decoder_normalize_before=True)
-    options |= {"attention_dropout": 0.2, "relu_dropout": 0.05, "label_smoothing": 0.1}
+def test_what_a_checkpoint_tells_need_not_be_said(place, tmp_path):
+    options = {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+    options |= {f"{side}_normalize_before": True for side in ("encoder", "decoder")}
+    options |= {"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.05, "label_smoothing": 0.1}
+    options |= {"activation_fn": "gelu", "no_scale_embedding": True}
     namespace = argparse.Namespace(**options)
     found = {"args": namespace} if place == "args" else {"args": None, "cfg": {"model": namespace}}
     if place == "dict":
         found = {"cfg": {"model": options}}
-    # up to 0.8, the state of training holds objects
-    meter, module = type("TimeMeter", (), {"__module__": "fairseq.meters"}), types.ModuleType("fairseq.meters")
-    module.TimeMeter, extra = meter, {"train_meters": OrderedDict(ups=meter())}
-    extra["train_meters"]["ups"].n = 3
-    state, path = fairseq_names(source, 6), tmp_path / "checkpoint_best.pt"
-    with monkeypatch.context() as patch:
-        for name in ("fairseq", "fairseq.meters"):
-            patch.setitem(sys.modules, name, module)
-        torch.save({"model": state, "extra_state": extra} | found, path)
+    path = tmp_path / "checkpoint_best.pt"
+    torch.save({"model": translation_stacks(learned=True)} | found, path)
     assert read_fairseq(load_checkpoint(path), path)[1] == options
     main([str(path), str(tmp_path / "ours")])
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").config
@@ -332,7 +164,7 @@ def test_what_a_checkpoint_tells_need_not_be_said(place, tmp_path, monkeypatch):
 
 def test_the_weights_alone_need_their_heads(tmp_path):
     path = tmp_path / "weights.safetensors"
-    save_file({name: tensor.clone() for name, tensor in fairseq_names(mbart(), 12).items()}, path)
+    save_file(translation_stacks(final_norm=True), path)
     with pytest.raises(ValueError, match="does not tell its number of heads; pass --num_attention_heads"):
         main([str(path), str(tmp_path / "ours")])
     main([str(path), str(tmp_path / "ours"), "--num_attention_heads", "8", "--encoder_sublayer_order", "fsfs"])
@@ -343,13 +175,13 @@ def test_the_weights_alone_need_their_heads(tmp_path):
 
 
 def test_what_does_not_fit_is_one_sentence(tmp_path):
-    state = fairseq_names(bart(), 12)
+    state = translation_stacks(learned=True)
     with pytest.raises(ValueError, match=r"no place for \['encoder.embed_order'\] in an encoder-decoder"):
         from_fairseq_seq2seq(state | {"encoder.embed_order": torch.ones(1)}, 4)
     for name in ("decoder.layers.1.encoder_attn.k_proj.bias", "decoder.embed_positions.weight"):
         with pytest.raises(ValueError, match=f"the checkpoint has no .*{name}"):
             from_fairseq_seq2seq({key: tensor for key, tensor in state.items() if key != name}, 4)
-    with pytest.raises(ValueError, match=r"the order 'scf' does not fit a checkpoint with 3 s, 3 c, 3 f"):
+    with pytest.raises(ValueError, match=r"the order 'scf' does not fit a checkpoint with 2 s, 2 c, 2 f"):
         from_fairseq_seq2seq(state, 4, decoder_sublayer_order="scf")
     for option in ("no_token_positional_embeddings", "layer_wise_attention", "cross_self_attention"):
         with pytest.raises(ValueError, match=f"fairseq's option {option}=True cannot be converted"):

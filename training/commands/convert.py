@@ -1,10 +1,9 @@
-"""`sublayers convert`: turn other implementations' checkpoints into our models, in any order, and ours into theirs."""
+"""`sublayers convert`: turn other implementations' checkpoints into our models, in any order."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.sources import check_source
@@ -22,18 +21,17 @@ def main(argv: list[str] | None = None) -> None:
         FileExistsError: the folder holds files, or the report exists.
         FileNotFoundError: there is no such source, neither here nor on the Hub.
         ValueError: a checkpoint that this model has no place for or that would run code, a fairseq file without its
-            number of heads, a source that cannot be run to verify, outputs that are not the source's, or a model that
-            the form of `--to` has no place for.
+            number of heads, a source that cannot be run to verify, or outputs that are not the source's.
     """
     parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
     parser.add_argument(
         "source",
         help="a transformers folder or repository on the Hub (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, "
         "Gemma 3 text, StableLM, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, "
-        "EuroBERT, NomicBERT, GTE, Jina embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), one of "
-        "Nemotron-NAS or of ExecuTorch's Llama, or a file (.pt, .safetensors) of fairseq (language model, Transformer, "
-        "Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL (its authors' model.pt saved by torch 1.6 or "
-        "newer, NVIDIA's checkpoints, state dicts), or of adaptive span and the Sandwich authors' character model",
+        "EuroBERT, NomicBERT, GTE, Jina embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), or a file "
+        "(.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of "
+        "Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
+        "adaptive span and the Sandwich authors' character model",
     )
     parser.add_argument("destination", type=Path, help="a new folder")
     of_its_own = "default: the source's own; a model in another order needs training: sublayers"
@@ -48,8 +46,6 @@ def main(argv: list[str] | None = None) -> None:
     verify_help = "run the source in transformers and the new folder on random tokens, with padding on the right, on "
     verify_help += "the left and in between, and keep the folder only if the outputs agree"
     parser.add_argument("--verify", action="store_true", help=verify_help)
-    to_help = "write a language model of ours as a Llama whose layers skip what its order lacks; SOURCE is its folder"
-    parser.add_argument("--to", choices=("transformers", "nemotron-nas", "executorch"), help=to_help)
     parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
     arguments = parser.parse_args(argv)
     destination = arguments.destination
@@ -61,8 +57,6 @@ def main(argv: list[str] | None = None) -> None:
     check_source(arguments.source)
     if arguments.verify and orders:
         raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
-    if arguments.to and (orders or arguments.num_attention_heads or arguments.report):
-        raise ValueError(f"--to {arguments.to} writes the model as it is; leave out orders, heads and --report")
     for order in orders.values():
         expand(order)
     # these imports take seconds, for which --help and simple mistakes do not wait
@@ -79,9 +73,6 @@ def main(argv: list[str] | None = None) -> None:
     refuse_ways_out(source)
     if destination.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
-    if arguments.to:
-        _write(source, destination, arguments.to, arguments.verify)
-        return
     if arguments.verify and not can_run(source):
         raise ValueError(
             f"--verify cannot run {source}: nothing that works with this Python runs its original; leave it out, every "
@@ -114,24 +105,3 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{destination}: {model.num_parameters():,} parameters, {described}")
     if warning := report.warning():
         print(f"warning: {destination} {warning}; train it before use, as --help says", file=sys.stderr)
-
-
-def _write(source: Path, destination: Path, form: str, verify: bool) -> None:
-    """Write a language model of ours in the form of others. Raises what `main` does."""
-    from sublayers.convert.interchange import FORMS, to_llama
-    from sublayers.convert.sources import convert, read_config, take_tokenizer
-    from sublayers.convert.verify import compare
-    from sublayers.hub.loading import load
-    from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-
-    if read_config(source).get("architectures") != [SandwichLMForCausalLM.__name__]:
-        raise ValueError(f"--to writes SandwichLMForCausalLM, and {source} holds none; convert it without --to first")
-    model = load(SandwichLMForCausalLM, source)
-    with whole_folder(destination) as folder:
-        FORMS[form](*to_llama(model), folder)
-        take_tokenizer(source, folder, model.config)
-        if verify:
-            written: Any = convert(folder, {})[2]
-            difference = compare(model.float(), written)
-            print(f"verified: the outputs differ by at most {difference:.1e} of their size")
-    print(f"{destination}: sublayer order {model.config.sublayer_order}, written for {form}")

@@ -1,7 +1,7 @@
 """`sublayers distill`: teach a cheaper order of sublayers what a trained encoder or classifier answers."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from transformers import set_seed
 from sublayers.configuration.sublayer_order import expand
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, Text, load_corpus
 from sublayers.training.data.files import Used
-from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, default
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class DistillArguments:
 
     _argument_group_name: ClassVar[str] = "student and objective"
 
+    teacher: str = flag("folder or repository of the teacher", MISSING, positional=True)
     sublayer_order: str | None = flag("order of the student, such as s6f6")
     sublayers: list[str] | None = flag(
         "the teacher's sublayers that the student keeps, in the place of an order, such as s0 f0 f4 s5 f5"
@@ -125,34 +126,32 @@ def main(argv: list[str]) -> dict[str, float]:
         ValueError: bad flags; a teacher, order or layers that do not go together; a text without sentences; answers
             that are kept of another teacher or text; fewer steps than the moves take.
     """
-    source, run, corpus_args, args = parse(argv)
+    run, corpus_args, args = parse(argv)
     if run.only_answers:
-        make_answers(source, run, corpus_args, args)
+        make_answers(run, corpus_args, args)
         return {}
     # models and Trainers take seconds to import, for which --help does not wait
     from sublayers.training.trainers.run import run as run_training
 
     return run_training(
         args,
-        partial(make_trainer, source, run, corpus_args, args),
+        partial(make_trainer, run, corpus_args, args),
         SCORES,
         corpus_args,
         {"name": STANDARD_LIBRARY},
         unit="loss",
         command=["distill", *argv],
-        started_from=source,
+        started_from=run.teacher,
     )
 
 
-def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, DistillTrainingArguments]:
-    """Read the teacher's name and the command's flags, after an optional settings file.
+def parse(argv: list[str]) -> tuple[DistillArguments, CorpusArguments, DistillTrainingArguments]:
+    """Read the teacher's name and the command's flags, with an optional settings file between.
 
     Raises:
         ValueError: unknown flags, or such as do not go together.
     """
-    # --help comes without a teacher
-    source, *flags = argv if argv[0] not in HELP else ["", *argv]
-    run, corpus_args, args = parse_flags(expand_settings_file(flags, "distill"), FLAGS, USAGE)
+    run, corpus_args, args = parse_flags(argv, FLAGS, USAGE, "distill")
     if run.only_answers and not run.answers:
         raise ValueError("answers without a student need a folder; name one with --answers")
     if run.sublayer_order is not None:
@@ -196,16 +195,14 @@ def parse(argv: list[str]) -> tuple[str, DistillArguments, CorpusArguments, Dist
         raise ValueError("relations are inside of a layer, whose weights FSDP frees; leave --fsdp out")
     if args.dataloader_num_workers:
         raise ValueError("the teacher answers in the process that trains; leave --dataloader_num_workers out")
-    return source, run, corpus_args, args
+    return run, corpus_args, args
 
 
-def make_answers(
-    source: str, run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
-) -> None:
+def make_answers(run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments) -> None:
     """Ask a teacher for all texts, and keep its answers. Raises what `make_trainer` raises."""
     from sublayers.training.distill.objectives import OBJECTIVES
 
-    teacher = find_teacher(source, run)
+    teacher = find_teacher(run)
     objective = OBJECTIVES[run.objective](teacher, teacher.model, run.pooling, run.temperature, run.relation_heads)
     with args.main_process_first(desc="reading and tokenizing the texts"):
         texts, _ = read_texts(objective, run, corpus_args, args)
@@ -217,7 +214,6 @@ def make_answers(
 
 
 def make_trainer(
-    source: str,
     run: DistillArguments,
     corpus_args: CorpusArguments,
     args: DistillTrainingArguments,
@@ -236,7 +232,7 @@ def make_trainer(
     from sublayers.training.distill.trainer import DistillTrainer
     from sublayers.training.trainers.publish import shown
 
-    teacher = find_teacher(source, run)
+    teacher = find_teacher(run)
     # a new head and new sublayers may be random
     set_seed(args.seed)
     sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
@@ -269,7 +265,7 @@ def make_trainer(
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
     keep_answers(texts, objective, run, args)
-    remarks = [f"A student of {shown(source)}, which learned its {run.objective}: {objective.reduces}."]
+    remarks = [f"A student of {shown(run.teacher)}, which learned its {run.objective}: {objective.reduces}."]
     if run.sublayers:
         remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
     if run.student:
@@ -281,13 +277,13 @@ def make_trainer(
     return trainer
 
 
-def find_teacher(source: str, run: DistillArguments) -> "Teacher":
+def find_teacher(run: DistillArguments) -> "Teacher":
     """Open a teacher for an objective. Raises what `open_teacher` and `check_length` raise."""
     from sublayers.training.distill.objectives import OBJECTIVES
     from sublayers.training.distill.teacher import open_teacher
     from sublayers.training.trainers.start import check_length
 
-    teacher = open_teacher(source, OBJECTIVES[run.objective].head)
+    teacher = open_teacher(run.teacher, OBJECTIVES[run.objective].head)
     check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
     return teacher
 

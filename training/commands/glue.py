@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.commands.glue_grid import POINT, Grid, TaskRuns, share
 from sublayers.training.data.glue import GLUE_TASKS, GlueDataArguments, load_task
-from sublayers.training.flags import expand_settings_file, flag, parse_flags
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 from sublayers.training.trials import TrialsArguments, check_done, open_study, run_trials
 
@@ -141,7 +141,7 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
     Raises:
         ValueError: unknown flags, an unknown task, files for several, a checkpoint, or a grid that repeats itself.
     """
-    run, data_args, args = parse_flags(expand_settings_file(argv, "glue"), FLAGS, USAGE)
+    run, data_args, args = parse_flags(argv, FLAGS, USAGE, "glue")
     if data_args.files and run.task_name == "all":
         raise ValueError("files hold one task; give its --task_name, or for all a --data_dir")
     if (args.resume_from_checkpoint or "true").lower() not in ("true", "false"):

@@ -17,7 +17,7 @@ from sublayers.tasks.windows import best_answers
 from sublayers.training.data import squad as squad_data
 from sublayers.training.data.files import used
 from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
-from sublayers.training.flags import expand_settings_file, flag, parse_flags
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.metrics.squad import squad_metrics
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 
@@ -181,7 +181,7 @@ def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTra
     Raises:
         ValueError: unknown flags, numbers that are too small, or no model.
     """
-    run, data, args = parse_flags(expand_settings_file(argv, "squad"), FLAGS, USAGE)
+    run, data, args = parse_flags(argv, FLAGS, USAGE, "squad")
     for name, value, least in (
         ("n_best_size", run.n_best_size, 1),
         ("max_answer_length", run.max_answer_length, 1),

@@ -1,10 +1,7 @@
 """Conversion of Llama, and of the decoders that are made as it is."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
@@ -45,75 +42,23 @@ PARTS = {
 }
 # fields without a counterpart here, with the values at which they change nothing
 NEUTRAL = dict.fromkeys(("qk_layernorm", "use_bidirectional_attention", "use_parallel_residual"), False)
-# what a layer may skip, by transformers' names
-SKIPPABLE = ("attention", "mlp")
 
 
-class Nothing(nn.Module):
-    """What adds nothing, in the place of a layer's attention or feed-forward block."""
-
-    def __init__(self, returns_weights: bool):
-        super().__init__()
-        self.returns_weights = returns_weights
-
-    def forward(self, hidden_states: torch.Tensor, **kwargs: Any) -> Any:
-        """Return zeros of shape (batch, length, hidden), as attention with weights, which are None."""
-        nothing = torch.zeros_like(hidden_states)
-        return (nothing, None) if self.returns_weights else nothing
-
-
-def skipped(config: Mapping[str, Any]) -> dict[int, list[str]]:
-    """Read from the settings of a model of transformers what its layers skip, by their numbers.
+def own_order(old: PreTrainedConfig) -> str:
+    """Write the order of a source's sublayers.
 
     Raises:
-        ValueError: layers that differ in anything else, or a model whose layers skip nothing here.
-    """
-    layers = {int(number): layer for number, layer in (config.get("per_layer_config") or {}).items()}
-    for number, layer in layers.items():
-        others = [*(layer.keys() - {"skip"}), *({*layer.get("skip", ())} - {*SKIPPABLE})]
-        if others or config["model_type"] not in DECODERS:
-            raise ValueError(
-                f"per_layer_config={{{number}: {layer}}} cannot be converted; layers of {', '.join(DECODERS)} may skip "
-                f"{' or '.join(SKIPPABLE)}, and differ in nothing else"
-            )
-    return {number: [*layer.get("skip", ())] for number, layer in layers.items()}
-
-
-def leave_out_skipped(model: PreTrainedModel) -> None:
-    """Take out of a decoder what its layers skip, since transformers (5.23) runs all parts of all layers.
-
-    Raises:
-        ValueError: what `skipped` refuses.
-    """
-    body: Any = model.base_model
-    for number, parts in skipped(model.config.to_dict()).items():
-        layer = body.layers[number]
-        norm_position = "both" if hasattr(layer, "post_feedforward_layernorm") else "pre"
-        for part in parts:
-            for name in PARTS[norm_position][SKIPPABLE.index(part)]:
-                block = name.split(".")[0]
-                setattr(layer, block, nn.Identity() if "norm" in block else Nothing(part == "attention"))
-
-
-def own_layers(old: PreTrainedConfig) -> list[str]:
-    """Say which sublayers run in each layer of a source.
-
-    Raises:
-        ValueError: a layer is of a kind that none here is, or has a window without a size, or differs from the others
-            in more than what it skips.
+        ValueError: a layer is of a kind that none here is, or has a window without a size.
     """
     window = getattr(old, "sliding_window", None)
     kinds = getattr(old, "layer_types", None) or ["full_attention"] * old.num_hidden_layers
     if old.model_type == "mistral":
         # Mistral has its window in every layer, whatever layer_types says
         kinds = ["full_attention" if window is None else "sliding_attention"] * old.num_hidden_layers
-    layers, skips = [], skipped(old.to_dict())
-    for number, kind in enumerate(kinds):
+    for kind in kinds:
         if kind not in LETTERS or (LETTERS[kind] == "w" and window is None):
             raise ValueError(f"layers of {kind} with sliding_window={window} cannot be converted")
-        letters = dict(zip(SKIPPABLE, (LETTERS[kind], "f"), strict=True))
-        layers.append("".join(letters[part] for part in SKIPPABLE if part not in skips.get(number, ())))
-    return layers
+    return "".join(f"{LETTERS[kind]}f" for kind in kinds)
 
 
 def positions(old: Any) -> dict[str, Any]:
@@ -145,8 +90,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     """Convert one of `DECODERS` or EuroBERT with its head; in its own order, the default, outputs are equal.
 
     Raises:
-        ValueError: an order with other numbers of sublayers than the checkpoint, a part that no model here has, or one
-            that runs although its layer skips it.
+        ValueError: an order with other numbers of sublayers than the checkpoint, or a part that no model here has.
     """
     old: Any = source.config
     is_gemma = old.model_type.startswith("gemma")
@@ -158,15 +102,14 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     refuse_others(told, NEUTRAL, old.model_type)
     # by which attention's scores are divided
     refuse_others(old.to_dict(), {"query_pre_attn_scalar": getattr(old, "head_dim", None)}, old.model_type)
-    layers = own_layers(old)
-    order = expand(sublayer_order or "".join(layers))
+    own = own_order(old)
+    order = expand(sublayer_order or own)
     body = "" if source.base_model is source else f"{source.base_model_prefix}."
     state = State(
         source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
     )
     layer_norm = "model.norm.bias" in state
-    # the first layer may lack them
-    parts = {name.split(".", 3)[-1] for name in state if name.startswith("model.layers.")}
+    parts = {name.removeprefix("model.layers.0.") for name in state}
     norm_position: Any = "both" if "pre_feedforward_layernorm.weight" in parts else "pre"
     fields = {name: getattr(old, name) for name in (*SAME, "num_key_value_heads", "use_cache")}
     fields |= {name: getattr(old, name, None) for name in ("attn_logit_softcapping", "final_logit_softcapping")}
@@ -195,15 +138,9 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         final_norm=True,
         scale_embedding=is_gemma,
     )
-    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in "".join(layers)}
-    for number, layer in enumerate(layers):
-        for letter in layer:
-            names = PARTS[norm_position][letter == "f"]
-            sublayers[letter].append(state.take_below(names, f"model.layers.{number}."))
-        if len(layer) < len(SKIPPABLE) and (kept := state.take_below({f"model.layers.{number}": ""})):
-            raise ValueError(
-                f"{type(source).__name__} runs layers.{number}{next(iter(kept))}, which per_layer_config skips; save "
-                "the model, and convert the folder"
-            )
+    sublayers: dict[str, list[Pieces]] = {letter: [] for letter in own}
+    for place, letter in enumerate(own):
+        names = PARTS[norm_position][letter == "f"]
+        sublayers[letter].append(state.take_below(names, f"model.layers.{place // 2}."))
     # the remaining names equal ours
     return assemble_decoder(source, config, sublayers, state)

@@ -1,4 +1,4 @@
-"""Models that people hold in memory become ours, which give the same answers sooner, and what they were again."""
+"""Replace a loaded model by one of ours that gives the same answers faster, and undo it."""
 
 import copy
 import inspect
@@ -12,7 +12,7 @@ from transformers import Pipeline, PreTrainedModel
 
 from sublayers.convert.sources import class_for, from_transformers
 from sublayers.convert.verify import compare
-from sublayers.convert.weights import Pieces
+from sublayers.convert.weights import Pieces, refusing_values
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMModel
@@ -148,13 +148,9 @@ def _convert(source: PreTrainedModel, batches: list[Any]) -> PreTrainedModel:
     name = type(source).__name__
     _refuse(source, name)
     model: Any
-    try:
+    parts = "parts of another type or shape than transformers gives it"
+    with refusing_values(f"{name} has {parts}, and cannot be optimized"):
         model, pieces = from_transformers(source, {})
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{name} has parts of another type or shape than transformers gives it, and cannot be optimized "
-            f"({type(error).__name__}: {' '.join(str(error).split())})"
-        ) from error
     if new := model.state_dict().keys() - pieces.keys() - model.all_tied_weights_keys.keys():
         # what no weights were there for is the pooler, if the source has none
         if not all("pooler." in name for name in new):

@@ -13,10 +13,9 @@ from sublayers.configuration.sublayer_order import expand
 from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.convert.decoders import BOTH_SIDES, ENCODERS as HEADS
-from sublayers.convert.interchange import PARAMS, from_block_configs, from_params, load_params
 from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
-from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama, leave_out_skipped, skipped
+from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama
 from sublayers.convert.modern_bert import HEADS as MODERN_HEADS, from_modern_bert
 from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
 from sublayers.convert.transformer_xl import (
@@ -26,7 +25,7 @@ from sublayers.convert.transformer_xl import (
     load_folder,
 )
 from sublayers.convert.verify import ConversionReport, report_on
-from sublayers.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq
+from sublayers.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq, refusing_values
 from sublayers.hub.loading import load, never_running_code
 from sublayers.hub.tokenizers import save_tokenizer
 
@@ -105,20 +104,17 @@ def refuse_other_orders(orders: dict[str, str], known: list[str], window: int | 
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Read the settings of a folder that transformers saved; those of Nemotron-NAS and ExecuTorch become a Llama's.
+    """Read the settings of a folder that transformers saved.
 
     Raises:
         FileNotFoundError: there is no config.json.
-        ValueError: it holds no settings, or those of layers that no Llama has.
+        ValueError: it holds no settings.
     """
     if not (source / "config.json").exists():
-        if (source / PARAMS).exists():
-            return from_params(source / PARAMS)
         raise FileNotFoundError(f"{source} has no config.json; is it a folder that transformers saved?")
     with never_running_code(source / "config.json"):
         config, _ = PreTrainedConfig.get_config_dict(source)
-        config = {**config}
-    return from_block_configs(config) if config.get("model_type") == "nemotron-nas" else config
+        return {**config}
 
 
 def can_run(source: Path) -> bool:
@@ -184,7 +180,12 @@ def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> ty
         raise ValueError(f"{where} holds {model_type!r}; of transformers' models, {known} can be converted")
     if config.get("quantization_config"):
         raise ValueError(f"{where} holds quantized weights; dequantize them and save that first")
-    skipped(config)
+    if layers := config.get("per_layer_config"):
+        # transformers (5.24) reads them, and runs all layers alike
+        raise ValueError(
+            f"{where} has settings of single layers, per_layer_config={layers}, which no {model_type} of transformers "
+            "follows; take them out of its config.json"
+        )
     is_causal = check_is_causal(config)
     model_class: Any
     if model_type in ENCODERS:
@@ -204,7 +205,7 @@ def class_for(config: dict[str, Any], name: str | None, where: str | Path) -> ty
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide transformers' report of missing weights: we have one, which knows what layers skip."""
+    """Hide transformers' report of missing weights, as `refuse_incomplete` has its own."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -223,19 +224,8 @@ def load_transformers(source: Path, config: dict[str, Any]) -> tuple[PreTrainedM
     model_class = class_for(config, name, source)
     options: dict[str, Any] = {"ignore_mismatched_sizes": True, "dtype": torch.float32, "output_loading_info": True}
     with quiet():
-        if not (source / "config.json").exists():
-            model, found = load_params(source, config, **options)
-        elif "per_layer_config" in config:
-            # read_config may have made it of a Nemotron-NAS's
-            own = cast(Any, model_class.config_class).from_dict(config)
-            model, found = load(model_class, source, config=own, **options)
-        else:
-            # chunks change nothing, but they refuse lengths that they do not divide
-            model, found = load(model_class, source, chunk_size_feed_forward=0, **options)
-    loaded = {*model.state_dict()} - {*found["missing_keys"]}
-    leave_out_skipped(model)
-    found["missing_keys"] &= {*model.state_dict()}
-    found["skipped_keys"] = loaded - {*model.state_dict()}
+        # chunks change nothing, but they refuse lengths that they do not divide
+        model, found = load(model_class, source, chunk_size_feed_forward=0, **options)
     refuse_incomplete(source, name or model_class.__name__, model, found)
     if (head := model.get_output_embeddings()) is not None:
         # whatever the settings say, transformers does not tie two matrices that differ
@@ -336,26 +326,13 @@ def convert(
     Raises:
         ValueError: what its loading or its conversion refuses, or values of other types or shapes than its kind has.
     """
-    try:
-        return _convert(source, orders, num_attention_heads)
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        # a file that somebody else has made can hold anything anywhere
-        raise ValueError(
-            f"{source} holds a value of another type or shape than its kind has; it is not converted "
-            f"({type(error).__name__}: {' '.join(str(error).split())})"
-        ) from error
-
-
-def _convert(
-    source: Path, orders: dict[str, str], num_attention_heads: int | None
-) -> tuple[PreTrainedModel, ConversionReport, PreTrainedModel | None]:
-    if not can_run(source):
-        weights, settings, model, pieces = from_weights(source, orders, num_attention_heads)
-        return model.float(), report_on(weights, model, pieces, settings), None
-    original, found = load_transformers(source, read_config(source))
-    model, pieces = from_transformers(original, orders)
-    report = report_on(original.state_dict(), model, pieces, original.config.to_dict(), found["missing_keys"])
-    reasons = {"unexpected_keys": f"unknown to {type(original).__name__}", "skipped_keys": "skipped by its layer"}
-    for keys, reason in reasons.items():
-        report.left_out.update(dict.fromkeys(sorted(found[keys]), reason))
-    return model, report, original
+    with refusing_values(f"{source} holds a value of another type or shape than its kind has; it is not converted"):
+        if not can_run(source):
+            weights, settings, model, pieces = from_weights(source, orders, num_attention_heads)
+            return model.float(), report_on(weights, model, pieces, settings), None
+        original, found = load_transformers(source, read_config(source))
+        model, pieces = from_transformers(original, orders)
+        report = report_on(original.state_dict(), model, pieces, original.config.to_dict(), found["missing_keys"])
+        unknown = dict.fromkeys(sorted(found["unexpected_keys"]), f"unknown to {type(original).__name__}")
+        report.left_out.update(unknown)
+        return model, report, original

@@ -25,7 +25,7 @@ class ConversionReport(NamedTuple):
         taken_over: by the source's name, the parameters that were made from it, and how.
         left_out: by the source's name, why.
         new: parameters with random weights.
-        not_followed: dropouts of the source that training here has not, by the source's names.
+        not_followed: by the source's name, the share of each dropout that the model does not have in training.
     """
 
     taken_over: dict[str, dict[str, str]]
@@ -158,10 +158,10 @@ def measures_places(config: Any) -> bool:
 def generate_both(
     model: PreTrainedModel, source: PreTrainedModel, inputs: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Let a model write a token after some prompts and more of them from its cache, and its source without a cache.
+    """Let a model continue some prompts, with its cache, and its source do the same without one.
 
-    The rows of a decoder end at the same place, padded on the left. An encoder-decoder writes with beams, too. Settings
-    are each one's own, but for those of chance and of the end.
+    The rows of a decoder end at the same place, padded on the left. An encoder-decoder also writes with beams. Each
+    model has its own settings of generation, but neither samples, and neither stops early.
 
     Yields:
         What is compared, and both scores of it: of each next token (rows, vocabulary), as long as both write the same;
@@ -179,7 +179,7 @@ def generate_both(
     unset = ("temperature", "top_k", "top_p", "eos_token_id", "forced_eos_token_id", "max_length")
 
     def write(writer: Any, beams: int) -> Any:
-        # some sources, such as those whose layers skip attention, write other words from a cache
+        # some sources write other words from a cache
         return writer.generate(**prompt, **options, **dict.fromkeys(unset), num_beams=beams, use_cache=writer is model)
 
     found, expected = write(model, 1), write(source, 1)

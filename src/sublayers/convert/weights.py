@@ -1,8 +1,8 @@
 """What conversions of all kinds of checkpoints share."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -34,9 +34,9 @@ QKV = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj")
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor for one of our parameters, the names that the source has for what it comes from, and how it was taken.
+    """A tensor for one of our parameters, the names of the source's tensors that it comes from, and how it was taken.
 
-    What is tied has several names there, and what the source has no need of has none.
+    A tied tensor has several names. A tensor that the source lacks, such as zeros for a bias, has none.
     """
 
     tensor: torch.Tensor
@@ -257,6 +257,19 @@ def load_checkpoint(path: Path) -> Any:
         if path.suffix == ".safetensors":
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+@contextmanager
+def refusing_values(sentence: str) -> Iterator[None]:
+    """Refuse, with a sentence, values of another type or shape than their kind has, as somebody else's file may hold.
+
+    Raises:
+        ValueError: there is such a value.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{sentence} ({type(error).__name__}: {' '.join(str(error).split())})") from error
 
 
 def are_weights(value: Any) -> TypeGuard[Weights]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from common import REFERENCE, tokens
 from common_convert import assert_complete, edit, make
-from common_fairseq import WIDTH, fairseq_stack, linear, norm, translation_stacks
+from common_fairseq import WIDTH, bert, fairseq_stack, translation_stacks
 from huggingface_hub import constants, create_repo, upload_folder
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel
@@ -131,10 +131,7 @@ def fairseq(kind):
     if kind == "lm":
         return fairseq_stack("decoder")
     if kind == "macaron-bert":
-        state = fairseq_stack("encoder", macaron=True, norm_affine=False)
-        state |= linear("mid_layer.0", WIDTH, WIDTH) | norm("mid_layer.2") | linear("classifier", 1, WIDTH)
-        state |= {"encoder.embed_segment.weight": torch.randn(2, WIDTH)}
-        return state | {"embed_out": state["encoder.embed_tokens.weight"].clone()}
+        return bert("tied")
     convolutions = {"conv_rows": 2 * WIDTH, "kernels": ("l", "l")} if kind == "lightconv" else {}
     state = translation_stacks(macaron=kind == "macaron", **convolutions)
     return state | ({"encoder.embed_order": torch.randn(3, WIDTH)} if kind == "iot" else {})
