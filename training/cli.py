@@ -24,16 +24,14 @@ COMMANDS = {
     "prune": ("commands.prune", "find the sublayers that a trained model needs least, and keep the others"),
     "glue": ("commands.glue", "fine-tune and evaluate on the GLUE tasks"),
     "squad": ("commands.squad", "fine-tune and evaluate on SQuAD, both versions"),
-    "recipe": ("commands.recipe", "describe recipes: their orders, costs, settings, and what the papers report"),
+    "recipe": ("commands.recipe", "show recipes: their sources, their settings, and what the papers report"),
     "bench": ("lab.bench.command", "measure speed and memory against peers"),
     "search random": ("lab.search.run_random", "train random orders, and find what the good ones share"),
-    "search sample": ("lab.search.run_sample", "let NSGA-II or TPE choose orders by loss and price, and train them"),
     "search supernet": ("lab.search.run_supernet", "learn an order, within a budget, and compare it with others"),
     "search report": ("lab.search.report", "draw the tables and pictures of a search again"),
     "study bert": ("lab.studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
     "study seq2seq": ("lab.studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("lab.studies.orders", "study how the order changes what encoder-decoders write"),
-    "study samplers": ("lab.studies.samplers", "compare how samplers search, on a landscape of measured orders"),
     "study frontier": ("lab.studies.frontier", "distil an encoder into several orders, draw quality against time"),
     "attention-distance": ("lab.attention_distance", "measure how differently models' attention heads look"),
     "convert": ("commands.convert", "convert checkpoints of transformers, fairseq and the authors"),
@@ -46,7 +44,7 @@ COMMANDS = {
 BARE = ("order", "list", "convert", "export", "push", "results")
 # commands that go on behind an interruption, from a checkpoint or with what is not finished; others begin again
 RESUMED = ("pretrain", "seq2seq", "distill", "squad")
-CONTINUED = ["prune", "glue", "search random", "search sample", "search supernet"]
+CONTINUED = ["prune", "glue", "search random", "search supernet"]
 CONTINUED += ["study bert", "study seq2seq", "study orders", "study frontier"]
 STOPPED = dict.fromkeys(COMMANDS, "it has nothing to go on from, and the same command begins again")
 STOPPED |= dict.fromkeys(

@@ -35,7 +35,7 @@ JOURNAL = "journal.log"
 # attribute of a study: what all trials have in common
 SETTINGS = "settings"
 # attributes of a trial: what is to be done; which beat of its process was the last; why there is no result
-TASK, BEAT, ERROR, SURPLUS = "task", "beat", "error", "surplus"
+TASK, BEAT, ERROR = "task", "beat", "error"
 # seconds between two beats, and after which a trial without a new one is given to another process
 BEATS, SILENCE = 5.0, 60.0
 # seconds between two looks at what others do, and after which a lock is broken that a dead process has left
@@ -47,7 +47,7 @@ HELP = {
     "that run the same command with one storage share the work",
 }
 
-Do = Callable[[optuna.Trial], float | Sequence[float]]
+Do = Callable[[optuna.Trial], float]
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
@@ -76,20 +76,20 @@ def open_study(
     folder: Path,
     settings: dict[str, Any],
     storage: str | None = None,
-    goals: Sequence[Literal["minimize", "maximize"]] = ("minimize",),
+    goal: Literal["minimize", "maximize"] = "minimize",
 ) -> optuna.Study:
     """Open the study of new trials, or of some that others began with the same settings and version.
 
     Args:
-        kind: what they are, such as a search.
+        kind: what they are, for example a search.
         folder: of what they leave, which a storage in a file is in.
         settings: what they have in common.
         storage: a URL or a file of Optuna's; by default `journal.log` in the folder.
-        goals: "minimize" or "maximize" for each value of a trial.
+        goal: what is good, "minimize" or "maximize".
 
     Raises:
         FileExistsError: the folder holds something else, or the study has other settings.
-        OSError: the storage cannot be reached, or is no such.
+        OSError: the storage cannot be reached or read.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def open_study(
     settings = json.loads(json.dumps(settings | {"version": __version__}))
     with _reading(place := storage or str(folder / JOURNAL)):
         study = optuna.create_study(
-            storage=_open(place), study_name=_name(kind, folder, storage), directions=[*goals], load_if_exists=True
+            storage=_open(place), study_name=_name(kind, folder, storage), direction=goal, load_if_exists=True
         )
         # Optuna would end trials early
         study.pruner = optuna.pruners.NopPruner()
@@ -117,7 +117,7 @@ def read_study(kind: str, folder: Path, storage: str | None = None) -> optuna.St
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: the storage cannot be reached, or is no such.
+        OSError: the storage cannot be reached or read.
     """
     place, name = storage or str(folder / JOURNAL), _name(kind, folder, storage)
     # Optuna would make a new file
@@ -133,69 +133,63 @@ def run_trials(
     study: optuna.Study,
     do: Do,
     folder: Path,
-    tasks: Sequence[dict[str, Any]] = (),
-    number: int = 0,
+    tasks: Sequence[dict[str, Any]],
     jobs: int = 1,
     say: Callable[[optuna.Study], str] = lambda study: "",
-) -> list[tuple[Any, str]]:
-    """Do what is left of a study, together with all others that run it, and return when all of it is done.
+) -> list[tuple[dict[str, Any], str]]:
+    """Do the tasks of a study that are not done, together with all others that run it, and return when all are done.
 
     What failed before is tried again. A trial whose process died is taken by another one.
 
     Args:
-        study: it may have a sampler and a pruner.
-        do: does a trial and returns its value or values. It goes to other processes if there are several jobs, whose
-            output is in `worker-N.log`.
+        study: it may have a pruner.
+        do: does a trial and returns its value. It goes to other processes if there are several jobs, whose output is in
+            `worker-N.log`.
         folder: of the study.
-        tasks: what is to be done, each a trial with the attribute `task`.
-        number: of trials that the sampler chooses.
+        tasks: each becomes a trial with the attribute `task`.
         jobs: processes on this machine; its processors are divided among them.
-        say: how matters stand.
+        say: the state of the study, in some words.
 
     Returns:
         Tasks that failed, and why.
 
     Raises:
-        ValueError: nothing came to its end.
+        ValueError: nothing in the study came to its end.
     """
+    tasks = [task for number, task in enumerate(tasks) if task not in tasks[:number]]
     _plan(study, tasks, again=True)
-    total = len(tasks) or number
+
+    def left() -> list[dict[str, Any]]:
+        done = [trial.user_attrs[TASK] for trial in results(study, TrialState.COMPLETE, TrialState.PRUNED)]
+        return [task for task in tasks if task not in done]
 
     def count() -> int:
-        done = results(study, TrialState.COMPLETE, TrialState.PRUNED)
-        return sum(_key(trial) in tasks if tasks else True for trial in done)
+        return len(tasks) - len(left())
 
     if jobs > 1:
-        _run_jobs(study, do, folder, (tasks, number), jobs, total, count, say)
-    _work(study, do, tasks, number, lambda: f"({count()} of {total} done) {say(study)}")
-    done = [_key(trial) for trial in results(study)]
-    faults: list[tuple[Any, str]] = []
-    for trial in study.get_trials(deepcopy=False):
-        key, error = _key(trial), trial.user_attrs.get(ERROR)
-        is_asked_for = key in tasks if tasks else isinstance(key, int)
-        if error is not None and is_asked_for and key not in [*done, *(task for task, _ in faults)]:
-            faults.append((key, error))
-    if faults and not done:
+        _run_jobs(study, do, folder, tasks, jobs, count, say)
+    _work(study, do, tasks, lambda: f"({count()} of {len(tasks)} done) {say(study)}")
+    failed = [trial.user_attrs for trial in results(study, TrialState.FAIL) if ERROR in trial.user_attrs]
+    faults = [(task, [each[ERROR] for each in failed if each[TASK] == task][-1]) for task in left()]
+    if faults and not results(study):
         raise ValueError(f"nothing came to its end: {faults[0][1]}")
     return faults
 
 
-def check_done(faults: list[tuple[Any, str]]) -> None:
+def check_done(faults: list[tuple[dict[str, Any], str]]) -> None:
     """Raise a ValueError that names the first task that failed, if one did."""
     if faults:
         raise ValueError(f"{title(faults[0][0])} failed ({faults[0][1]}); the same command tries it again")
 
 
-def title(task: Any) -> str:
-    """Name a task, or the trial of a number."""
-    if isinstance(task, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in task.items() if value is not None)
-    return f"trial {task}"
+def title(task: dict[str, Any]) -> str:
+    """Name a task."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in task.items() if value is not None)
 
 
 def results(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
     """List the trials that are complete, or in one of the states, in the order of their numbers."""
-    return [trial for trial in study.get_trials(deepcopy=False) if trial.state in (states or (TrialState.COMPLETE,))]
+    return study.get_trials(deepcopy=False, states=states or (TrialState.COMPLETE,))
 
 
 def _open(place: str) -> str | BaseStorage:
@@ -221,43 +215,27 @@ def _reading(place: str) -> Iterator[None]:
         ) from error
 
 
-def _key(trial: FrozenTrial) -> Any:
-    # what a sampler has chosen is known by the number of the trial that it was first chosen for
-    return trial.user_attrs.get(TASK, trial.number)
-
-
 def _plan(study: optuna.Study, tasks: Sequence[dict[str, Any]], again: bool = False) -> None:
-    """Plan trials of the tasks that have none, of trials whose process died, and again of failed tasks."""
+    """Plan a trial of each task that has none or whose process died, and `again` of what failed."""
     trials = study.get_trials(deepcopy=False)
-    dead = [trial for trial in trials if trial.state == TrialState.FAIL and not {ERROR, SURPLUS} & {*trial.user_attrs}]
-    last = {json.dumps(_key(trial)): trial for trial in dead}
-    chosen = [key for trial in dead if isinstance(key := _key(trial), int)]
-    known = [
-        _key(trial)
-        for trial in trials
-        if trial.state != TrialState.FAIL or (ERROR in trial.user_attrs and not (again and _key(trial) in tasks))
-    ]
-    for task in [*tasks, *chosen]:
-        if task not in known:
-            known.append(task)
-            before = last.get(json.dumps(task))
+    for task in tasks:
+        own = [trial for trial in trials if trial.user_attrs.get(TASK) == task]
+        if all(trial.state == TrialState.FAIL and (again or ERROR not in trial.user_attrs) for trial in own):
             # what a dead process found remains
-            kept = {name: value for name, value in before.user_attrs.items() if name != BEAT} if before else {}
-            study.enqueue_trial(before.params if before else {}, user_attrs=kept | {TASK: task})
+            dead = [trial.user_attrs for trial in own if BEAT in trial.user_attrs and ERROR not in trial.user_attrs]
+            kept = {name: value for name, value in dead[-1].items() if name != BEAT} if dead else {}
+            study.enqueue_trial({}, user_attrs=kept | {TASK: task})
 
 
-def _work(
-    study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], number: int, say: Callable[[], str] = str
-) -> None:
+def _work(study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], say: Callable[[], str] = str) -> None:
     """Do trials until nothing is left that is not done."""
     console = Console(stderr=True)
-    while (trial := _take(study, tasks, number)) is not None:
-        task = trial.user_attrs.get(TASK, trial.number)
-        console.rule(f"{title(task)} {say()}")
+    while (trial := _take(study, tasks)) is not None:
+        console.rule(f"{title(trial.user_attrs[TASK])} {say()}")
         try:
             with _beating(trial):
-                values = do(trial)
-            study.tell(trial, values, skip_if_finished=True)
+                value = do(trial)
+            study.tell(trial, value, skip_if_finished=True)
         except optuna.TrialPruned:
             study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
         except UpdateFinishedTrialError:
@@ -265,55 +243,48 @@ def _work(
         except Exception as error:
             if not isinstance(error, (ValueError, OSError)):
                 traceback.print_exc()
-            # such as the loss of one order that is not finite
+            # for example the loss of one order is not finite
             console.print(f"failed: {error}", soft_wrap=True, markup=False, highlight=False)
             with suppress(UpdateFinishedTrialError):
                 trial.set_user_attr(ERROR, str(error))
             _fail(study, trial.number)
         except BaseException:
-            # whoever goes on need not wait until the trial has been silent for long
+            # the next process need not wait until the trial has been silent for long
             _fail(study, trial.number)
             raise
 
 
-def _take(study: optuna.Study, tasks: Sequence[dict[str, Any]], number: int) -> optuna.Trial | None:
-    """Take a trial that is planned or, up to a number, a new one; None when no trial runs any more."""
+def _take(study: optuna.Study, tasks: Sequence[dict[str, Any]]) -> optuna.Trial | None:
+    """Take a trial that is planned; None when no trial runs any more."""
     beats: dict[int, tuple[Any, float]] = {}
     while True:
         _plan(study, tasks)
-        trials = study.get_trials(deepcopy=False)
-        states = [trial.state for trial in trials if trial.state != TrialState.FAIL or ERROR in trial.user_attrs]
-        if TrialState.WAITING in states or len(states) < number:
+        if results(study, TrialState.WAITING):
             trial = study.ask()
-            if not _is_surplus(study, trial, number):
+            if TASK in trial.user_attrs and not _is_surplus(study, trial):
                 return trial
-            trial.set_user_attr(SURPLUS, True)
             _fail(study, trial.number)
             continue
-        if TrialState.RUNNING not in states:
+        running = results(study, TrialState.RUNNING)
+        if not running:
             return None
-        for other in trials:
-            if other.state == TrialState.RUNNING:
-                beat, since = beats.get(other.number, (None, time.monotonic()))
-                if beat != other.user_attrs.get(BEAT):
-                    beat, since = other.user_attrs[BEAT], time.monotonic()
-                beats[other.number] = beat, since
-                if time.monotonic() - since > SILENCE or _is_gone(beat):
-                    _fail(study, other.number)
+        for other in running:
+            beat, since = beats.get(other.number, (None, time.monotonic()))
+            if beat != other.user_attrs.get(BEAT):
+                beat, since = other.user_attrs[BEAT], time.monotonic()
+            beats[other.number] = beat, since
+            if time.monotonic() - since > SILENCE or _is_gone(beat):
+                _fail(study, other.number)
         time.sleep(POLL)
 
 
-def _is_surplus(study: optuna.Study, trial: optuna.Trial, number: int) -> bool:
-    """Find out whether two processes planned or chose a trial at the same time; the lower number is kept."""
-    own, earlier = None, []
-    for other in study.get_trials(deepcopy=False):
-        if other.number == trial.number:
-            own = _key(other)
-        elif other.number < trial.number and (other.state != TrialState.FAIL or ERROR in other.user_attrs):
-            earlier.append(other)
-    if TASK in trial.user_attrs:
-        return any(_key(other) == own for other in earlier if other.state != TrialState.FAIL)
-    return len(earlier) >= number
+def _is_surplus(study: optuna.Study, trial: optuna.Trial) -> bool:
+    """Find out whether another process planned the same task at the same time; the trial of lower number is kept."""
+    return any(
+        other.number < trial.number and other.state != TrialState.FAIL
+        for other in study.get_trials(deepcopy=False)
+        if other.user_attrs.get(TASK) == trial.user_attrs[TASK]
+    )
 
 
 def _fail(study: optuna.Study, number: int) -> None:
@@ -351,9 +322,8 @@ def _run_jobs(
     study: optuna.Study,
     do: Do,
     folder: Path,
-    wanted: tuple[Sequence[dict[str, Any]], int],
+    tasks: Sequence[dict[str, Any]],
     jobs: int,
-    total: int,
     count: Callable[[], int],
     say: Callable[[optuna.Study], str],
 ) -> None:
@@ -363,31 +333,31 @@ def _run_jobs(
     # a fork would share torch's threads
     start = get_context("spawn").Process
     logs = [folder / f"worker-{number}.log" for number in range(jobs)]
-    workers = [start(target=_join, args=(study, do, *wanted, threads, log), daemon=True) for log in logs]
+    workers = [start(target=_join, args=(study, do, tasks, threads, log), daemon=True) for log in logs]
     with kept_from_children():
         for worker in workers:
             worker.start()
-    with tqdm(total=total, unit="trial") as bar:
+    with tqdm(total=len(tasks), unit="trial") as bar:
         while any(worker.is_alive() for worker in workers):
             workers[0].join(POLL)
             bar.set_postfix_str(say(study), refresh=False)
             bar.update(count() - bar.n)
 
 
-def _join(study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], number: int, threads: int, log: Path) -> None:
+def _join(study: optuna.Study, do: Do, tasks: Sequence[dict[str, Any]], threads: int, log: Path) -> None:
     """Work in a process of its own, whose output goes into a file."""
     import torch
 
     torch.set_num_threads(threads)
-    # a process that is told to end leaves nothing behind, and its trial to others
+    # a process that is stopped leaves its trial to others
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    # whoever kills a search ends its processes, too
+    # when a search is killed, its processes end, too
     Thread(target=_end_with_parent, daemon=True).start()
     with log.open("ab") as printed:
         # the file descriptors are replaced, too, for libraries that write past Python
         for stream in (1, 2):
             os.dup2(printed.fileno(), stream)
-    _work(study, do, tasks, number)
+    _work(study, do, tasks)
 
 
 def _end_with_parent() -> None:

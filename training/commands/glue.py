@@ -104,7 +104,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     if args.process_index == 0:
         flags = {**vars(run), **vars(data_args), **args.to_dict()}
         settings = {name: value for name, value in flags.items() if not name.startswith(FREE)}
-        study = open_study("fine-tuning", folder, settings, run.storage, ["maximize"])
+        study = open_study("fine-tuning", folder, settings, run.storage, "maximize")
     runs = {name: TaskRuns(name, splits, tokenizer, run, data_args, args) for name, splits in data.items()}
     grid = Grid(runs, ["glue", *argv])
     if study is None:

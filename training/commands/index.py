@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import sublayers
-from sublayers.training.flags import RECIPES, recipes
+from sublayers.training.flags import RECIPES, read_settings, recipes
 from sublayers.training.results import read
 
 KINDS = ("family", "recipe", "converter", "result")
@@ -26,7 +27,7 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: of `KINDS`.
-        name: what to ask for: a model type, a recipe behind its command, a model type of transformers, a result.
+        name: a model type, a recipe after its command, a model type of transformers, a result.
         family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
         heads: the Auto classes that load it.
@@ -74,7 +75,6 @@ def entries() -> Iterator[Entry]:
     from sublayers.convert.sources import CHECKPOINTS, FAMILIES
     from sublayers.hub.model_card import named_orders
     from sublayers.tasks.table import PIPELINES
-    from sublayers.training.commands.recipe_card import MAKERS, make_recipe
 
     known: dict[str, Any] = SUPPORTED_TASKS
     of_texts = {task: row for task, row in known.items() if row["type"] == "text"}
@@ -90,12 +90,9 @@ def entries() -> Iterator[Entry]:
         yield entry("family", config_class.model_type, config_class(), heads)
     for command in sorted(folder.name for folder in RECIPES.iterdir()):
         for name in recipes(command):
-            if command in MAKERS:
-                _, recipe = make_recipe(command, name)
-                yield entry("recipe", f"{command} {name}", recipe.config, [recipe.auto_class])
-            else:
-                # these recipes train several models, or the user's
-                yield Entry("recipe", f"{command} {name}", "")
+            # the recipes of other commands train several models, or the user's
+            model = model_of(name, command) if command in ("pretrain", "seq2seq") else None
+            yield entry("recipe", f"{command} {name}", *model) if model else Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)
     for file in sorted(Path(sublayers.__file__).with_name("results").glob("*.csv")):
@@ -105,8 +102,24 @@ def entries() -> Iterator[Entry]:
                 yield Entry("result", f"{file.stem}: {row['model']}", "", orders)
 
 
+def model_of(recipe: str, command: str) -> tuple[Any, list[Any]]:
+    """Find the configuration and the Auto class of the model that a recipe trains."""
+    import transformers
+
+    from sublayers.auto_configurations import CONFIGURATION_CLASSES
+    from sublayers.training.commands.pretrain import OBJECTIVES
+
+    settings = read_settings(recipe, command)
+    config_class = CONFIGURATION_CLASSES[settings["model_type"]]
+    known = {field.name for field in fields(config_class)}
+    # an empty list stands for none, as on the command line
+    config = config_class(**{name: None if value == [] else value for name, value in settings.items() if name in known})
+    head = "AutoModelForSeq2SeqLM" if command == "seq2seq" else OBJECTIVES[settings.get("objective", "clm")].auto_class
+    return config, [getattr(transformers, head)]
+
+
 def fits(entry: Entry, args: argparse.Namespace) -> bool:
-    """Say whether an entry is asked for."""
+    """Say whether an entry fits the flags."""
     from sublayers.configuration.sublayer_order import expand
 
     spelled = [*entry.orders, *map(expand, entry.orders)]

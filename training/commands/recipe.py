@@ -1,39 +1,28 @@
-"""`sublayers recipe`: describe a recipe: its orders, their costs, its settings, and what the paper reports of it."""
+"""`sublayers recipe`: show recipes: their sources, their settings, and what the papers report."""
 
 import argparse
-from pathlib import Path
 
-from tqdm.auto import tqdm
+import yaml
 
 from sublayers.training.flags import RECIPES, nearest
-from sublayers.training.folders import refuse_to_overwrite
 
 
 def main(argv: list[str]) -> None:
-    """Print the cards of some recipes, or write those of all into a folder; without either, list all.
+    """Print some recipes, each before the one that it is based on, or list all.
 
     Raises:
-        FileExistsError: the folder holds files.
-        ValueError: there is no such recipe.
+        ValueError: an unknown recipe.
     """
     parser = argparse.ArgumentParser(prog="sublayers recipe", description=__doc__)
-    commands = {path.stem: path.parent.name for path in sorted(RECIPES.rglob("*.yaml"))}
-    parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"of {', '.join(commands)}")
-    parser.add_argument("--output_dir", type=Path, help="a new folder for a .md file of each")
-    args = parser.parse_args(argv)
-    for name in args.names:
-        if name not in commands:
-            raise ValueError(f"recipe {name!r} is unknown{nearest(name, commands)}; choose from {', '.join(commands)}")
-    if not args.names and args.output_dir is None:
-        print("\n".join(f"{name:<22} sublayers {command}" for name, command in commands.items()))
-        return
-    # this import takes seconds, for which --help does not wait
-    from sublayers.training.commands.recipe_card import recipe_card
-
-    if args.output_dir is None:
-        print("\n".join(recipe_card(name) for name in args.names))
-        return
-    refuse_to_overwrite(args.output_dir)
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    for name in tqdm(args.names or commands, desc="cards", unit="recipe"):
-        (args.output_dir / f"{name}.md").write_text(recipe_card(name), encoding="utf-8")
+    files = {path.stem: path for path in sorted(RECIPES.rglob("*.yaml"))}
+    parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"of {', '.join(files)}")
+    names = parser.parse_args(argv).names
+    for name in names:
+        if name not in files:
+            raise ValueError(f"recipe {name!r} is unknown{nearest(name, files)}; choose from {', '.join(files)}")
+    if not names:
+        print("\n".join(f"{name:<22} sublayers {path.parent.name}" for name, path in files.items()))
+    while names:
+        text = files[name := names.pop(0)].read_text(encoding="utf-8")
+        print(f"# sublayers {files[name].parent.name} {name}\n{text}")
+        names = [base, *names] if (base := yaml.safe_load(text).get("base")) else names

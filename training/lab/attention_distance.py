@@ -20,11 +20,11 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
     Returns:
         The models, their kinds (orders), the text and, for each metric of `attention_distances`, the matrix of
-        `distances` and their means `within` and `between` kinds as far as there are such pairs.
+        `distances` and their means `within` and `between` kinds as far as there are pairs of both.
 
     Raises:
         FileExistsError: the output folder holds files.
-        OSError: there is no such model, tokenizer or file.
+        OSError: a model, tokenizer or file does not exist.
         ValueError: fewer than two models, models that cannot be compared, tokenizers that read the text differently, or
             a text that is too short; see also `load`.
     """

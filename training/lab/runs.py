@@ -1,13 +1,33 @@
-"""What studies and searches share: runs of other commands, which are not run again, and the names of their data."""
+"""What studies and searches share: trials, runs of other commands, which are not run again, and names of data."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from sublayers.hub.model_card import RUN
 from sublayers.training import cli
+from sublayers.training.trials import TASK
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+
+@dataclass(frozen=True)
+class Do:
+    """Does the task of a trial: the first that `find` returns is the value, the second are attributes."""
+
+    find: Callable[..., tuple[float, dict[str, Any]]]
+
+    def __call__(self, trial: "Trial") -> float:
+        """Pass the task to `find`."""
+        value, found = self.find(**trial.user_attrs[TASK])
+        for name, each in found.items():
+            trial.set_user_attr(name, each)
+        return value
 
 
 def run_once(folder: Path, title: str, command: list[str], last: str = RUN) -> None:
@@ -30,6 +50,11 @@ def as_flags(values: dict[str, Any]) -> list[str]:
         for name, value in values.items()
         for word in (f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value]))
     ]
+
+
+def flags_of(arguments: Any) -> dict[str, Any]:
+    """List the flags of a dataclass that have a value, by their names."""
+    return {name: value for name, value in vars(arguments).items() if value is not None and value is not False}
 
 
 def data_names(args: Any, default: str = "the standard library") -> list[str]:

@@ -76,7 +76,7 @@ def masked_metrics(prediction: EvalPrediction) -> dict[str, float]:
     """Compute the Trainer's metrics from the results of `masked_scores`.
 
     They are the loss in nats per masked token, its perplexity and the share of masked tokens predicted; with
-    next-sentence prediction also the nats per pair and the share of pairs told rightly, which `loss` leaves out.
+    next-sentence prediction also the nats per pair and the share of pairs predicted rightly, which `loss` leaves out.
     """
     with_pairs = isinstance(prediction.label_ids, tuple)
     masked = np.asarray(prediction.label_ids[0] if with_pairs else prediction.label_ids) != IGNORED

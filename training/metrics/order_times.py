@@ -49,7 +49,7 @@ def time_stacks(
         config: of the family, with its sizes.
         orders: what is run; all share their sublayers, so that many need little memory.
         length: tokens of a sequence and, for cross-attention, of its source.
-        reads: which positions are read, see `price`; "next" is a token that is generated behind them, by a decoder.
+        reads: which positions are read, see `price`; "next" is a token that a decoder generates after them.
         rows: how many sequences.
         seconds: for each of the reads, after which no new round begins.
 

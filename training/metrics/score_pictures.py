@@ -32,7 +32,7 @@ def draw_scores(rows: Sequence[Row], panels: Sequence[Panel], file: Path) -> Non
     """Draw scores against costs, each kind of model in a colour of its own.
 
     A point has its deviation over the seeds, or is hollow where there is one seed. Lines join the plain orders of a
-    kind, and a dashed one is the teacher's score. What is far below all others is told in words.
+    kind, and a dashed one is the teacher's score. What is far below all others is named in the title.
 
     Args:
         rows: figures with `model`, `order`, `kind` and the panels' columns; what has no kind is not drawn.

@@ -19,7 +19,7 @@ Call = Callable[[], Any]
 
 # a median of fewer rounds than these says little
 FEWEST = 3
-# a ratio is told where its bounds are no further apart than by this factor
+# a ratio is one number where its bounds are no further apart than by this factor
 AGREED = 1.25
 
 CAPTION = (
@@ -62,7 +62,7 @@ def time_in_turn(
     seconds: float = inf,
     fewest: int = FEWEST,
 ) -> dict[Any, list[float]]:
-    """Time calls in turn, round after round behind one to warm up: all times of each, in ms.
+    """Time calls in turn, in rounds, the first to warm up: all times of each, in ms.
 
     Where rounds disagree on how long a call takes beside the first one, standard error says so.
 
@@ -94,7 +94,7 @@ def time_in_turn(
 
 
 def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[str, dict[str, Any]]:
-    """Time the models' calls in turn, round after round behind one to warm up, then find the memory of one more call.
+    """Time the models' calls in turn, in rounds, the first to warm up, then find the memory of one more call.
 
     Returns:
         For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, the work
@@ -156,21 +156,21 @@ def ratio(times: list[float], others: list[float]) -> float:
 
 
 def bounds(times: list[float], others: list[float]) -> tuple[float, float]:
-    """Say between what the ratio lies: in nine of ten cases, or as many as its rounds can tell.
+    """Find the bounds of a ratio, with a confidence of 90 % or what the number of rounds allows.
 
     These are the two ratios within a round that have the median between them with that probability, whatever the ratios
     are distributed like (Conover, "Practical Nonparametric Statistics", section 3.2).
     """
     ratios = sorted(a / b for a, b in zip(times, others, strict=True))
     number = len(ratios)
-    # the median is on one side of all but so many ratios
+    # the chance that the median lies beyond this number of ratios
     beyond = [sum(comb(number, i) for i in range(cut + 1)) / 2**number for cut in range((number + 1) // 2)]
     cut = max((cut for cut, share in enumerate(beyond) if 2 * share <= 0.1), default=0)
     return ratios[cut], ratios[-1 - cut]
 
 
 def agree(low: float, high: float) -> bool:
-    """Say whether the bounds of a ratio are so near to each other that it can be told."""
+    """Say whether the bounds of a ratio are near enough to each other for one number."""
     return high <= AGREED * low
 
 

@@ -20,7 +20,7 @@ Calls = dict[str, dict[str, Call]]
 
 
 def sizes(args: Any, **others: Any) -> dict[str, Any]:
-    """Give the sizes that flags name the names that they have in configurations, in front of others.
+    """Give the sizes that flags name the names that they have in configurations, before others.
 
     A feed-forward sublayer is four times as wide as the states.
     """

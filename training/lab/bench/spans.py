@@ -62,7 +62,7 @@ def character_models(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def gigaflops(order: str, span: int, args: argparse.Namespace) -> float:
-    """Count the products of matrices in a segment behind a full memory."""
+    """Count the products of matrices in a segment after a full memory."""
     hidden, length, numbers = args.hidden_size, args.length, counts(order)
     keys = length + span
     # queries and output, keys and values; content and mix, distances

@@ -16,14 +16,13 @@ MINUTES = 2
 
 
 def main(argv: list[str]) -> None:
-    """Show language models and a BERT; with `--all` a second BERT and encoder-decoders, too.
+    """Show language models and a BERT.
 
     Raises:
         FileExistsError: the output folder holds files.
     """
     parser = argparse.ArgumentParser(prog="sublayers demo", description=__doc__)
-    parser.add_argument("--all", action="store_true", help="also a second BERT, and two encoder-decoders")
-    steps_help = "steps of each language model; BERTs have half, then three times as many, the others as many"
+    steps_help = "steps of each language model; the BERT has half, then three times as many"
     parser.add_argument("--max_steps", type=positive, default=STEPS, help=steps_help)
     parser.add_argument("--output_dir", type=Path, help="default: a new folder in runs")
     args = parser.parse_args(argv)
@@ -34,19 +33,15 @@ def main(argv: list[str]) -> None:
     from sublayers.training.lab.demo.threads import use_free_processors
 
     threads = use_free_processors()
-    models = "all models" if args.all else "two language models and a BERT"
-    how_long = "" if args.all or args.max_steps != STEPS else f", for about {MINUTES} minutes"
+    how_long = "" if args.max_steps != STEPS else f", for about {MINUTES} minutes"
     chosen = "as OMP_NUM_THREADS says" if "OMP_NUM_THREADS" in os.environ else "as processors are free now"
-    console.print(f"Training {models}{how_long}; {threads} threads, {chosen}")
+    console.print(f"Training two language models and a BERT{how_long}; {threads} threads, {chosen}")
     from sublayers.training.data.corpus import STANDARD_LIBRARY
-    from sublayers.training.lab.demo import bert, lm, seq2seq
+    from sublayers.training.lab.demo import bert, lm
     from sublayers.training.results import provenance, write
 
     rows = lm.show_language_models(folder, args.max_steps, console)
-    berts = [*bert.MODELS] if args.all else ["par_bert"]
-    rows += bert.show_berts(berts, folder / "bert", max(1, args.max_steps // 2), console)
-    if args.all:
-        rows += seq2seq.show_encoder_decoders(folder / "seq2seq", args.max_steps, console)
+    rows += bert.show_bert(folder / "bert", max(1, args.max_steps // 2), console)
     # the seed is the Trainer's default, which no flag changes here
     about = provenance(["demo", *argv], [STANDARD_LIBRARY]) | {"seeds": "42"}
     write(rows, folder / "results.csv", about)

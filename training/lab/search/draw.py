@@ -1,6 +1,7 @@
 """The orders that a search trains: drawn at random, the papers' patterns, or all that a file names."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,7 @@ from sublayers.configuration.sublayer_order import (
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
 
-# after so many draws without a new order none is left; orders of a cost are chosen from as many draws
+# after this number of draws without a new order none is left; orders of a cost are chosen from as many draws
 TRIES = 2000
 # the share by which the cost of orders of equal cost may differ
 TOLERANCE = 0.05
@@ -53,18 +54,37 @@ def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[C
     They permute the sublayers of an order or, if unbalanced, spend its number of parameters letter by letter.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there are fewer.
     """
-    found: dict[str, Candidate] = {}
-    last = seed
-    while len(found) < number:
-        drawn = random_unbalanced(units(order), seed, letters_of(order)) if unbalanced else shuffled(order, seed)
-        if drawn not in found:
-            found[drawn], last = Candidate(drawn, f"random {seed}", seed), seed
-        if seed - last == TRIES:
-            raise ValueError(f"there seem to be only {len(found)} orders like {order!r}, not {number}; ask for fewer")
-        seed += 1
-    return [*found.values()]
+
+    def one(seed: int) -> str:
+        return random_unbalanced(units(order), seed, letters_of(order)) if unbalanced else shuffled(order, seed)
+
+    return _distinct(one, number, seed, f"like {order!r}")
+
+
+def draw_within(
+    order: str, price: "Price", budget: float, number: int, seed: int, runs: Callable[[str], bool]
+) -> list[Candidate]:
+    """Draw different orders of the letters of one, of any length and balance, that cost at most a budget.
+
+    Args:
+        order: that has the letters.
+        price: what orders cost.
+        budget: the highest cost.
+        number: of orders.
+        seed: of the first one.
+        runs: says whether the family can run an order.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+
+    def one(seed: int) -> str | None:
+        drawn = _of_any_length(order, seed)
+        return drawn if price.cost(drawn) <= budget and runs(drawn) else None
+
+    return _distinct(one, number, seed, "within the budget")
 
 
 def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int) -> list[Candidate]:
@@ -74,12 +94,28 @@ def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int
     """
     drawn: dict[str, Candidate] = {}
     for one in range(seed, seed + TRIES):
-        # what costs as little as another one may have more parameters
-        budget = random.Random(f"budget {one}").randint(1, 2 * units(order))
-        other = random_unbalanced(budget, one, letters_of(order))
+        other = _of_any_length(order, one)
         drawn.setdefault(other, Candidate(other, f"random {one}", one))
     distances = {other: max(TOLERANCE, abs(price.cost(other) / cost - 1)) for other in drawn}
     return sorted(drawn.values(), key=lambda candidate: distances[candidate.order])[:number]
+
+
+def _of_any_length(order: str, seed: int) -> str:
+    # an order that costs as little as another one may have more parameters
+    letters, step = letters_of(order), min(map(unit, expand(order)))
+    return random_unbalanced(random.Random(f"budget {seed}").randrange(step, 2 * units(order) + 1, step), seed, letters)
+
+
+def _distinct(one: Callable[[int], str | None], number: int, seed: int, which: str) -> list[Candidate]:
+    found: dict[str, Candidate] = {}
+    last = seed
+    while len(found) < number:
+        if (drawn := one(seed)) and drawn not in found:
+            found[drawn], last = Candidate(drawn, f"random {seed}", seed), seed
+        if seed - last == TRIES:
+            raise ValueError(f"there seem to be only {len(found)} orders {which}, not {number}; give another --number")
+        seed += 1
+    return [*found.values()]
 
 
 def patterns(letters: str, price: "Price", cost: float) -> list[Candidate]:
@@ -101,7 +137,7 @@ def read_orders(file: Path) -> list[Candidate]:
     """Read the orders of a text file, one in each line, in any spelling.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: there is no order in it, or one that cannot be read.
     """
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]

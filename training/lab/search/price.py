@@ -39,10 +39,10 @@ class Price(NamedTuple):
     def expected(self, letters: str, probabilities: torch.Tensor) -> torch.Tensor:
         """Find the mean cost of the orders that are drawn letter by letter, exactly and with its gradient.
 
-        The layers are drawn independently, so the letter of one says nothing about those behind it. No attention stands
-        behind layer l with probability q_l = prod_{j>l} (1 - a_j), where a_j is the probability of an attention in
+        The layers are drawn independently, so the letter of one says nothing about later ones. No attention comes
+        after layer l with probability q_l = prod_{j>l} (1 - a_j), where a_j is the probability of an attention in
         layer j. A letter there costs (1 - q_l) * full + q_l * read in the mean, whichever it is: an attention without
-        another one behind it is the last one, and a feed-forward sublayer is in the tail. The mean of the sum is the
+        a later one is the last one, and a feed-forward sublayer is in the tail. The mean of the sum is the
         sum over all layers and letters.
 
         Args:
@@ -51,14 +51,14 @@ class Price(NamedTuple):
         """
         mixers = [i for i, letter in enumerate(letters) if not ALPHABET[letter].is_position_wise]
         without = 1 - probabilities[:, mixers].sum(1)
-        behind = without.flip(0).cumprod(0).flip(0)
-        none_behind = torch.cat([behind[1:], behind.new_ones(1)])[:, None]
+        later = without.flip(0).cumprod(0).flip(0)
+        none_later = torch.cat([later[1:], later.new_ones(1)])[:, None]
         full, read = (probabilities.new_tensor([table[letter] for letter in letters]) for table in self)
-        return (probabilities[:, :-1] * (full * (1 - none_behind) + read * none_behind)).sum()
+        return (probabilities[:, :-1] * (full * (1 - none_later) + read * none_later)).sum()
 
 
 def price(config: SublayersConfig, letters: str, cost: Cost, length: int, read: str) -> Price:
-    """Find what kinds of sublayers of a family cost for a sequence of so many tokens.
+    """Find what kinds of sublayers of a family cost for a sequence of a length.
 
     Args:
         config: of the family, with its sizes.

@@ -134,8 +134,8 @@ def early(study: optuna.Study) -> list[str]:
     if len(losses) > 2 and losses.shape[1] > 1:
         *steps, last = sorted(losses)
         ranks = [f"{losses[step].corr(losses[last], method='spearman'):.2f}" for step in steps]
-        told = f"rank correlations of the losses of evaluations {steps[0]} to {steps[-1]} of {last} with the last ones"
-        remarks.append(f"{told}: {' '.join(ranks)}")
+        head = f"rank correlations of the losses of evaluations {steps[0]} to {steps[-1]} of {last} with the last ones"
+        remarks.append(f"{head}: {' '.join(ranks)}")
     if pruned := results(study, TrialState.PRUNED):
         remarks.append(f"{len(pruned)} trainings were ended early; they are in no table")
     return remarks

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublayers.training.flags import finite, positive
+from sublayers.training.lab.runs import Do
 from sublayers.training.lab.search.draw import Candidate, draw_at_cost, patterns, read_orders
 from sublayers.training.lab.search.settings import Settings, add_price_flags, make_parser
 from sublayers.training.trials import SETTINGS, TASK
@@ -38,14 +39,14 @@ def main(argv: list[str]) -> "pd.DataFrame":
     from sublayers.training.lab.search.runs import TrainOrder, train_orders
     from sublayers.training.trials import open_study, results, run_trials
 
-    told = ("search_steps", "cost", "read", "length", "budget", *(each.name for each in FLAGS))
-    study = space.open_study(args, ["supernet", *argv], **{name: getattr(args, name) for name in told})
+    fixed = ("search_steps", "cost", "read", "length", "budget", *(each.name for each in FLAGS))
+    study = space.open_study(args, ["supernet", *argv], **{name: getattr(args, name) for name in fixed})
     paid = space.price(study, args)
-    budget = space.budget(paid, args.budget)
+    budget = None if args.budget is None else space.budget(paid, args.budget)
     supernets = open_study(SUPERNETS, args.output_dir, study.user_attrs[SETTINGS], args.storage)
     search = Search(space, replace(settings, price=paid, budget=budget), args.search_steps, args.output_dir)
     tasks = [{"seed": seed} for seed in args.search_seeds]
-    run_trials(supernets, search, args.output_dir, tasks, jobs=args.jobs, say=found)
+    run_trials(supernets, Do(search), args.output_dir, tasks, jobs=args.jobs, say=found)
     orders = {trial.user_attrs["order"]: trial.user_attrs[TASK]["seed"] for trial in results(supernets)}
     if not args.only_search:
         cost = paid.cost(next(iter(orders))) if budget is None else budget
@@ -60,22 +61,20 @@ def main(argv: list[str]) -> "pd.DataFrame":
 
 @dataclass(frozen=True)
 class Search:
-    """Searches with the seed of a trial: a super-network finds an order."""
+    """Searches with a seed: a super-network finds an order."""
 
     space: "Space"
     settings: Settings
     steps: int | None
     folder: Path
 
-    def __call__(self, trial: "optuna.Trial") -> float:
-        """Train a super-network; the value is its mean loss."""
-        seed = trial.user_attrs[TASK]["seed"]
+    def __call__(self, seed: int) -> tuple[float, dict[str, Any]]:
+        """Train a super-network: its mean loss, and what it found."""
         folder = self.folder / "supernets" / f"seed-{seed}"
         # a process that died may have left files
         shutil.rmtree(folder, ignore_errors=True)
-        for name, value in (event := self.space.search(self.settings, self.steps, seed, folder)).items():
-            trial.set_user_attr(name, value)
-        return event["metrics"]["train_loss"]
+        event = self.space.search(self.settings, self.steps, seed, folder)
+        return event["metrics"]["train_loss"], event
 
 
 def found(supernets: "optuna.Study") -> str:

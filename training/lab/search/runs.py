@@ -1,10 +1,8 @@
 """The trainings of a search, which are the trials of a study."""
 
 import argparse
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 import optuna
@@ -15,7 +13,6 @@ from sublayers.hub.model_card import num_parameters
 from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.folders import claim
 from sublayers.training.lab.search.draw import Candidate
-from sublayers.training.lab.search.price import Price
 from sublayers.training.trainers.resume import find_checkpoint
 from sublayers.training.trainers.run import train_and_evaluate
 from sublayers.training.trials import TASK, results, run_trials
@@ -66,39 +63,19 @@ class EarlyLosses(TrainerCallback):
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """Trains the order of a trial; its value is the mean loss, and the price beside it where that is a goal.
-
-    Attributes:
-        training: how.
-        folder: of the search.
-        seeds: with which an order is trained that a sampler has chosen; those of a task have their own.
-        choose: reads the order that a sampler has chosen off a trial.
-        price: what orders cost, where that is a goal.
-        whole: price of the order that the flags give, of which prices are shares.
-    """
+    """Trains the order of a trial with its seed, in a folder of the search's; the value is the loss."""
 
     training: Training
     folder: Path
-    seeds: Sequence[int] = ()
-    choose: Callable[[optuna.Trial], str] | None = None
-    price: Price | None = None
-    whole: float = 1.0
 
-    def __call__(self, trial: optuna.Trial) -> float | tuple[float, float]:
-        """Train with every seed that a process that died had not finished."""
-        task: Any = trial.user_attrs.get(TASK)
-        runs = trial.user_attrs.get("runs", [])
-        seeds = [task["seed"]] if self.choose is None else self.seeds
-        order = task["order"] if self.choose is None else self.choose(trial)
+    def __call__(self, trial: optuna.Trial) -> float:
+        """Keep the order and the run as attributes, unless a process that died had done so."""
+        order, seed = trial.user_attrs[TASK]["order"], trial.user_attrs[TASK]["seed"]
         trial.set_user_attr("order", order)
-        for seed in seeds[len(runs) :]:
-            # Optuna takes no losses before the last one where there are two goals, and those of a second seed are late
-            callbacks = [] if self.price or runs else [EarlyLosses(trial)]
-            found = self.training.run(order, seed, self.folder / "runs" / f"{order}-{seed}", *callbacks)
-            runs = [*runs, {"seed": seed} | found]
-            trial.set_user_attr("runs", runs)
-        loss = mean(run["metrics"]["eval_loss"] for run in runs)
-        return (loss, self.price.cost(order) / self.whole) if self.price else loss
+        if "runs" not in trial.user_attrs:
+            found = self.training.run(order, seed, self.folder / "runs" / f"{order}-{seed}", EarlyLosses(trial))
+            trial.set_user_attr("runs", [{"seed": seed} | found])
+        return trial.user_attrs["runs"][0]["metrics"]["eval_loss"]
 
 
 def without_windows(flags: list[str]) -> list[str]:
@@ -130,5 +107,5 @@ def best(study: optuna.Study) -> str:
     done = results(study)
     if not done:
         return ""
-    first = min(done, key=lambda trial: trial.values[0])
-    return f"best so far {first.user_attrs['order']}, loss {first.values[0]:.4f}"
+    first = min(done, key=lambda trial: trial.value)
+    return f"best so far {first.user_attrs['order']}, loss {first.value:.4f}"

@@ -1,4 +1,4 @@
-"""What a search can be asked for, known before torch and the models, which take seconds to import."""
+"""The flags of searches, known before torch and the models, which take seconds to import."""
 
 import argparse
 import dataclasses

@@ -1,12 +1,10 @@
 """The space of orders that the flags of a training span, and how they are trained and searched."""
 
 import argparse
-from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import optuna
 
@@ -58,27 +56,28 @@ class Space(NamedTuple):
                     setattr(config, name, None)
             config.validate()
 
-    def open_study(
-        self,
-        args: argparse.Namespace,
-        argv: list[str],
-        goals: Sequence[Literal["minimize", "maximize"]] = ("minimize",),
-        **settings: Any,
-    ) -> optuna.Study:
+    def runs(self, order: str) -> bool:
+        """Say whether the family can run an order."""
+        try:
+            self.check([Candidate(order, order)])
+        except ValueError:
+            return False
+        return True
+
+    def open_study(self, args: argparse.Namespace, argv: list[str], **settings: Any) -> optuna.Study:
         """Open the study of a new search, or of one that goes on, and note how its figures are made from now on.
 
         Args:
             args: with the folder of the search and its storage.
-            argv: the words of the command line behind `sublayers search`.
-            goals: of the search.
-            settings: what the search is told besides.
+            argv: the words of the command line after `sublayers search`.
+            settings: what no process of the search may change, besides the training.
 
         Raises:
             FileExistsError: the folder holds something else, or another search.
             OSError: the storage cannot be reached.
         """
         settings = {**self.training._asdict(), "letters": self.letters, **settings}
-        study = open_study(SEARCH, args.output_dir, settings, args.storage, goals)
+        study = open_study(SEARCH, args.output_dir, settings, args.storage)
         study.set_user_attr(BEGUN, provenance(["search", *argv], self.data))
         return study
 
@@ -89,12 +88,12 @@ class Space(NamedTuple):
             study.set_user_attr("price", paid._asdict())
         return Price(**study.user_attrs["price"])
 
-    def budget(self, paid: Price, share: float | None) -> float | None:
+    def budget(self, paid: Price, share: float) -> float:
         """Turn a share of what the order costs that the flags give into a price. Raises ValueError if it is too low."""
         whole = paid.cost(self.order)
-        if share is not None and share * whole < (least := min(paid.read.values())):
+        if share * whole < (least := min(paid.read.values())):
             raise ValueError(f"no order meets a budget of {share}; the cheapest one needs {least / whole:.2g}")
-        return None if share is None else share * whole
+        return share * whole
 
     def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
         """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
@@ -106,25 +105,6 @@ class Space(NamedTuple):
         trainer = command.make_trainer(*command.parse(flags), trainer_class=partial(trainer_class, settings=settings))
         metrics = trainer.train().metrics
         return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """Says whether an order can be trained: it is not empty, the family can run it, and it meets the budget, if any."""
-
-    space: Space
-    price: Price
-    budget: float | None
-
-    def __call__(self, order: str) -> bool:
-        """Say so of an order."""
-        if not order or (self.budget is not None and self.price.cost(order) > self.budget):
-            return False
-        try:
-            self.space.check([Candidate(order, order)])
-        except ValueError:
-            return False
-        return True
 
 
 def read_space(command: str, flags: list[str], stack: str) -> Space:

@@ -153,8 +153,8 @@ class SupernetMixin:
         shuffled = torch.randperm(len(train_dataset), generator=torch.Generator().manual_seed(kwargs["args"].seed))
         first = round(settings.held_out_share * len(train_dataset))
         if not 0 < first < len(train_dataset):
-            told = f"{len(train_dataset)} training examples cannot be divided between weights and architecture"
-            raise ValueError(f"{told}; give more text or another --held_out_share")
+            fault = f"{len(train_dataset)} training examples cannot be divided between weights and architecture"
+            raise ValueError(f"{fault}; give more text or another --held_out_share")
         held_out, rest = shuffled[:first].tolist(), shuffled[first:].tolist()
         # columns of a Dataset are read whole
         choose: Any = train_dataset.select if isinstance(train_dataset, Dataset) else partial(Subset, train_dataset)

@@ -1,12 +1,10 @@
 """`sublayers study bert`: pre-train and fine-tune several orders alike, and draw quality against cost."""
 
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, NamedTuple
-
-from optuna import Trial
-from rich.console import Console
 
 from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.configuration.sublayer_order import compact, counts, has_fixed_states, interleaved
@@ -15,10 +13,11 @@ from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.folders import whole_folder
-from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
+from sublayers.training.lab.runs import as_flags, data_names, flags_of, read_results, run_once
+from sublayers.training.lab.studies.skeleton import Study, scores
 from sublayers.training.metrics.score_pictures import Panel, draw_scores
-from sublayers.training.results import Row, provenance, report, score
-from sublayers.training.trials import TASK, TrialsArguments, check_done, open_study, results, run_trials
+from sublayers.training.results import Row, score
+from sublayers.training.trials import TrialsArguments
 
 # the positions that are read in the cost that is drawn
 LENGTH = 128
@@ -116,30 +115,23 @@ def main(argv: list[str]) -> dict[str, Any]:
         "sublayers study bert [SETTINGS.yaml] --glue_dir DIR [--name value ...]",
     )
     models = MODELS | {name: read_model(name) for name in args.models}
-    folder = Path(args.output_dir)
     settings = {name: value for name, value in (vars(args) | vars(corpus)).items() if name not in FREE}
-    study = open_study("study", folder, settings, args.storage, ["maximize"])
-    if not (folder / "tokenizer").exists():
+    study = Study(["bert", *argv], args, settings)
+    if not (study.folder / "tokenizer").exists():
         texts = sample(load_corpus(corpus)["train"], "wordpiece")
         # another process may make the same
-        with whole_folder(folder / "tokenizer") as new:
+        with whole_folder(study.folder / "tokenizer") as new:
             train_tokenizer(texts, "wordpiece", args.vocab_size).save_pretrained(new)
     grid = [{"model": name, "seed": seed} for seed in args.seeds for name in args.models]
-    faults = run_trials(study, Train(args, corpus), folder, grid, jobs=args.jobs)
-    runs = {tuple(trial.user_attrs[TASK].values()): trial.user_attrs["scores"] for trial in results(study)}
-    found = {
-        name: {f"{seed}": scores for (other, seed), scores in sorted(runs.items()) if other == name}
-        for name in models
-        if any(other == name for other, _ in runs)
-    }
+    study.run(partial(train, args=args, corpus=corpus), grid)
+    runs = study.by_model([*models])
+    found = {name: {seed: run["scores"] for seed, run in by_seed.items()} for name, by_seed in runs.items()}
     tasks = [f"GLUE {task}" for task in args.tasks] + ["SQuAD"] * bool(args.squad_train_file)
-    about = provenance(["study", "bert", *argv], [*data_names(corpus), *tasks])
-    rows = rows_of(found)
-    report(rows, folder, about)
+    rows = [row_of(name, by_seed) for name, by_seed in found.items()]
+    study.report(rows, [*data_names(corpus), *tasks])
     panel = Panel("mean", COST, "mean score over the tasks", f"FLOPs of classifying {LENGTH} tokens, relative to BERT")
-    draw_scores(rows, [panel], folder / "quality_against_cost.svg")
-    Console().print(f"the figures and a picture of quality against cost are in {folder}")
-    check_done(faults)
+    draw_scores(rows, [panel], study.folder / "quality_against_cost.svg")
+    study.end("the figures and a picture of quality against cost are in")
     return found
 
 
@@ -163,91 +155,68 @@ def read_model(name: str) -> Studied:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(MODELS)}, or write an order") from error
 
 
-@dataclass(frozen=True)
-class Train:
-    """Pre-trains and fine-tunes the model of a trial with its seed; the value is the mean score over the tasks."""
+def train(model: str, seed: int, args: StudyArguments, corpus: CorpusArguments) -> tuple[float, dict[str, Any]]:
+    """Pre-train a model and fine-tune it on every task, as far as that was not finished before.
 
-    args: StudyArguments
-    corpus: CorpusArguments
-
-    def __call__(self, trial: Trial) -> float:
-        """Keep all scores as an attribute."""
-        name, seed = trial.user_attrs[TASK].values()
-        folder = Path(self.args.output_dir, f"{name}-{seed}")
-        scores = run(name, read_model(name), seed, folder, self.args, self.corpus)
-        trial.set_user_attr("scores", scores)
-        return mean(result["score"] for result in scores["tasks"].values())
-
-
-def run(
-    name: str, model: Studied, seed: int, folder: Path, args: StudyArguments, corpus: CorpusArguments
-) -> dict[str, Any]:
-    """Pre-train one model and fine-tune it on every task, as far as that was not finished before."""
+    Returns:
+        The mean score over the tasks, and all `scores`.
+    """
     # this import takes seconds, for which --help does not wait
     from transformers import AutoModelForPreTraining
 
-    model_type, order, _ = model
-    width, inner = model.sizes(args.hidden_size, args.num_attention_heads)
+    folder, studied = Path(args.output_dir, f"{model}-{seed}"), read_model(model)
+    width, inner = studied.sizes(args.hidden_size, args.num_attention_heads)
     pretrained = folder / "pretrained"
 
     def once(command: str, folder: Path, flags: dict[str, Any], more: str) -> dict[str, Any]:
         words = [command, *as_flags({**flags, "seed": seed}), *more.split()]
         # the file that is written last, and the one with the scores
-        last, scores = ("results.json", "results.json") if command == "glue" else (RUN, "all_results.json")
-        run_once(folder, f"{folder.name}: {name}, {order}, seed {seed}", words, last)
-        return read_results(folder / scores)
+        last, kept = ("results.json", "results.json") if command == "glue" else (RUN, "all_results.json")
+        run_once(folder, f"{folder.name}: {model}, {studied.order}, seed {seed}", words, last)
+        return read_results(folder / kept)
 
     flags = {
         "objective": "mlm+nsp",
-        "model_type": model_type,
-        "sublayer_order": order,
+        "model_type": studied.model_type,
+        "sublayer_order": studied.order,
         "hidden_size": width,
         "intermediate_size": inner,
         "num_attention_heads": args.num_attention_heads,
         "tokenizer_name_or_path": Path(args.output_dir) / "tokenizer",
-        **{flag: value for flag, value in vars(corpus).items() if value is not None and value is not False},
+        **flags_of(corpus),
     }
     pretraining = once("pretrain", pretrained, flags, args.pretraining_flags)
     start = {"model_name_or_path": pretrained}
-    scores = {}
+    found: dict[str, Any] = {}
     for task in args.tasks:
         flags = {**start, "task_name": task, "data_dir": args.glue_dir}
-        found = once("glue", folder / task, flags, args.glue_flags)[task]
-        scores[task] = {"metric": found["metric"], "score": found["best"]["median"], "all": found["best"]["runs"]}
+        grid = once("glue", folder / task, flags, args.glue_flags)[task]
+        found[task] = {"metric": grid["metric"], "score": grid["best"]["median"], "all": grid["best"]["runs"]}
     if args.squad_train_file:
         flags = {**start, "train_file": args.squad_train_file, "validation_file": args.squad_validation_file}
         metrics = once("squad", folder / "squad", flags, args.squad_flags)
-        scores["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
+        found["squad"] = {"metric": "f1", "score": metrics["eval_f1"] / 100, "all": metrics}
     sizes: dict[str, Any] = {"length": LENGTH, "read": 1, "num_attention_heads": args.num_attention_heads}
     bert = flops(interleaved(12), args.hidden_size, 4 * args.hidden_size, **sizes)
-    return {
-        "order": order,
+    about = {
+        "order": studied.order,
         "parameters": AutoModelForPreTraining.from_pretrained(pretrained).num_parameters(),
         "hidden_size": width,
         "intermediate_size": inner,
-        "cost": flops(order, width, inner, **sizes) / bert,
+        "cost": flops(studied.order, width, inner, **sizes) / bert,
         "pretraining": pretraining,
-        "tasks": scores,
+        "tasks": found,
     }
+    return mean(result["score"] for result in found.values()), {"scores": about}
 
 
-def rows_of(found: dict[str, Any]) -> list[Row]:
-    """Make a row of figures for each model: its cost, what it learned in pre-training, and its scores times 100."""
-    rows = []
-    for name, by_seed in found.items():
-        runs = [*by_seed.values()]
-        first = runs[0]
-        row = {"model": name, "order": first["order"], "kind": read_model(name).kind}
-        row |= {
-            "parameters": f"{first['parameters']}",
-            "width": f"{first['hidden_size']}",
-            COST: f"{first['cost']:.2f}",
-        }
-        for metric, (head, scale, digits) in PRETRAINING.items():
-            if all(metric in run["pretraining"] for run in runs):
-                row |= score(head, [scale * run["pretraining"][metric] for run in runs], digits)
-        for task, result in first["tasks"].items():
-            row |= score(f"{task} ({result['metric']})", [100 * run["tasks"][task]["score"] for run in runs])
-        means = [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]
-        rows.append(row | score("mean", means) | {"seeds": ", ".join(by_seed)})
-    return rows
+def row_of(name: str, by_seed: dict[str, Any]) -> Row:
+    """Make a row of figures for a model: its cost, what it learned in pre-training, and its scores times 100."""
+    first, *_ = runs = [*by_seed.values()]
+    row = {"model": name, "order": first["order"], "kind": read_model(name).kind}
+    row |= {"parameters": f"{first['parameters']}", "width": f"{first['hidden_size']}", COST: f"{first['cost']:.2f}"}
+    row |= scores([run["pretraining"] for run in runs], PRETRAINING)
+    for task, result in first["tasks"].items():
+        row |= score(f"{task} ({result['metric']})", [100 * run["tasks"][task]["score"] for run in runs])
+    means = [100 * mean(result["score"] for result in run["tasks"].values()) for run in runs]
+    return row | score("mean", means) | {"seeds": ", ".join(by_seed)}

@@ -21,7 +21,7 @@ def read_losses(run: Path) -> Curves:
     return {name: curves[name] for name in LABELS if name in curves}
 
 
-def draw_curves(found: dict[str, Curves], labels: dict[str, str], file: Path, step: str = "step") -> None:
+def draw_curves(found: dict[str, Curves], labels: dict[str, str], file: Path) -> None:
     """Draw curves by the names of their models, a box for each of the labels that there are values of."""
     drawn = [name for name in labels if any(curves.get(name) for curves in found.values())]
     if not drawn:
@@ -31,6 +31,6 @@ def draw_curves(found: dict[str, Curves], labels: dict[str, str], file: Path, st
         for model, curves in found.items():
             if curves.get(name):
                 axes.plot(*zip(*curves[name], strict=True), marker=".", label=model)
-        axes.set(xlabel=step, ylabel=labels[name])
+        axes.set(xlabel="step", ylabel=labels[name])
         axes.legend()
     save(figure, file)

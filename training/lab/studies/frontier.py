@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pandas as pd
 import torch
-from optuna import Trial
 
 from sublayers.configuration.sublayer_order import compact, counts, expand, has_fixed_states
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions
 from sublayers.training.flags import HELP, expand_settings_file, flag, parse_flags
-from sublayers.training.lab.runs import as_flags, data_names, read_results, run_once
+from sublayers.training.lab.runs import as_flags, data_names, flags_of, read_results, run_once
 from sublayers.training.lab.studies.frontier_report import TEACHER, report
+from sublayers.training.lab.studies.skeleton import Study
 from sublayers.training.metrics.timing import Call, ratio, time_in_turn
-from sublayers.training.results import provenance
-from sublayers.training.trials import TASK, TrialsArguments, check_done, open_study, results, run_trials
+from sublayers.training.trials import TrialsArguments
 
 if TYPE_CHECKING:
     from sublayers.training.metrics.sentence_encoders import Texts
@@ -35,7 +34,7 @@ PAIR_COLUMNS = ("sentence1", "sentence2", "label")
 
 
 class Candidate(NamedTuple):
-    """A student: its name, what the study calls such a one, its order, and flags of its own."""
+    """A student: its name, its kind, its order, and flags of its own."""
 
     name: str
     kind: str
@@ -85,7 +84,7 @@ def main(argv: list[str]) -> pd.DataFrame:
         ratios to the teacher's.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: a file does not exist.
         ValueError: bad flags or data, a student twice, or what the other commands raise.
     """
     # --help comes without a teacher
@@ -99,35 +98,30 @@ def main(argv: list[str]) -> pd.DataFrame:
     texts = load_texts(args)
     # an encoder that cannot be opened is refused before hours of training
     SentenceTransformer(source, device="cpu")
-    folder = Path(args.output_dir)
-    corpus_flags = as_flags({name: value for name, value in vars(corpus).items() if value not in (None, False)})
+    answers = Path(args.output_dir) / "answers"
     # a recipe or settings file comes first
-    distill = ["distill", source, *shlex.split(args.distill_flags), *corpus_flags, f"--answers={folder / 'answers'}"]
-    settings = {"distill": distill, "tests": [args.sts_file, args.squad_file, args.max_questions]}
-    study = open_study("study", folder, settings, args.storage, ["maximize"])
-    tasks = [{"student": TEACHER, "seed": 0}]
-    tasks += [{"student": student.name, "seed": seed} for seed in args.seeds for student in students]
-    teach = Teach(source, {student.name: student for student in students}, distill, texts, args)
-    faults = run_trials(study, teach, folder, tasks, jobs=args.jobs)
+    distill = ["distill", source, *shlex.split(args.distill_flags), *as_flags(flags_of(corpus)), f"--answers={answers}"]
+    tests = [args.sts_file, args.squad_file, args.max_questions]
+    study = Study(["frontier", *argv], args, {"distill": distill, "tests": tests})
+    teach = Teach(source, {each.name: each for each in students}, distill, texts, args)
+    tasks = [{"student": each.name, "seed": seed} for seed in args.seeds for each in students]
+    study.run(teach, [{"student": TEACHER, "seed": 0}, *tasks])
     chosen = [name_of(text) for text in args.glue_students] or [TEACHER, *teach.students]
-    tuned = [{"student": name, "task": task} for task in args.glue_tasks for name in chosen]
-    faults += run_trials(study, teach, folder, tuned, jobs=args.jobs)
-    found, glue = [], []
-    for trial in results(study):
-        glue += trial.user_attrs.get(GLUE, [])
-        found += [trial.user_attrs["found"]] if "found" in trial.user_attrs else []
-    encoders = {row["name"]: str(teach.folder(row["name"], row["seed"])) for row in reversed(found)}
-    frame = pd.DataFrame(found).merge(measure(encoders | {TEACHER: source}, texts, args), on="name")
-    tested = [Path(file).name for file in (args.sts_file, args.squad_file) if file]
-    data = [*data_names(corpus), *tested, *(f"GLUE {task}" for task in args.glue_tasks)]
-    report(frame, pd.DataFrame(glue), folder, provenance(["study", "frontier", *argv], data))
-    check_done(faults)
+    study.run(teach.fine_tune, [{"student": name, "task": task} for task in args.glue_tasks for name in chosen])
+    tested = [each["found"] for each in study.found() if "found" in each]
+    glue = [row for each in study.found() for row in each.get(GLUE, [])]
+    encoders = {row["name"]: str(teach.folder(row["name"], row["seed"])) for row in reversed(tested)}
+    frame = pd.DataFrame(tested).merge(measure(encoders | {TEACHER: source}, texts, args), on="name")
+    files = [Path(file).name for file in (args.sts_file, args.squad_file) if file]
+    about = study.about([*data_names(corpus), *files, *(f"GLUE {task}" for task in args.glue_tasks)])
+    report(frame, pd.DataFrame(glue), study.folder, about)
+    study.end("the card, a picture and the figures are in")
     return frame
 
 
 @dataclass(frozen=True)
 class Teach:
-    """Teaches and tests the student of a trial, or fine-tunes it; the value is the mean score, from 0 to 100.
+    """Teaches and tests students.
 
     Attributes:
         source: the teacher.
@@ -143,47 +137,42 @@ class Teach:
     texts: "Texts"
     args: FrontierArguments
 
-    def __call__(self, trial: Trial) -> float:
-        """Keep scores as attributes."""
-        task = trial.user_attrs[TASK]
-        if "task" in task:
-            trial.set_user_attr(GLUE, rows := self.fine_tune(task["student"], task["task"]))
-            return mean(row["score"] for row in rows)
+    def __call__(self, student: str, seed: int) -> tuple[float, dict[str, Any]]:
+        """Teach and test a student, or test the teacher: the mean score, from 0 to 100, and all scores."""
         from sentence_transformers import SentenceTransformer
 
         from sublayers.training.metrics.sentence_encoders import score
 
-        name, seed = task["student"], task["seed"]
-        about, encoder = {"name": name, "kind": TEACHER, "order": "", "seed": seed}, self.source
-        if name != TEACHER:
-            student, encoder = self.students[name], str(self.folder(name, seed))
-            about |= {"kind": student.kind, "order": student.order}
-            command = [*self.distill, "--sublayer_order", student.order, *student.flags, f"--seed={seed}"]
-            run_once(Path(encoder), f"{name}, seed {seed}", command)
+        about, encoder = {"name": student, "kind": TEACHER, "order": "", "seed": seed}, self.source
+        if student != TEACHER:
+            own, encoder = self.students[student], str(self.folder(student, seed))
+            about |= {"kind": own.kind, "order": own.order}
+            command = [*self.distill, "--sublayer_order", own.order, *own.flags, f"--seed={seed}"]
+            run_once(Path(encoder), f"{student}, seed {seed}", command)
         scores = score(SentenceTransformer(encoder, device="cpu"), self.texts, self.args.max_questions)
-        trial.set_user_attr("found", about | scores)
-        return mean(scores.values())
+        return mean(scores.values()), {"found": about | scores}
 
     def folder(self, name: str, seed: int) -> Path:
         """Name the folder of a student, or of what is fine-tuned of the teacher."""
         own = TEACHER if name == TEACHER else f"{as_folder(name)}-{seed}"
         return Path(self.args.output_dir, own)
 
-    def fine_tune(self, name: str, task: str) -> list[dict[str, Any]]:
-        """Fine-tune the teacher, or the student of the first seed; return a row with the score for each seed."""
-        own = self.folder(name, self.args.seeds[0])
+    def fine_tune(self, student: str, task: str) -> tuple[float, dict[str, Any]]:
+        """Fine-tune the teacher, or the student of the first seed: the mean score, and a row for each seed."""
+        own = self.folder(student, self.args.seeds[0])
         flags = {
-            "model_name_or_path": self.source if name == TEACHER else own,
+            "model_name_or_path": self.source if student == TEACHER else own,
             "task_name": task,
             "data_dir": self.args.glue_dir,
             "seeds": self.args.glue_seeds,
         }
         command = ["glue", *as_flags(flags), *shlex.split(self.args.glue_flags)]
-        run_once(own / GLUE / task, f"{name}, {task}", command, "results.json")
+        run_once(own / GLUE / task, f"{student}, {task}", command, "results.json")
         found = read_results(own / GLUE / task / "results.json")[task]
         split, metric = found["split"], found["metric"]
-        about = {"name": name, "task": f"{task} ({metric})"}
-        return [about | {"seed": run["seed"], "score": 100 * run[split][metric]} for run in found["best"]["runs"]]
+        about = {"name": student, "task": f"{task} ({metric})"}
+        rows = [about | {"seed": run["seed"], "score": 100 * run[split][metric]} for run in found["best"]["runs"]]
+        return mean(row["score"] for row in rows), {GLUE: rows}
 
 
 def read_student(text: str) -> Candidate:
@@ -231,7 +220,7 @@ def check(args: FrontierArguments, students: list[Candidate]) -> None:
 
 
 def load_texts(args: FrontierArguments) -> "Texts":
-    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file is no such."""
+    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file cannot be read."""
     from sublayers.training.metrics.sentence_encoders import Texts
 
     pairs: Any = None

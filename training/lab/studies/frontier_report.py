@@ -54,11 +54,10 @@ def report(results: pd.DataFrame, glue: pd.DataFrame, folder: Path, about: Row) 
     card = "\n\n".join([head, *parts, source(read(folder / "results.csv"))])
     (folder / "README.md").write_text(card + "\n", encoding="utf-8")
     Console().print("\n\n".join(parts), soft_wrap=True, markup=False, highlight=False)
-    Console().print(f"the card, a picture and the figures are in {folder}", soft_wrap=True)
 
 
 def time_name(test: str, size: int) -> str:
-    """Name the column of times of so many texts of a test at once."""
+    """Name the column of times of texts of a test that are encoded together."""
     return f"{'sentence' if test == 'sts' else 'passage'} {size} at once (ms)"
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import pandas as pd
 from matplotlib.figure import Figure
-from optuna import Trial
-from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
 from sublayers.training.flags import expand_settings_file, flag, parse_flags
 from sublayers.training.lab.runs import data_names
 from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
+from sublayers.training.lab.studies.skeleton import Study
 from sublayers.training.metrics.pictures import save
 from sublayers.training.metrics.seq2seq import task_metrics
-from sublayers.training.results import Row, provenance, report
-from sublayers.training.trials import TASK, TrialsArguments, check_done, open_study, results, run_trials
+from sublayers.training.results import Row
+from sublayers.training.trials import TASK, TrialsArguments, check_done
 
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.writer import Writer
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Let every model write a split in each order that it has, and compare; also ensembles and checkpoints.
 
     The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 10, 18 and 21, and setting 1 of section 5.4.
-    The output folder has `results.csv`, `results.json`, and `subsets.svg` and `learning_curves.svg` if there are such.
+    The output folder has `results.csv`, `results.json`, and, where they exist, `subsets.svg` and `learning_curves.svg`.
 
     Returns:
         What `results.json` holds: of each model in `models` what `study_model` finds, and in `curves` its losses in
@@ -75,14 +75,14 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     Raises:
         FileExistsError: the output folder holds something else, or a study with other flags.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: a file does not exist.
         ValueError: bad flags or data, or models that cannot be studied so.
     """
     args, data = parse_flags(expand_settings_file(argv, "study"), FLAGS, USAGE)
     # models take seconds to import, for which --help does not wait
     from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
 
-    folder, metric = Path(args.output_dir), TASK_METRICS[args.task]
+    metric = TASK_METRICS[args.task]
     if args.task != "code" and not (data.dataset_name or data.validation_file or data.test_file):
         raise ValueError(f"there are no data for --task {args.task}; give --validation_file or --dataset_name")
     write = Write(args, data)
@@ -91,9 +91,10 @@ def main(argv: list[str]) -> dict[str, Any]:
         check_vocabularies(writers)
     pairs = write.read(*writers.values())[args.split]
     settings = {name: value for name, value in (vars(args) | vars(data)).items() if name not in FREE}
-    study = open_study("study", folder, settings, args.storage, ["maximize"])
-    check_done(run_trials(study, write, folder, [{"model": name} for name in writers], jobs=args.jobs))
-    known = {trial.user_attrs[TASK]["model"]: trial.user_attrs for trial in results(study)}
+    study = Study(["orders", *argv], args, settings)
+    study.run(write, [{"model": name} for name in writers])
+    check_done(study.faults)
+    known = {each[TASK]["model"]: each for each in study.found()}
     found: dict[str, Any] = {"split": args.split, "metric": metric, "models": {}, "curves": {}, "ensembles": []}
     found["models"] = {name: known[name]["found"] for name in writers}
     found["curves"] = {name: known[name]["curves"] for name in writers}
@@ -103,40 +104,37 @@ def main(argv: list[str]) -> dict[str, Any]:
             ensemble = Seq2SeqEnsemble([writer.model for writer in all_writers[:number]])
             texts = replace(all_writers[0], model=ensemble).write(pairs["source"], f"ensemble of {number}")
             found["ensembles"].append(write.score(texts, pairs["target"]))
-    (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    described = data_names(data, "functions of Python's standard library")
-    report(rows_of(found), folder, provenance(["study", "orders", *argv], described))
-    draw_subsets(found, folder)
+    (study.folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    study.report(rows_of(found), data_names(data, "functions of Python's standard library"))
+    draw_subsets(found, study.folder)
     labels = LABELS | {metric: f"{metric} of {args.split}"}
-    draw_curves(found["curves"], labels, folder / "learning_curves.svg")
-    Console().print(f"all numbers and pictures are in {folder}")
+    draw_curves(found["curves"], labels, study.folder / "learning_curves.svg")
+    study.end("all numbers and pictures are in")
     return found
 
 
 @dataclass(frozen=True)
 class Write:
-    """Lets the model of a trial write; the value is the metric of its first order."""
+    """Lets models write."""
 
     args: StudyOrdersArguments
     data: Seq2SeqDataArguments
 
-    def __call__(self, trial: Trial) -> float:
-        """Keep what `study_model` finds, and the model's curves, as attributes."""
+    def __call__(self, model: str) -> tuple[float, dict[str, Any]]:
+        """Return the metric of a model's first order, what `study_model` finds, and the model's curves."""
         from sublayers.training.trainers.resume import complete_checkpoints
 
-        name, metric = trial.user_attrs[TASK]["model"], TASK_METRICS[self.args.task]
-        writer, curves = self.load(name), read_losses(Path(name))
+        metric = TASK_METRICS[self.args.task]
+        writer, curves = self.load(model), read_losses(Path(model))
         splits = self.read(writer)
         pairs = splits[self.args.split]
-        found = study_model(writer, name, splits, self.args, self.score)
+        found = study_model(writer, model, splits, self.args, self.score)
         if self.args.checkpoints:
             points = curves[metric] = []
-            for path in complete_checkpoints(name):
+            for path in complete_checkpoints(model):
                 texts = self.load(str(path)).write(pairs["source"], str(path))
                 points.append([int(path.name.split("-")[-1]), self.score(texts, pairs["target"])[metric]])
-        trial.set_user_attr("found", found)
-        trial.set_user_attr("curves", curves)
-        return found["orders"][0]["metrics"][metric]
+        return found["orders"][0]["metrics"][metric], {"found": found, "curves": curves}
 
     def load(self, name: str) -> "Writer":
         """Load a model. Raises what `load_writer` raises."""
@@ -310,18 +308,11 @@ def draw_subsets(found: dict[str, Any], folder: Path) -> None:
     figure = Figure(figsize=(8, 3.5 * len(models)), layout="constrained")
     for axes, (name, model) in zip(figure.subplots(len(models), squeeze=False)[:, 0], models.items(), strict=True):
         orders, subsets = model["orders"], model["subsets"]
-        width = 0.8 / len(orders)
-        for number, order in enumerate(orders):
-            places = [place + (number - (len(orders) - 1) / 2) * width for place in range(len(subsets))]
-            bars = axes.bar(
-                places,
-                [subset["scores"][number] for subset in subsets],
-                width,
-                label=f"{number + 1}: {order['encoder']} {order['decoder']}",
-            )
-            axes.bar_label(bars, fmt="%.1f", fontsize=7)
         labels = [f"{subset['order']} ({orders[subset['order'] - 1]['share']:.1%})" for subset in subsets]
-        axes.set_xticks(range(len(subsets)), labels)
+        heads = [f"{number}: {order['encoder']} {order['decoder']}" for number, order in enumerate(orders, 1)]
+        pd.DataFrame([subset["scores"] for subset in subsets], labels, heads).plot.bar(ax=axes, rot=0, width=0.8)
+        for bars in axes.containers:
+            axes.bar_label(bars, fmt="%.1f", fontsize=7)
         axes.set(title=name, xlabel="predicted order (share of the pairs)", ylabel=found["metric"])
         axes.legend(title="written in order", loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, folder / "subsets.svg")

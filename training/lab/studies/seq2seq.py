@@ -1,31 +1,30 @@
 """`sublayers study seq2seq`: train several encoder-decoders alike, and compare what they write."""
 
 import argparse
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from optuna import Trial
-from rich.console import Console
 
 from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
 from sublayers.hub.model_card import RUN
 from sublayers.training.flags import expand_settings_file, positive
 from sublayers.training.lab.runs import as_flags, read_results, run_once
 from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
-from sublayers.training.results import Row, provenance, report, score
-from sublayers.training.trials import TASK, add_flags, check_done, open_study, results, run_trials
+from sublayers.training.lab.studies.skeleton import Study, scores
+from sublayers.training.results import Row
+from sublayers.training.trials import add_flags
 
-# figures of a run that are compared
+# figures of a run that are compared: their heads, factors and digits
 SHOWN_SCORES = {
-    "eval_loss": LABELS["eval_loss"],
-    "eval_bleu": "validation BLEU",
-    "test_bleu": "test BLEU",
+    "eval_loss": (LABELS["eval_loss"], 1, 2),
+    "eval_bleu": ("validation BLEU", 1, 2),
+    "test_bleu": ("test BLEU", 1, 2),
+    "train_runtime": ("training (minutes)", 1 / 60, 1),
 }
 
 
 class Studied(NamedTuple):
-    """A model of the study: its family, what `sublayers seq2seq` is told, and its share of the feed-forward width."""
+    """A model of the study: its family, its flags of `sublayers seq2seq`, and its share of the feed-forward width."""
 
     model_type: str
     flags: dict[str, Any]
@@ -90,81 +89,58 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
     parser.add_argument("--layers", type=positive, default=3, help="of the encoder, and as many of the decoder")
     parser.add_argument("--intermediate_size", type=positive, default=1024, help="of the Transformer")
-    parser.add_argument("--output_dir", type=Path, help="what is finished in it is not run again")
+    folder_help = "what is finished in it is not run again"
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/study-seq2seq"), help=folder_help)
     add_flags(parser)
     # fields of a recipe that the models decide here
     parser.add_argument("--encoder_sublayer_order", help=argparse.SUPPRESS)
     parser.add_argument("--decoder_sublayer_order", help=argparse.SUPPRESS)
     args, flags = parser.parse_known_args(expand_settings_file(argv, "seq2seq"))
-    models, folder = studied(args.layers), args.output_dir or Path("runs/study-seq2seq")
+    models = studied(args.layers)
     if unknown := sorted({*args.models} - models.keys()):
         raise ValueError(f"unknown model {unknown[0]!r}; choose from {', '.join(models)}")
-    told = {"flags": flags, "layers": args.layers, "intermediate_size": args.intermediate_size}
-    study = open_study("study", folder, told, args.storage)
+    settings = {"flags": flags, "layers": args.layers, "intermediate_size": args.intermediate_size}
+    study = Study(["seq2seq", *argv], args, settings, "minimize")
     tasks = [{"model": name, "seed": seed} for seed in args.seeds for name in args.models]
-    train = Train(flags, args.layers, args.intermediate_size, folder)
-    faults = run_trials(study, train, folder, tasks, jobs=args.jobs)
-    found: dict[str, dict[str, Any]] = {}
-    for name in models:
-        for trial in sorted(results(study), key=lambda trial: trial.user_attrs[TASK]["seed"]):
-            if trial.user_attrs[TASK]["model"] == name:
-                about = found.setdefault(name, trial.user_attrs["about"] | {"runs": {}})
-                about["runs"][f"{trial.user_attrs[TASK]['seed']}"] = trial.user_attrs["found"]
-    data = [*dict.fromkeys(name for trial in results(study) for name in trial.user_attrs["data"])]
-    report(rows_of(found), folder, provenance(["study", "seq2seq", *argv], data))
+    study.run(partial(train, folder=study.folder, **settings), tasks)
+    runs = study.by_model([*models])
+    found = {
+        name: next(iter(by_seed.values()))["about"] | {"runs": {seed: run["found"] for seed, run in by_seed.items()}}
+        for name, by_seed in runs.items()
+    }
+    data = [*dict.fromkeys(name for run in study.found() for name in run["data"])]
+    study.report([row_of(name, model) for name, model in found.items()], data)
     firsts = {name: next(iter(model["runs"].values()))["curves"] for name, model in found.items()}
-    draw_curves(firsts, {"eval_loss": LABELS["eval_loss"]}, folder / "learning_curves.svg")
-    Console().print(f"the figures and the learning curves are in {folder}")
-    check_done(faults)
+    draw_curves(firsts, {"eval_loss": LABELS["eval_loss"]}, study.folder / "learning_curves.svg")
+    study.end("the figures and the learning curves are in")
     return found
 
 
-@dataclass(frozen=True)
-class Train:
-    """Trains the model of a trial with its seed; the value is the validation loss.
+def train(
+    model: str, seed: int, flags: list[str], layers: int, intermediate_size: int, folder: Path
+) -> tuple[float, dict[str, Any]]:
+    """Train a model with a seed, see the flags of the study.
 
-    Attributes:
-        flags: of `sublayers seq2seq`, for all runs alike.
-        layers: of the encoder, and as many of the decoder.
-        intermediate_size: of the Transformer.
-        folder: of the study.
+    Returns:
+        The validation loss, and what it is `about`, what was `found`, and the names of the `data`.
     """
+    # this import takes seconds, for which --help does not wait
+    from transformers import AutoModelForSeq2SeqLM
 
-    flags: list[str]
-    layers: int
-    intermediate_size: int
-    folder: Path
-
-    def __call__(self, trial: Trial) -> float:
-        """Train, and keep what is reported as attributes."""
-        # this import takes seconds, for which --help does not wait
-        from transformers import AutoModelForSeq2SeqLM
-
-        name, seed = trial.user_attrs[TASK].values()
-        model, folder = studied(self.layers)[name], self.folder / f"{name}-{seed}"
-        own = {"model_type": model.model_type, **model.flags, "seed": seed}
-        own["intermediate_size"] = round(self.intermediate_size * model.width)
-        run_once(folder, f"{name}, seed {seed}", ["seq2seq", *self.flags, *as_flags(own)])
-        trained = AutoModelForSeq2SeqLM.from_pretrained(folder)
-        encoder, decoder = map(" ".join, trained.config.stack_orders)
-        about = {"encoder": encoder, "decoder": decoder, "parameters": trained.num_parameters()}
-        found = read_results(folder / "all_results.json") | {"curves": read_losses(folder)}
-        data = [part["name"] for part in read_results(folder / RUN)["data"]]
-        for key, value in {"about": about, "found": found, "data": data}.items():
-            trial.set_user_attr(key, value)
-        return found["eval_loss"]
+    chosen, folder = studied(layers)[model], folder / f"{model}-{seed}"
+    own = {"model_type": chosen.model_type, **chosen.flags, "seed": seed}
+    own["intermediate_size"] = round(intermediate_size * chosen.width)
+    run_once(folder, f"{model}, seed {seed}", ["seq2seq", *flags, *as_flags(own)])
+    trained = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    encoder, decoder = map(" ".join, trained.config.stack_orders)
+    about = {"encoder": encoder, "decoder": decoder, "parameters": trained.num_parameters()}
+    found = read_results(folder / "all_results.json") | {"curves": read_losses(folder)}
+    data = [part["name"] for part in read_results(folder / RUN)["data"]]
+    return found["eval_loss"], {"about": about, "found": found, "data": data}
 
 
-def rows_of(found: dict[str, dict[str, Any]]) -> list[Row]:
-    """Make a row of figures for each model: its orders, scores, and minutes of training."""
-    rows = []
-    for name, model in found.items():
-        runs = [*model["runs"].values()]
-        row = {"model": name, "encoder order": model["encoder"], "decoder order": model["decoder"]}
-        row["parameters"] = f"{model['parameters']}"
-        for metric, head in SHOWN_SCORES.items():
-            if all(metric in run for run in runs):
-                row |= score(head, [run[metric] for run in runs], 2)
-        row |= score("training (minutes)", [run["train_runtime"] / 60 for run in runs])
-        rows.append(row | {"seeds": ", ".join(model["runs"])})
-    return rows
+def row_of(name: str, model: dict[str, Any]) -> Row:
+    """Make a row of figures for a model: its orders, scores, and minutes of training."""
+    row = {"model": name, "encoder order": model["encoder"], "decoder order": model["decoder"]}
+    row["parameters"] = f"{model['parameters']}"
+    return row | scores([*model["runs"].values()], SHOWN_SCORES) | {"seeds": ", ".join(model["runs"])}

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sublayers.training.data import corpus, functions, statements
-from sublayers.training.lab.demo import bert as demo_bert, command as demo, lm as demo_lm, seq2seq as demo_seq2seq
+from sublayers.training.data import corpus, statements
+from sublayers.training.lab.demo import bert as demo_bert, command as demo, lm as demo_lm
 from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
@@ -36,23 +36,17 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
     small = {split: rows.select(range(min(20, len(rows)))) for split, rows in library.items()}
     monkeypatch.setattr(corpus, "standard_library", lambda: small)
     monkeypatch.setattr(demo_lm, "standard_library", lambda: small)
-    monkeypatch.setattr(functions, "standard_library", lambda: small)
     monkeypatch.setattr(statements, "standard_library", lambda: small)
     monkeypatch.setattr(demo_lm, "EVALUATION_FILES", 2)
     # no other number for the tests that follow
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(demo_lm, "FLAGS", demo_lm.FLAGS.replace("--max_eval_samples 30", "--max_eval_samples 2"))
-    monkeypatch.setattr(demo_seq2seq, "FLAGS", f"{demo_seq2seq.FLAGS} --max_predict_samples 3 --max_tokens 200")
     monkeypatch.setenv("COLUMNS", "120")
-    demo.main(["--all", "--max_steps", "2", "--output_dir", str(tmp_path / "demo")])
+    demo.main(["--max_steps", "2", "--output_dir", str(tmp_path / "demo")])
     out = capfd.readouterr().out
-    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo_lm.PROMPT, "s2(sf)2f2", "(fsf)4"):
+    for expected in ("sandwich", "s(sf)2f", "(sf)3", "bigram", demo_lm.PROMPT, "s2(sf)2f2"):
         assert expected in out
     # each answer with what is right
-    assert "(fscf)2" in out
-    assert f"# {demo_seq2seq.ASKED[0]}" in out
-    for name in ("macaron_seq2seq", "sandwich_seq2seq"):
-        assert (tmp_path / "demo" / "seq2seq" / name / "predictions_test.jsonl").exists()
     judged = [line for line in out.splitlines() if "acceptable" in line]
     asked = statements.acceptable_statements()["validation"].take(demo_bert.ASKED)
     assert [line.split(": ", 1)[1] for line in judged] == asked["sentence"][:]
@@ -61,36 +55,26 @@ def test_trains_all_models_and_tries_them_in_new_processes(tmp_path, monkeypatch
         assert {"model.safetensors", "tokenizer.json", "loss_curve.png", "loss_curve.json"} <= {
             path.name for path in (tmp_path / "demo" / name).iterdir()
         }
-    for name in ("par_bert", "macaron_bert"):
-        assert (tmp_path / "demo" / "bert" / name / "cola" / "model.safetensors").exists()
+    assert (tmp_path / "demo" / "bert" / "par_bert" / "cola" / "model.safetensors").exists()
     figures = {row["model"]: row for row in read(tmp_path / "demo" / "results.csv")}
     assert [*figures] == [
         *("sandwich", "interleaved", "bigram, counted on the whole corpus"),
-        *("par_bert", "macaron_bert", "always the same answer"),
-        *("macaron_seq2seq", "sandwich_seq2seq"),
+        *("par_bert", "always the same answer"),
     ]
     sandwich = figures["sandwich"]
     assert (sandwich["order"], sandwich["parameters"]) == ("s(sf)2f", "627968")
     assert 2 ** float(sandwich["bits per byte"]) == pytest.approx(float(sandwich["perplexity"]), rel=0.01)
     assert figures["par_bert"]["seeds"] == "42"
     assert -1 <= float(figures["par_bert"]["Matthews correlation"]) <= 1
-    assert figures["macaron_seq2seq"]["decoder order"] == "(fscf)2"
-    assert sandwich["command"].startswith("sublayers demo --all --max_steps 2")
+    assert sandwich["command"].startswith("sublayers demo --max_steps 2")
     assert "the standard library of Python" in sandwich["data"]
 
 
-def test_shows_language_models_and_one_bert_unless_all_are_wanted(tmp_path, monkeypatch, capsys):
-    shown = []
+def test_says_what_it_trains_and_for_how_long(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name in ("few", "all"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(demo_lm, "show_language_models", lambda *_: shown.append("language models") or [])
-    monkeypatch.setattr(demo_bert, "show_berts", lambda names, *_: shown.extend(names) or [])
-    monkeypatch.setattr(demo_seq2seq, "show_encoder_decoders", lambda *_: shown.append("encoder-decoders") or [])
+    (tmp_path / "few").mkdir()
+    monkeypatch.setattr(demo_lm, "show_language_models", lambda *_: [])
+    monkeypatch.setattr(demo_bert, "show_bert", lambda *_: [{"model": "bert"}])
     demo.main(["--output_dir", str(tmp_path / "few")])
-    assert shown == ["language models", "par_bert"]
     how_long = "Training two language models and a BERT, for about 2 minutes; 1 threads, as OMP_NUM_THREADS says"
     assert how_long in " ".join(capsys.readouterr().out.split())
-    shown.clear()
-    demo.main(["--all", "--output_dir", str(tmp_path / "all")])
-    assert shown == ["language models", "par_bert", "macaron_bert", "encoder-decoders"]

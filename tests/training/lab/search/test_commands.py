@@ -154,29 +154,6 @@ def test_searches_with_several_seeds_and_within_a_budget(tmp_path, capsys):
     assert len(supernets(tmp_path / "found")) == 2
 
 
-@pytest.mark.full
-def test_a_sampler_chooses_orders_by_loss_and_price_in_several_processes(tmp_path):
-    flags = ["sample", "pretrain", "lm.json", "--length", "24", "--population", "3", "--seeds", "0", "1"]
-    storage = f"--storage=sqlite:///{tmp_path}/studies.db"
-    rows = search(*flags, "--number", "5", "--jobs", "2", storage, "--output_dir", "found")
-    assert len(rows) == 10
-    study = read_study("search", tmp_path / "found", storage.partition("=")[2])
-    assert not (tmp_path / "found" / "journal.log").exists()
-    for trial in results(study):
-        order = trial.user_attrs["order"]
-        loss, price = trial.values
-        runs = rows[rows["order"] == order]
-        assert runs["seed"].tolist() == [0, 1]
-        assert loss == pytest.approx(runs["loss"].mean())
-        assert price == pytest.approx(cost(order) / cost("(sf)3"))
-        assert AutoConfig.from_pretrained(f"found/runs/{order}-1").sublayer_order == order
-    pd.testing.assert_frame_equal(search("report", "found", storage), rows)
-    # the same command asks for more, another one is refused
-    assert len(search(*flags, "--number", "6", storage, "--output_dir", "found")) == 12
-    with pytest.raises(FileExistsError, match="has a search with sampler 'nsga2', not 'tpe'"):
-        search(*flags, "--sampler", "tpe", storage, "--output_dir", "found")
-
-
 def cost(order):
     return flops(order, 16, 64, 24, 24, num_attention_heads=2)
 
@@ -184,10 +161,12 @@ def cost(order):
 @pytest.mark.full
 def test_within_a_budget_hopeless_trainings_end_early(tmp_path, capsys):
     (tmp_path / "lm.json").write_text(json.dumps(SETTINGS["lm"] | {"eval_strategy": "steps", "max_steps": 10}))
-    flags = ["--sampler", "random", "--number", "6", "--budget", "0.8", "--prune", "--output_dir", "found"]
-    rows = search("sample", "pretrain", "lm.json", *flags, "--length", "24")
+    storage = f"--storage=sqlite:///{tmp_path}/studies.db"
+    flags = ["--number", "6", "--budget", "0.8", "--prune", "--length", "24", "--output_dir", "found", storage]
+    rows = search("random", "pretrain", "lm.json", *flags)
     assert all(cost(order) <= 0.8 * cost("(sf)3") for order in rows["order"])
-    trials = read_study("search", tmp_path / "found").trials
+    assert not (tmp_path / "found" / "journal.log").exists()
+    trials = read_study("search", tmp_path / "found", storage.partition("=")[2]).trials
     ended = [trial for trial in trials if trial.state == TrialState.PRUNED]
     assert ended
     assert len(rows) + len(ended) == 6
@@ -195,14 +174,20 @@ def test_within_a_budget_hopeless_trainings_end_early(tmp_path, capsys):
     assert {max(trial.intermediate_values) for trial in ended} <= {2, 4, 8}
     assert all([*trial.intermediate_values] == [*range(1, 11)] for trial in trials if trial not in ended)
     assert f"{len(ended)} trainings were ended early" in capsys.readouterr().out
+    pd.testing.assert_frame_equal(search("report", "found", storage), rows)
+    # the same command trains more, one with another budget is refused
+    assert len(search("random", "pretrain", "lm.json", *flags, "--number", "7", "--jobs", "2")) > len(rows)
+    with pytest.raises(FileExistsError, match=r"has a search with budget 0\.8, not 0\.9"):
+        search("random", "pretrain", "lm.json", *flags, "--budget", "0.9")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("sample pretrain lm.json --prune", "where there is one goal only; give --prune with a --budget"),
-        ("sample pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
-        ("sample pretrain lm.json --storage sqlite:////nowhere/a.db", "cannot be read as a storage of Optuna"),
+        ("random pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
+        ("random pretrain lm.json --budget 0.5 --unbalanced", "--budget draws orders of its own; give it without"),
+        ("random pretrain lm.json --cost cache", "--cost and --read say what a --budget limits; give one"),
+        ("random pretrain lm.json --storage sqlite:////nowhere/a.db", "cannot be read as a storage of Optuna"),
         ("random pretrain lm.json --number 21 --sublayer_order (sf)3", "there seem to be only 20 orders"),
         ("random pretrain lm.json --orders c.txt", "sandwich_lm has no sublayers c .cross-attention. in its"),
         ("random pretrain lm.json --learning_rat 3", "unknown option 'learning_rat', did you mean 'learning_rate'?"),

@@ -2,7 +2,7 @@ import pytest
 
 from sublayers import PARBertConfig, expand, random_balanced, random_unbalanced
 from sublayers.configuration.sublayer_order import shuffled
-from sublayers.training.lab.search.draw import draw, draw_at_cost, letters_of, patterns, read_orders, units
+from sublayers.training.lab.search.draw import draw, draw_at_cost, draw_within, letters_of, patterns, read_orders, units
 from sublayers.training.lab.search.price import price
 from sublayers.training.lab.search.report import halves
 
@@ -58,6 +58,17 @@ def test_orders_of_equal_cost_cost_as_much():
     # nothing costs as little, but something costs the least
     (least,) = draw_at_cost("(sf)12", PRICE, 1.0, 1, seed=0)
     assert PRICE.cost(least.order) == min(PRICE.read.values())
+
+
+def test_orders_within_a_budget_are_new_have_any_length_and_can_be_run():
+    budget = PRICE.cost("(sf)6")
+    found = [expand(each.order) for each in draw_within("(sf)12", PRICE, budget, 9, 0, lambda order: "s" in order)]
+    assert len({*found}) == 9 < sum(map(len, found))
+    assert all(PRICE.cost(letters) <= budget and "s" in letters for letters in found)
+    assert len({*map(len, found)}) > 3
+    assert sorted(each.order for each in draw_within("f", PRICE, budget, 2, 0, bool)) == ["f", "f2"]
+    with pytest.raises(ValueError, match="there seem to be only 2 orders within the budget, not 3; give another"):
+        draw_within("f", PRICE, budget, 3, 0, bool)
 
 
 def test_the_papers_patterns_are_chosen_by_cost():
