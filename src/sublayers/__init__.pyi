@@ -28,6 +28,7 @@ from sublayers.configuration.configuration_sandwich_seq2seq import (
     SandwichSeq2SeqConfig as SandwichSeq2SeqConfig,
 )
 from sublayers.configuration.sublayer_order import (
+    Order as Order,
     compact as compact,
     expand as expand,
     interleaved as interleaved,

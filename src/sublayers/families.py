@@ -33,7 +33,8 @@ FAMILIES = {
 }
 CONFIGURATIONS = {model_type: f"configuration.configuration_{model_type}" for model_type in FAMILIES}
 MODELS = {model_type: f"modeling.modeling_{model_type}" for model_type in FAMILIES}
-ORDERS = ["compact", "expand", "interleaved", "macaron", "par", "random_balanced", "random_unbalanced", "sandwich"]
+ORDERS = ["Order", "compact", "expand", "interleaved", "macaron", "par", "random_balanced", "random_unbalanced"]
+ORDERS += ["sandwich"]
 # the public names by module
 NAMES = {
     "auto_models": ["AUTO_CLASSES"],

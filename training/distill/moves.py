@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import TrainerCallback
 
-from sublayers.configuration.sublayer_order import by_weights, expand
+from sublayers.configuration.sublayer_order import Order
 from sublayers.modeling.stack import SublayerStack
 
 
@@ -15,8 +15,8 @@ def moves(start: str, end: str) -> list[str]:
     of a kind ever pass each other, and there is no shorter way. Then one `s` after the other becomes `m`, the last one
     first.
     """
-    orders, end = [by_weights(start)], expand(end)
-    for place, letter in enumerate(by_weights(end)):
+    orders, end = [Order(start).by_weights], Order(end).letters
+    for place, letter in enumerate(Order(end).by_weights):
         for i in range(orders[-1].index(letter, place), place, -1):
             last = orders[-1]
             orders.append(last[: i - 1] + last[i] + last[i - 1] + last[i + 1 :])

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import by_weights, compact, expand
+from sublayers.configuration.sublayer_order import Order, compact
 from sublayers.hub.loading import load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -35,7 +35,7 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
         ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
             room for.
     """
-    order, teacher_order = by_weights(order), by_weights(teacher_order)
+    order, teacher_order = Order(order).by_weights, Order(teacher_order).by_weights
     own = {kind: [i for i, letter in enumerate(teacher_order) if letter == kind] for kind in "sf"}
     wanted = {kind: order.count(kind) for kind in own}
     if wanted["s"] > len(own["s"]):
@@ -67,7 +67,7 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
 def nearest_order(places: Sequence[int | None], teacher_order: str) -> str:
     """Order sublayers as their origins are ordered in the teacher; new ones come last."""
     taken = sorted(place for place in places if place is not None)
-    return "".join(expand(teacher_order)[place] for place in taken) + "f" * places.count(None)
+    return "".join(Order(teacher_order).letters[place] for place in taken) + "f" * places.count(None)
 
 
 @torch.no_grad()

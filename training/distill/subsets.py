@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.sublayer_order import expand, has_fixed_states
+from sublayers.configuration.sublayer_order import Order
 from sublayers.convert.weights import Piece, fill
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack
@@ -16,24 +16,24 @@ from sublayers.modeling.stack import SublayerStack
 Subset: TypeAlias = tuple[int, ...]
 
 
-def number_places(*orders: str) -> list[range]:
-    """Number the places of orders, one behind the other."""
-    return [range(*ends) for ends in pairwise(accumulate((len(expand(order)) for order in orders), initial=0))]
+def number_places(*orders: str | Order) -> list[range]:
+    """Number the places of orders, one after the other."""
+    return [range(*ends) for ends in pairwise(accumulate((len(Order(order)) for order in orders), initial=0))]
 
 
-def split(subset: Subset, *orders: str) -> list[Subset]:
+def split(subset: Subset, *orders: str | Order) -> list[Subset]:
     """Say which places of each of the orders a subset has."""
     return [tuple(place - places[0] for place in subset if place in places) for places in number_places(*orders)]
 
 
-def name_sublayers(*orders: str) -> list[str]:
+def name_sublayers(*orders: str | Order) -> list[str]:
     """Name the sublayers of orders by their letters and numbers: `s0 f0 s1 f1` are those of `sfsf`.
 
     The names of a second order, that of a decoder, begin with `decoder.`
     """
     return [
-        f"{stack}{letter}{order[:place].count(letter)}"
-        for stack, order in zip(("", "decoder."), map(expand, orders), strict=False)
+        f"{stack}{letter}{order.letters[:place].count(letter)}"
+        for stack, order in zip(("", "decoder."), map(Order, orders), strict=False)
         for place, letter in enumerate(order)
     ]
 
@@ -43,7 +43,7 @@ def names_of(config: Any) -> list[str]:
     return config.kept_sublayers or name_sublayers(*config.orders.values())
 
 
-def find_sublayers(names: Sequence[str], *orders: str) -> Subset:
+def find_sublayers(names: Sequence[str], *orders: str | Order) -> Subset:
     """Find the places of sublayers by their names, see `name_sublayers`.
 
     Raises:
@@ -59,17 +59,17 @@ def find_sublayers(names: Sequence[str], *orders: str) -> Subset:
     return places
 
 
-def orders_of(subset: Subset, *orders: str) -> tuple[str, ...]:
+def orders_of(subset: Subset, *orders: str | Order) -> tuple[str, ...]:
     """Write the orders of a subset of orders' sublayers."""
-    parts = zip(split(subset, *orders), map(expand, orders), strict=True)
-    return tuple("".join(order[place] for place in part) for part, order in parts)
+    parts = zip(split(subset, *orders), map(Order, orders), strict=True)
+    return tuple("".join(order.letters[place] for place in part) for part, order in parts)
 
 
-def layers_of(*orders: str) -> list[Subset]:
-    """Cut orders into layers, each of which begins with an `s` or the like and ends in front of the next one."""
+def layers_of(*orders: str | Order) -> list[Subset]:
+    """Cut orders into layers, each of which begins with self-attention or the like and ends before the next one."""
     layers: list[Subset] = []
-    for places, order in zip(number_places(*orders), map(expand, orders), strict=True):
-        starts = [place for place, letter in zip(places, order, strict=True) if letter not in "cf"]
+    for places, order in zip(number_places(*orders), map(Order, orders), strict=True):
+        starts = [places[place] for place in order.slots("self")]
         ends = pairwise([places.start, *starts[1:], places.stop])
         layers += [tuple(range(*each)) for each in ends]
     return layers
@@ -84,12 +84,12 @@ def check_prunable(config: Any, source: str) -> None:
     reasons = {
         "orders that it chooses from": isinstance(config, IOTSeq2SeqConfig),
         "a memory": isinstance(config, RecurrentLMConfig),
-        "sublayers m, which see the states in front of the first of them": any(
-            map(has_fixed_states, config.orders.values())
+        "sublayers m, which see the states before the first of them": any(
+            order.has_fixed_states for order in config.orders.values()
         ),
         "another activation before attention": config.pre_attention_act not in (None, config.hidden_act),
-        "convolutions of several widths": any({*"dl"} & {*expand(order)} for order in config.orders.values())
-        and len({*config.kernel_sizes}) > 1,
+        "convolutions of several widths": len({*getattr(config, "kernel_sizes", ())}) > 1
+        and any(kind.group == "convolution" for order in config.orders.values() for kind in order.kinds),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -106,7 +106,7 @@ def is_model(subset: Subset, config: Any) -> bool:
 
 
 def stacks_of(model: SublayersPreTrainedModel) -> list[SublayerStack]:
-    """Find the stacks of a model, an encoder's in front of its decoder's."""
+    """Find the stacks of a model, an encoder's before its decoder's."""
     return [module for module in model.modules() if isinstance(module, SublayerStack)]
 
 
