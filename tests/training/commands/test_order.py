@@ -7,13 +7,11 @@ import torch
 from rich.console import Console
 
 from sublayers import SandwichLMConfig, SandwichLMModel
-from sublayers.configuration.alphabet import Sizes
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
 from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.training import cli
-from sublayers.training.commands.decide import Read, sentences, table
 from sublayers.training.commands.order import main
-from sublayers.training.metrics.roofline import DEVICES, estimates
+from sublayers.training.metrics.order_decision import Read, sentences, table
 from sublayers.training.results import read
 
 
@@ -62,7 +60,7 @@ def test_drawing_has_a_colour_for_each_kind_and_wraps_at_the_width(capsys, monke
 
 
 def test_it_is_decided_by_what_is_read(monkeypatch):
-    monkeypatch.setattr("sublayers.training.commands.decide.WORTH_IT", 0.9)
+    monkeypatch.setattr("sublayers.training.metrics.order_decision.WORTH_IT", 0.9)
     plain = {"sf": 10.0, "(sf)2": 20.0, "(sf)3": 30.0}
     times = {
         128: {
@@ -103,7 +101,7 @@ def test_nothing_is_decided_where_rounds_disagree():
     assert "15.0 (0.50, sf)" in console.file.getvalue()
 
 
-def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
+def test_decisions_are_measured(capsys, costs, tmp_path):
     sizes = ["--hidden_size", "8", "--heads", "2", "--lengths", "6", "--attention_window", "3", "--rows", "2"]
     measured = costs("(sf)2", "sfwf", "sfmf", *sizes, "--tail_query", "mean", "--decide")["6"]
     assert [*measured] == ["one position", "15 % of the positions", "every position", "the next token"]
@@ -118,12 +116,6 @@ def test_decisions_are_measured(capsys, costs, tmp_path, monkeypatch):
     assert float(local["the next token of 6 (ms) ratio to (sf)2"]) > 0
     assert not plain["the next token of 6 (ms) ratio to (sf)2"]
     assert "every position of 6" in picture.read_text()
-    monkeypatch.setattr("sublayers.training.commands.order.device_named", lambda name: DEVICES["epyc-9654"])
-    compared = tmp_path / "compared.csv"
-    main(["(sf)2", "sfwf", *sizes, "--rotary", "--decide", "--device=here", "--csv", str(compared)])
-    for row in read(compared):
-        for name in ("one position", "15 % of the positions", "every position", "the next token"):
-            assert float(row[f"{name} of 6 (ms) ratio of the estimate"]) > 0
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
         main(["(sf)2", "--decide", "--csv", str(figures)])
     with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w, m and f"):
@@ -138,7 +130,7 @@ def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_in
         # five ms, and three for each letter more than two
         return {order: {read: [3.0 * len(expand(order)) - 1] for read in reads} for order in orders}
 
-    monkeypatch.setattr("sublayers.training.commands.decide.time_stacks", time_stacks)
+    monkeypatch.setattr("sublayers.training.metrics.order_decision.time_stacks", time_stacks)
     main(["(sf)12", "s5f19", "--lengths", "8", "16", "--seconds", "32", "--rows", "3", "--decide", "--json"])
     out, err = capsys.readouterr()
     assert err.startswith("timing 6 orders for about 32 s")
@@ -206,46 +198,6 @@ def test_json_has_the_same_numbers(costs):
     }
 
 
-def test_times_on_other_devices(capsys, costs):
-    flags = ["(sf)2", "s2f2", "--hidden_size=64", "--lengths", "16", "32", "--rows=3", "--device=h100"]
-    main([*flags, "--launch=0.01", "--tokens=3e12", "--devices=4"])
-    text = capsys.readouterr().out
-    found = costs(*flags, "--launch=0.01", "--tokens=3e12", "--devices=4")
-    sizes = Sizes(64, 256)
-    device = DEVICES["h100"]._replace(launch=1e-8)
-    for order, cost in found.items():
-        for length in (16, 32):
-            expected = estimates(order, sizes, device, "fp16", 3, length)
-            assert cost["milliseconds"][str(length)] == {task: each._asdict() for task, each in expected.items()}
-    plain, other = (each["milliseconds"]["32"]["one"] for each in found.values())
-    # a hundredth of a millisecond has two digits
-    assert row(text, "ms at 32, one") == [
-        f"{plain['ms']:.2f} {plain['bound']}",
-        f"{other['ms']:.2f} ({other['ms'] / plain['ms']:.2f}) {other['bound']}",
-    ]
-    # 989.5e12 FLOP/s of which four devices reach 0.4
-    per_token = flops("s2f2", 64, 256, 32, 5) / 32
-    expected = 3e12 * 3 * per_token / (4 * 989.5e12 * 0.4) / 86_400
-    assert found["s2f2"]["days"]["32"]["15 %"] == pytest.approx(expected)
-    assert row(text, "days at 32, 15 %")[1].startswith(f"{expected:.2f}")
-    assert "Milliseconds are estimated" in text
-    # another type, and the mean of a tail
-    slower = costs(*flags, "--dtype=fp32")["s2f2"]["milliseconds"]["32"]
-    assert slower == {
-        task: each._asdict() for task, each in estimates("s2f2", sizes, DEVICES["h100"], "fp32", 3, 32).items()
-    }
-    assert "milliseconds" not in costs("sf")["sf"]
-
-
-def test_times_on_this_machine_are_of_what_is_measured(monkeypatch, capsys, costs):
-    machine = DEVICES["epyc-9654"]._replace(launch=2e-5)
-    monkeypatch.setattr("sublayers.training.metrics.calibration.calibrate", lambda: machine)
-    found = costs("sf", "--device=here", "--lengths=8")["sf"]["milliseconds"]["8"]["every"]
-    assert found == estimates("sf", Sizes(1024, 4096), machine, "fp32", 1, 8)["every"]._asdict()
-    main(["sf", "--device=here", "--lengths=8"])
-    assert capsys.readouterr().err == "measured here: 7373 GFLOP/s, 461 GB/s, 20 microseconds a kernel\n"
-
-
 def test_memory_of_transformer_xl(capsys, costs):
     flags = ["(sf)16", "par(32,5)", "--hidden_size=512", "--lengths=64", "--memory_length=640"]
     main(flags)
@@ -270,42 +222,23 @@ def test_defaults(costs):
 
 
 BAD = {
-    "ss(sf": "this parenthesis is never closed; add a ')'\n  ss(sf\n    ^\n",
-    "sandwich(16,": "\n  sandwich(16,\n   ^\n",
-    "sandwich(16,17)": "k=17 is out of range; give a number from 0 to 16\n",
-    "sandwich(16)": "write sandwich(n, k, decoder)\n",
-    "": "\n  \n  ^\n",
-    "--hidden_size=0": "0 is not a positive number\n",
-    "--intermediate_size=-4": "-4 is not a positive number\n",
-    "--lengths=many": "invalid positive value: 'many'\n",
-    "--source_length=0": "0 is not a positive number\n",
-    "--device=b9000": "'b9000' is no device of the table; choose one of here, " + ", ".join(DEVICES) + "\n",
-    "--tokens=4e9": "--tokens needs a --device\n",
-    "--mfu=-1": "--mfu=-1.0 is not a positive number\n",
-    "--launch=nan": "'nan' is not a finite number\n",
-    "--key_value_heads=3": "--heads=16 is not a multiple of --key_value_heads=3\n",
+    "ss(sf": "this parenthesis is never closed; add a ')'\n  ss(sf\n    ^",
+    "sandwich(16,": "\n  sandwich(16,\n   ^",
+    "sandwich(16,17)": "k=17 is out of range; give a number from 0 to 16",
+    "sandwich(16)": "write sandwich(n, k, decoder)",
+    "": "\n  \n  ^",
+    "--hidden_size=0": "0 is not a positive number",
+    "--intermediate_size=-4": "-4 is not a positive number",
+    "--lengths=many": "invalid positive value: 'many'",
+    "--source_length=0": "0 is not a positive number",
+    "--key_value_heads=3": "--heads=16 is not a multiple of --key_value_heads=3",
 }
 
 
-@pytest.mark.parametrize("word", BAD)
-def test_bad_orders_and_sizes_end_with_status_2(capsys, word):
-    with pytest.raises(SystemExit) as caught:
-        main(["sf", word])
-    assert caught.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.endswith(BAD[word])
-    assert "Traceback" not in err
-
-
-def test_what_a_device_cannot_do_ends_with_status_2(capsys):
-    for flags, message in {
-        ("--device=v100", "--dtype=int8"): "v100 has no --dtype=int8; choose one of fp32, fp16\n",
-        ("--device=v100", "--decide"): "give --device here to compare, or leave --device out\n",
-    }.items():
-        with pytest.raises(SystemExit):
-            main(["sf", *flags])
-        assert capsys.readouterr().err.endswith(message)
+@pytest.mark.parametrize("words", BAD)
+def test_bad_orders_and_sizes_are_refused(words):
+    with pytest.raises(ValueError, match=f"{re.escape(BAD[words])}$"):
+        main(["sf", *(words.split() or [""])])
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])

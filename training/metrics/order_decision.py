@@ -1,6 +1,5 @@
 """What `sublayers order --decide` measures: how long orders take for what is read, and which plain one is as slow."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,6 @@ from sublayers.training.trainers.machine import machine
 
 # the names in `milliseconds` of what is read
 READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}
-# what estimates are called
-ESTIMATES = {"one": "one", "masked": "15 %", "all": "every", "next": "next token"}
 # smaller differences may be noise
 WORTH_IT = 0.95
 CAPTION = (
@@ -60,23 +57,16 @@ class Read(NamedTuple):
 Times = dict[int, dict[str, Read]]
 
 
-def decide(costs: dict[str, Any], args: argparse.Namespace, argv: list[str]) -> None:
+def decide(costs: dict[str, Any], args: Any, argv: list[str]) -> None:
     """Measure orders with the flags of `sublayers order`, and print times and what follows from them.
 
-    The file has how their estimates compare with the times, if `costs` of the orders have them. Raises what `measure`
-    raises.
+    Raises what `measure` raises.
     """
     orders = [cost["order"] for cost in costs.values()]
     times = measure(orders, args)
     named = {f"{read} of {length}": measured for length, reads in times.items() for read, measured in reads.items()}
     if args.csv:
-        made = rows(orders, named)
-        for row, cost in zip(made, costs.values(), strict=True):
-            for length, by_task in cost.get("milliseconds", {}).items():
-                for read in READS:
-                    found = by_task[ESTIMATES[READS[read]]]["ms"] / times[length][read].medians[row["order"]]
-                    row |= {f"{read} of {length} (ms) ratio of the estimate": f"{found:.2f}"}
-        write(made, args.csv, provenance(["order", *argv]))
+        write(rows(orders, named), args.csv, provenance(["order", *argv]))
     if args.picture:
         draw_times(
             {read: {order: found.medians[order] for order in orders} for read, found in named.items()}, args.picture
@@ -103,7 +93,7 @@ def rows(orders: list[str], times: dict[str, Read]) -> list[Row]:
     return made
 
 
-def measure(orders: list[str], args: argparse.Namespace) -> Times:
+def measure(orders: list[str], args: Any) -> Times:
     """Measure stacks of these orders, and plain ones with up to as many layers, for everything that may be read.
 
     Of the plain ones, those with 1, 2, 4, 8 and so on layers and with as many are timed, the others interpolated.
