@@ -1,4 +1,4 @@
-"""Reading flags, settings files and recipes."""
+"""Flags, which are fields of dataclasses, and the settings files and recipes that give their values."""
 
 import argparse
 import difflib
@@ -33,6 +33,11 @@ def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
     """
     given = {"default_factory": value.copy} if isinstance(value, list) else {"default": value}
     return field(**given, metadata={"help": help_text, **metadata})
+
+
+def number(help_text: str, value: Any = None, **metadata: Any) -> Any:
+    """Declare a field, or the numbers of a list, that must be positive; see `flag`."""
+    return flag(help_text, value, type=positive, **metadata)
 
 
 def parse_flags(
@@ -97,10 +102,10 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
     """Declare a field as an argument of a parser, or of a group of one."""
-    told = {**f.metadata}
-    positional, names = told.pop("positional", False), [f"--{f.name}", *told.pop("aliases", [])]
+    metadata = {**f.metadata}
+    positional, names = metadata.pop("positional", False), [f"--{f.name}", *metadata.pop("aliases", [])]
     default = f.default if f.default_factory is MISSING else f.default_factory()
-    options = _how_to_read(kind, default) | ({} if default is MISSING else {"default": default}) | told
+    options = _how_to_read(kind, default) | ({} if default is MISSING else {"default": default}) | metadata
     if not is_shown:
         options["help"] = argparse.SUPPRESS
     if positional:
@@ -110,7 +115,7 @@ def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
         return
     group.add_argument(*names, required=default is MISSING, dest=f.name, **options)
     if kind is bool and default is True:
-        off = {**told, "help": options["help"], "action": "store_false", "default": False}
+        off = {**metadata, "help": options["help"], "action": "store_false", "default": False}
         group.add_argument(f"--no_{f.name}", dest=f.name, **off)
 
 
@@ -228,6 +233,21 @@ def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -
     return make_dataclass("ConfigFlags", flags, namespace=group)
 
 
+def words_by_flag(argv: list[str]) -> dict[str, list[str]]:
+    """Find the words that follow each flag, without a parser that would have to know all flags.
+
+    Of a flag that stands there twice, the last words count.
+    """
+    found: dict[str, list[str]] = {}
+    words: list[str] = []
+    for word in argv:
+        if match := re.fullmatch(r"--(\w+)(?:=(.*))?", word, re.DOTALL):
+            words = found[match[1]] = [] if match[2] is None else [match[2]]
+        else:
+            words.append(word)
+    return found
+
+
 def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
     """Read the flags that decide which other flags there are, as far as they are given.
 
@@ -238,17 +258,13 @@ def deciding_flags(argv: list[str], **known: Collection[str]) -> dict[str, str]:
     Raises:
         ValueError: another value, or none.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in known:
-        parser.add_argument(f"--{name}")
-    try:
-        given = given_flags(parser.parse_known_args(argv)[0])
-    except argparse.ArgumentError as error:
-        raise ValueError(str(error)) from error
-    for name, value in given.items():
-        if value not in known[name]:
-            raise ValueError(f"unknown {name} {value!r}; choose from {', '.join(known[name])}")
-    return given
+    given = {name: words for name, words in words_by_flag(argv).items() if name in known}
+    for name, words in given.items():
+        if len(words) != 1:
+            raise ValueError(f"argument --{name}: expected one argument")
+        if words[0] not in known[name]:
+            raise ValueError(f"unknown {name} {words[0]!r}; choose from {', '.join(known[name])}")
+    return {name: word for name, [word] in given.items()}
 
 
 def underscored(argv: list[str]) -> list[str]:

@@ -1,18 +1,19 @@
-"""What can be wrong with a command line, as far as that is known before torch and transformers, which take seconds."""
+"""Checks of a command line that come before torch and transformers are imported, which takes seconds."""
 
-import argparse
 import re
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 from sublayers.configuration.sublayer_order import expand
 from sublayers.hub.sources import check_model, check_source
-from sublayers.training.flags import HELP, expand_settings_file, nearest
+from sublayers.training.flags import HELP, expand_settings_file, nearest, words_by_flag
 
-# commands that begin with a model, as in these examples; commands with settings files, and the folder of their recipes
+# commands whose first word is a model, with an example of each
 EXAMPLES = {"distill": "sublayers distill TEACHER --sublayer_order s6f6"}
 EXAMPLES |= {"study frontier": "sublayers study frontier TEACHER --students s6f6"}
 EXAMPLES |= {"prune": "sublayers prune MODEL --budget 0.5 --output_dir FOLDER"}
+# commands with settings files, and the folder of their recipes
 SETTINGS = {name: name for name in ("pretrain", "seq2seq", "distill", "glue", "squad")} | {"study seq2seq": "seq2seq"}
 SETTINGS |= dict.fromkeys(("study bert", "study orders", "study frontier"), "study")
 # commands whose flags are fields of dataclasses, and what declares a flag
@@ -28,12 +29,12 @@ ORDERS = ("sublayer_order", "encoder_sublayer_order", "decoder_sublayer_order")
 
 
 def check_words(command: str, module: str, words: list[str]) -> None:
-    """Check the flags, files, folders, models and orders that a command is given, as far as it has such.
+    """Check the flags, files, folders, models and orders of a command line.
 
     Args:
         command: its name.
         module: its module in `training`.
-        words: behind the name.
+        words: after the name.
 
     Raises:
         FileNotFoundError: a file, folder or model is not there.
@@ -48,11 +49,8 @@ def check_words(command: str, module: str, words: list[str]) -> None:
         _check_model(words[0])
         words = words[1:]
     words = expand_settings_file(words, SETTINGS[command]) if command in SETTINGS else words
-    check_flags(words, module, f"commands.{SETTINGS.get(command)}")
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in (*FILES, *FOLDERS, MODEL, *TOKENIZERS, *ORDERS):
-        parser.add_argument(f"--{name}", nargs="*", default=[])
-    given = vars(parser.parse_known_args(words)[0])
+    given = words_by_flag(words)
+    check_flags(given, module, f"commands.{SETTINGS.get(command)}")
     for name, value in ((name, value) for name, values in given.items() for value in values):
         if name in ORDERS:
             expand(value)
@@ -60,27 +58,25 @@ def check_words(command: str, module: str, words: list[str]) -> None:
             _check_model(value)
         elif name in TOKENIZERS:
             check_source(value)
-        elif not Path(value).exists():
-            raise FileNotFoundError(
-                f"there is no {'folder' if name in FOLDERS else 'file'} {value}; give another --{name}"
-            )
+        elif name in (*FILES, *FOLDERS) and not Path(value).exists():
+            kind = "folder" if name in FOLDERS else "file"
+            raise FileNotFoundError(f"there is no {kind} {value}; give another --{name}")
 
 
-def check_flags(words: list[str], *modules: str) -> None:
-    """Check that a command may have its flags: that what it imports, the Trainer or a configuration declares such.
+def check_flags(names: Iterable[str], *modules: str) -> None:
+    """Check that the sources of a command, of the Trainer or of a configuration declare each flag.
 
-    Sources are read, not imported, so that a mistake is told at once. Which of them are the command's own is checked
-    when they are parsed.
+    Sources are read, since importing them takes seconds. The parser checks later whether the command has the flag.
 
     Args:
-        words: of the command line.
+        names: of the flags.
         modules: in `training`, of the command and of the one whose flags it takes, too; as far as they are there.
 
     Raises:
-        ValueError: nothing declares a flag.
+        ValueError: no source declares a flag.
     """
     if (trainer := find_spec("transformers")) is None:
-        # that is told later
+        # `require` says so
         return
     package = Path(__file__).parents[1]
     found = {*package.glob("configuration/*.py"), *Path(str(trainer.origin)).parent.glob("training_args*.py")}
@@ -89,13 +85,13 @@ def check_flags(words: list[str], *modules: str) -> None:
     while waiting:
         if (file := waiting.pop()) not in found and file.exists():
             found.add(file)
-            names = IMPORTS.findall(file.read_text(encoding="utf-8"))
-            waiting += [package / f"{name.replace('.', '/')}.py" for name in names]
+            imported = IMPORTS.findall(file.read_text(encoding="utf-8"))
+            waiting += [package / f"{name.replace('.', '/')}.py" for name in imported]
     sources = [file.read_text(encoding="utf-8") for file in found]
     known = {name for source in sources for form in (FIELD, QUOTED) for name in form.findall(source)}
-    for word in words:
-        if (flag := re.match(r"--(\w+)(?==|$)", word)) and flag[1].removeprefix("no_") not in known:
-            raise ValueError(f"unknown option {flag[1]!r}{nearest(flag[1], sorted(known))}")
+    for name in names:
+        if name.removeprefix("no_") not in known:
+            raise ValueError(f"unknown option {name!r}{nearest(name, sorted(known))}")
 
 
 def _check_model(source: str) -> None:

@@ -1,42 +1,43 @@
 """`sublayers export`: write a model's folder as one that works without this package."""
 
-import argparse
+from dataclasses import MISSING, dataclass
 from pathlib import Path
+from typing import Literal
 
 from sublayers.hub.sources import check_model
 from sublayers.training.extras import require
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
 
+USAGE = "sublayers export SOURCE DESTINATION [--name value ...]"
 
-def main(argv: list[str] | None = None) -> None:
-    """Run `export` or `export_graph` for the command line."""
-    parser = argparse.ArgumentParser(prog="sublayers export", description=__doc__)
-    parser.add_argument("source", type=Path, help="a model's folder, such as the output_dir of a training command")
-    parser.add_argument("destination", type=Path, help="a new folder")
-    parser.add_argument(
-        "--format",
-        choices=("package", "onnx", "openvino", "torch_export"),
-        default="package",
-        help="with its code, for transformers (default), or as a graph for ONNX Runtime, OpenVINO or torch alone",
+
+@dataclass
+class ExportArguments:
+    """Flags of `sublayers export`."""
+
+    source: Path = flag("a model's folder, such as the output_dir of a training command", MISSING, positional=True)
+    destination: Path = flag("a new folder", MISSING, positional=True)
+    format: Literal["package", "onnx", "openvino", "torch_export"] = flag(
+        "with its code, for transformers, or as a graph for ONNX Runtime, OpenVINO or torch alone", "package"
     )
-    parser.add_argument(
-        "--int8",
-        action="store_true",
-        help="for onnx and openvino: linear maps and embeddings in 8 bits; prints how much that changes",
+    int8: bool = flag(
+        "for onnx and openvino: linear maps and embeddings in 8 bits; prints how much that changes", False
     )
-    parser.add_argument("--texts", type=Path, metavar="FILE", help="for --int8: a text in each line, to measure this")
-    parser.add_argument(
-        "--calibration_file",
-        type=Path,
-        metavar="FILE",
-        help="for --int8: a text in each line, to calibrate the ranges of 8 bits; not those of --texts",
+    texts: Path | None = flag("for --int8: a file with a text in each line, to measure this")
+    calibration_file: Path | None = flag(
+        "for --int8: a file with a text in each line, to calibrate the ranges of 8 bits; not those of --texts"
     )
-    arguments = parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> None:
+    """Run `export` or `export_graph` for the command line. Raises what they raise, and a ValueError for bad flags."""
+    [arguments] = parse_flags(argv, [ExportArguments], USAGE, description=__doc__)
     if arguments.int8 and arguments.format not in ("onnx", "openvino"):
-        parser.error(f"--int8 is not for {arguments.format}; add --format onnx or --format openvino")
-    for flag, purpose in (("texts", "measuring"), ("calibration_file", "calibrating")):
-        if (file := getattr(arguments, flag)) and not arguments.int8:
-            parser.error(f"--{flag} {file} is for {purpose} int8; add --int8")
+        raise ValueError(f"--int8 is not for {arguments.format}; add --format onnx or --format openvino")
+    for name, purpose in (("texts", "measuring"), ("calibration_file", "calibrating")):
+        if (file := getattr(arguments, name)) and not arguments.int8:
+            raise ValueError(f"--{name} {file} is for {purpose} int8; add --int8")
     source, destination = arguments.source, arguments.destination
     if arguments.format in ("onnx", "openvino"):
         require(arguments.format)

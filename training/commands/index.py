@@ -1,23 +1,22 @@
 """`sublayers list`: find families, recipes, converters and results by order, family, head or task."""
 
-import argparse
 import json
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Column, Table
 
 import sublayers
-from sublayers.training.flags import RECIPES, read_settings, recipes
+from sublayers.training.flags import RECIPES, flag, parse_flags, read_settings, recipes
 from sublayers.training.results import read
 
-KINDS = ("family", "recipe", "converter", "result")
+Kind = Literal["family", "recipe", "converter", "result"]
 # columns of files of figures
 ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
@@ -26,7 +25,7 @@ class Entry(NamedTuple):
     """One thing that there is.
 
     Attributes:
-        kind: of `KINDS`.
+        kind: a `Kind`.
         name: a model type, a recipe after its command, a model type of transformers, a result.
         family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
@@ -42,20 +41,27 @@ class Entry(NamedTuple):
     tasks: list[str] = []
 
 
-def main(argv: list[str] | None = None) -> None:
+@dataclass
+class ListArguments:
+    """Flags of `sublayers list`."""
+
+    order: str | None = flag(
+        "pattern of orders, such as 's*f*', in their short or expanded form", None, positional=True
+    )
+    kind: Kind | None = flag("what is listed; default: all")
+    family: str | None = flag("a model type, such as par_bert, or a part of it")
+    head: str | None = flag("an Auto class, such as AutoModelForMaskedLM, or a part of it")
+    task: str | None = flag("of a pipeline, such as text-classification")
+    json: bool = flag("print a list of objects", False)
+
+
+def main(argv: list[str]) -> None:
     """Print what fits as tables, or as JSON.
 
     Raises:
         ValueError: nothing fits.
     """
-    parser = argparse.ArgumentParser(prog="sublayers list", description=__doc__)
-    parser.add_argument("order", nargs="?", help="pattern of orders, such as 's*f*', in their short or expanded form")
-    parser.add_argument("--kind", choices=KINDS)
-    parser.add_argument("--family", help="a model type, such as par_bert, or a part of it")
-    parser.add_argument("--head", help="an Auto class, such as AutoModelForMaskedLM, or a part of it")
-    parser.add_argument("--task", help="of a pipeline, such as text-classification")
-    parser.add_argument("--json", action="store_true", help="print a list of objects")
-    args = parser.parse_args(argv)
+    [args] = parse_flags(argv, [ListArguments], "sublayers list [ORDER] [--name value ...]", description=__doc__)
     found = [entry for entry in entries() if fits(entry, args)]
     if not found:
         given = [f"{name} {value!r}" for name, value in vars(args).items() if value and name != "json"]
@@ -118,7 +124,7 @@ def model_of(recipe: str, command: str) -> tuple[Any, list[Any]]:
     return config, [getattr(transformers, head)]
 
 
-def fits(entry: Entry, args: argparse.Namespace) -> bool:
+def fits(entry: Entry, args: ListArguments) -> bool:
     """Say whether an entry fits the flags."""
     from sublayers.configuration.sublayer_order import expand
 

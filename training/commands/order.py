@@ -1,10 +1,10 @@
 """`sublayers order`: draw orders and compare what they cost."""
 
-import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,7 @@ from rich.text import Text
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.configuration.sublayer_order import compact, counts, expand
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number, parse_flags
 from sublayers.training.folders import refuse_to_replace
 
 CAPTION = (
@@ -21,6 +21,40 @@ CAPTION = (
     "in classification. A prompt reads one and fills the cache for all. With a memory, the length is that of a segment "
     "behind it."
 )
+USAGE = "sublayers order ORDER [ORDER ...] [--name value ...]"
+
+
+@dataclass
+class OrderArguments:
+    """Flags of `sublayers order`."""
+
+    orders: list[str] = flag("such as 's6(sf)10f6' or 'sandwich(16,6)'", MISSING, positional=True, metavar="ORDER")
+    hidden_size: int = number("width", 1024)
+    intermediate_size: int | None = number("default: 4 * hidden")
+    lengths: list[int] = number("tokens of a sequence", [128, 512, 2048])
+    source_length: int | None = number("encoder tokens, default: length")
+    memory_length: int | None = number("tokens that Transformer-XL remembers")
+    bytes_per_number: int = number("in cache and memory", 2)
+    kernel_size: int = number("kernel size of convolutions", 31)
+    heads: int = number("attention heads, and kernels of a convolution", 16)
+    key_value_heads: int | None = number("default: all heads")
+    head_dim: int | None = number("default: hidden / heads")
+    attention_window: int = number("tokens that local attention sees", 128)
+    causal: bool = flag("local attention looks back only, as in a decoder", False)
+    qk_norm: bool = flag("queries and keys are normalised", False)
+    tail_query: Literal["first", "mean"] = flag("the one position read is a token, or the mean", "first")
+    rotary: bool = flag("positions are rotary", False)
+    gated: bool = flag("feed-forward sublayers have a gate", False)
+    rms: bool = flag("norms are RMS norms", False)
+    no_bias: bool = flag("no map has a bias", False)
+    decide: bool = flag(
+        "measure how long each order takes on this machine, and which plain Transformer takes as long", False
+    )
+    rows: int = number("rows of a batch, with --decide", 1)
+    seconds: int = number("for which --decide measures, about", 40)
+    csv: Path | None = flag("a new file for what --decide measures, a row for each order")
+    json: bool = flag("print the numbers as JSON", False)
+    picture: Path | None = flag("draw the orders, or what --decide measures, into a new .svg, .png or .pdf file")
 
 
 def main(argv: list[str]) -> None:
@@ -28,54 +62,17 @@ def main(argv: list[str]) -> None:
 
     Raises:
         FileExistsError: the file for the picture, or for what is measured, exists.
-        SystemExit: with status 2 for a bad order, after a message on standard error that points at the character.
+        ValueError: bad flags, or a bad order, with a line that points at the character.
     """
-    parser = argparse.ArgumentParser(prog="sublayers order", description="Draw orders and compare what they cost.")
-    parser.add_argument("orders", nargs="+", metavar="ORDER", help="such as 's6(sf)10f6' or 'sandwich(16,6)'")
-    parser.add_argument("--hidden_size", type=positive, default=1024)
-    parser.add_argument("--intermediate_size", type=positive, help="default: 4 * hidden")
-    parser.add_argument("--lengths", type=positive, nargs="+", default=[128, 512, 2048], help="tokens of a sequence")
-    parser.add_argument("--source_length", type=positive, help="encoder tokens, default: length")
-    parser.add_argument("--memory_length", type=positive, help="tokens that Transformer-XL remembers")
-    parser.add_argument("--bytes_per_number", type=positive, default=2, help="in cache and memory")
-    parser.add_argument("--kernel_size", type=positive, default=31, help="kernel size of convolutions")
-    parser.add_argument("--heads", type=positive, default=16, help="attention heads, and kernels of a convolution")
-    parser.add_argument("--key_value_heads", type=positive, help="default: all heads")
-    parser.add_argument("--head_dim", type=positive, help="default: hidden / heads")
-    parser.add_argument("--attention_window", type=positive, default=128, help="tokens that local attention sees")
-    parser.add_argument("--causal", action="store_true", help="local attention looks back only, as in a decoder")
-    parser.add_argument("--qk_norm", action="store_true", help="queries and keys are normalised")
-    parser.add_argument(
-        "--tail_query", choices=["first", "mean"], default="first", help="the one position read is a token, or the mean"
-    )
-    parser.add_argument("--rotary", action="store_true", help="positions are rotary")
-    parser.add_argument("--gated", action="store_true", help="feed-forward sublayers have a gate")
-    parser.add_argument("--rms", action="store_true", help="norms are RMS norms")
-    parser.add_argument("--no_bias", action="store_true", help="no map has a bias")
-    parser.add_argument(
-        "--decide",
-        action="store_true",
-        help="measure how long each order takes on this machine, and which plain Transformer takes as long",
-    )
-    parser.add_argument("--rows", type=positive, default=1, help="rows of a batch, with --decide (1)")
-    parser.add_argument("--seconds", type=positive, default=40, help="for which --decide measures, about (default: 40)")
-    parser.add_argument("--csv", type=Path, help="a new file for what --decide measures, a row for each order")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument(
-        "--picture", type=Path, help="draw the orders, or what --decide measures, into a new .svg, .png or .pdf file"
-    )
-    args = parser.parse_args(argv)
+    [args] = parse_flags(argv, [OrderArguments], USAGE, description="Draw orders and compare what they cost.")
     refuse_to_replace(args.picture, args.csv)
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
-        parser.error(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
-    try:
-        orders = {given: compact(given) for given in args.orders}
-        costs = {given: _cost(order, args) for given, order in orders.items()}
-    except ValueError as error:
-        parser.error(str(error))
+        raise ValueError(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
+    orders = {given: compact(given) for given in args.orders}
+    costs = {given: cost(order, args) for given, order in orders.items()}
     if args.decide:
         # this import takes seconds, for which drawings do not wait
-        from sublayers.training.commands.decide import decide
+        from sublayers.training.metrics.order_decision import decide
 
         decide(costs, args, argv)
         return
@@ -83,21 +80,19 @@ def main(argv: list[str]) -> None:
         # matplotlib is in the extra `train`, without which the rest of this command works
         from sublayers.training.metrics.pictures import draw_orders
 
-        rows = [
-            (given if given == cost["order"] else f"{given} = {cost['order']}", cost["order"])
-            for given, cost in costs.items()
-        ]
+        rows = [(given if given == order else f"{given} = {order}", order) for given, order in orders.items()]
         draw_orders(rows, args.picture)
     if args.json:
         print(json.dumps(costs, indent=2))
         return
     console = Console()
-    for cost in costs.values():
-        _draw(cost["order"], console)
-    console.print(_table(costs))
+    for each in costs.values():
+        draw(each["order"], console)
+    console.print(table(costs))
 
 
-def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
+def cost(order: str, args: OrderArguments) -> dict[str, Any]:
+    """Compute what an order costs with flags of `sublayers order`, by names, lengths and what is read."""
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
     more = {
@@ -142,7 +137,8 @@ def _cost(order: str, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _draw(order: str, console: Console) -> None:
+def draw(order: str, console: Console) -> None:
+    """Draw an order as a row of boxes, or several where the terminal is narrow."""
     console.print(Text(order, style="bold"))
     letters = expand(order)
     # a box is three cells wide and one apart from the next
@@ -156,30 +152,31 @@ def _draw(order: str, console: Console) -> None:
     console.print()
 
 
-def _table(costs: dict[str, dict[str, Any]]) -> Table:
+def table(costs: dict[str, dict[str, Any]]) -> Table:
+    """Make a table of the costs of orders, with ratios to the first one."""
     columns = list(costs.values())
     first = columns[0]
-    table = Table(caption=CAPTION, caption_justify="left")
-    table.add_column("", no_wrap=True)
+    drawn = Table(caption=CAPTION, caption_justify="left")
+    drawn.add_column("", no_wrap=True)
     for given in costs:
-        table.add_column(Text(given), justify="right", overflow="fold")
+        drawn.add_column(Text(given), justify="right", overflow="fold")
 
     def add(label: str, values: Sequence[float], unit: float) -> None:
         first, *others = values
         shares = ["", *(f" ({value / first:.2f})" if first else "" for value in others)]
-        table.add_row(label, *(f"{value / unit:,.2f}{share}" for value, share in zip(values, shares, strict=True)))
+        drawn.add_row(label, *(f"{value / unit:,.2f}{share}" for value, share in zip(values, shares, strict=True)))
 
     names = {letter: row.name for letter, row in ALPHABET.items()}
     for name, label in {"order": "order", "sublayers": "sublayers", **names}.items():
-        table.add_row(label, *(str(cost[name]) for cost in columns))
+        drawn.add_row(label, *(str(cost[name]) for cost in columns))
     add("parameters, M", [cost["parameters"] for cost in columns], 1e6)
     if "memory_bytes" in first:
         add("memory, MiB", [cost["memory_bytes"] for cost in columns], 2**20)
     for length in first["cache_bytes"]:
         add(f"KV cache at {length}, MiB", [cost["cache_bytes"][length] for cost in columns], 2**20)
     for length, by_positions in first["flops"].items():
-        table.add_section()
+        drawn.add_section()
         for positions in by_positions:
             label = f"GFLOP at {length}, {positions}"
             add(label, [cost["flops"][length][positions] for cost in columns], 1e9)
-    return table
+    return drawn

@@ -1,7 +1,7 @@
 """`sublayers push`: publish a trained model on the Hugging Face Hub, with the code that it needs."""
 
-import argparse
 from contextlib import suppress
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,9 +9,26 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from sublayers.hub.sources import check_model
+from sublayers.training.flags import flag, parse_flags
+
+USAGE = "sublayers push FOLDER USER/NAME [--name value ...]"
+DESCRIPTION = "Publish a model on the Hugging Face Hub, with its tokenizer, card, licence and code."
+EPILOG = "Log in with `hf auth login`, or set HF_TOKEN; a token on a command line stays in the shell's history."
 
 
-def main(argv: list[str] | None = None) -> None:
+@dataclass
+class PushArguments:
+    """Flags of `sublayers push`."""
+
+    folder: Path = flag("folder of the model, such as the output_dir of a training command", MISSING, positional=True)
+    repository: str = flag("where to publish it; made if there is none", MISSING, positional=True, metavar="USER/NAME")
+    private: bool = flag("make a repository that only you can see", False)
+    revision: str | None = flag("a branch, made if there is none; default: main")
+    commit_message: str = flag("title of the commit", "Upload model")
+    overwrite: bool = flag("replace the files of a repository that holds some", False)
+
+
+def main(argv: list[str]) -> None:
     """Export a folder, upload the result in one commit, and print where it is.
 
     Raises:
@@ -19,18 +36,7 @@ def main(argv: list[str] | None = None) -> None:
         ValueError: the folder holds none of our models, or the repository is public and `--private` is given; see also
             `export` and `upload`.
     """
-    parser = argparse.ArgumentParser(
-        prog="sublayers push",
-        description="Publish a model on the Hugging Face Hub, with its tokenizer, card, licence and code.",
-        epilog="Log in with `hf auth login`, or set HF_TOKEN; a token on a command line stays in the shell's history.",
-    )
-    parser.add_argument("folder", type=Path, help="folder of the model, such as the output_dir of a training command")
-    parser.add_argument("repository", metavar="USER/NAME", help="where to publish it; made if there is none")
-    parser.add_argument("--private", action="store_true", help="make a repository that only you can see")
-    parser.add_argument("--revision", metavar="BRANCH", help="default: main; made if there is none")
-    parser.add_argument("--commit_message", metavar="TEXT", default="Upload model")
-    parser.add_argument("--overwrite", action="store_true", help="replace the files of a repository that holds some")
-    arguments = parser.parse_args(argv)
+    [arguments] = parse_flags(argv, [PushArguments], USAGE, description=DESCRIPTION, epilog=EPILOG)
     check_model(arguments.folder)
     # these imports take seconds, for which --help does not wait
     from sublayers.hub.upload import hub_errors, upload

@@ -1,10 +1,11 @@
 """`sublayers results`: write the tables and pictures of documents again, from the files of figures that they name."""
 
-import argparse
 import re
+from dataclasses import MISSING, dataclass
 from fnmatch import filter as filter_names
 from pathlib import Path
 
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.metrics.score_pictures import Panel, draw_scores
 from sublayers.training.results import measured, read, source, table
 
@@ -13,6 +14,13 @@ START = r"<!-- (\S+\.csv): "
 PICTURE = "<!-- results/FILE.csv drawn: SCORE as NAME against COST as NAME, ... --> above ![...](FILE.svg)"
 DRAWN = re.compile(r"<!-- (\S+\.csv) drawn: ([^>]*?)\s-->\n!\[[^\]]*\]\(([^)]+)\)")
 MARKED = re.compile(rf"({START}([^>]*?)\s-->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
+
+
+@dataclass
+class ResultsArguments:
+    """Flags of `sublayers results`."""
+
+    documents: list[Path] = flag(f"in Markdown, with tables between {FORM}, and {PICTURE}", MISSING, positional=True)
 
 
 def main(argv: list[str]) -> None:
@@ -24,11 +32,8 @@ def main(argv: list[str]) -> None:
         FileNotFoundError: there is no such document or file of figures.
         ValueError: a column that there is not, or a table without an end.
     """
-    parser = argparse.ArgumentParser(prog="sublayers results", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "documents", type=Path, nargs="+", help=f"in Markdown, with tables between {FORM}, and {PICTURE}"
-    )
-    for document in parser.parse_args(argv).documents:
+    [args] = parse_flags(argv, [ResultsArguments], "sublayers results DOCUMENT [DOCUMENT ...]", description=__doc__)
+    for document in args.documents:
         text = document.read_text(encoding="utf-8")
         if (new := render(text, Path())) != text:
             document.write_text(new, encoding="utf-8")

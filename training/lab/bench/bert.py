@@ -1,9 +1,9 @@
 """What `sublayers bench bert` measures: BERT-like models in several orders beside transformers' own."""
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,10 @@ from transformers import (
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.sublayer_order import interleaved, par
 from sublayers.convert.modern_bert import configure
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.contenders import OURS
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape
 
 BERT, DISTILBERT, MODERNBERT = "BERT", "DistilBERT", "ModernBERT"
@@ -41,21 +42,26 @@ HEADS = {
     "MLM training step": AutoModelForMaskedLM,
 }
 
-SIZES = {"hidden_size": 768, "heads": 12, "vocab_size": 30522, "repeats": 5}
 ORDERS = "BERT's, PAR BERT's and three with attention first; ModernBERT's and three of its sublayers"
-FLAGS: dict[str, dict[str, Any]] = {
-    "--layers": {"type": positive, "default": 12, "help": "layers of BERT; DistilBERT has half of them"},
-    "--peer": {
-        "choices": ("bert", "modernbert"),
-        "default": "bert",
-        "help": "compare with BERT and DistilBERT, or with ModernBERT, whose parts our model then gets",
-    },
-    "--shapes": {"nargs": "+", "default": ["1x128", "1x384", "8x128", "mixed"], "help": "rows x tokens"},
-    "--tasks": {"nargs": "+", "choices": HEADS, "default": [*HEADS], "help": "what is measured"},
-}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench bert`."""
+
+    layers: int = number("layers of BERT; DistilBERT has half of them", 12)
+    hidden_size: int = size("hidden_size", 768)
+    heads: int = size("heads", 12)
+    vocab_size: int = size("vocab_size", 30522)
+    repeats: int = size("repeats", 5)
+    peer: Literal["bert", "modernbert"] = flag(
+        "compare with BERT and DistilBERT, or with ModernBERT, whose parts our model then gets", "bert"
+    )
+    shapes: list[str] = flag("rows x tokens", ["1x128", "1x384", "8x128", "mixed"])
+    tasks: list[str] = flag("what is measured", [*HEADS], choices=HEADS)
+
+
+def default_orders(args: Any) -> list[str]:
     """BERT's order, PAR BERT's, and three that have their attention first; or ModernBERT's and three of its sublayers.
 
     These have attention first, one attention for five of the others, and half of the layers.
@@ -72,7 +78,7 @@ def default_orders(args: argparse.Namespace) -> list[str]:
     return [interleaved(n), par(2 * n, min(5, 2 * n)), sandwich, f"s{n}f{n}", f"s{few}f{2 * n - 5 * n // 12}"]
 
 
-def berts(args: argparse.Namespace, head: Any) -> dict[str, Any]:
+def berts(args: Any, head: Any) -> dict[str, Any]:
     """Build the peers and PAR BERT in each order, all with the same sizes.
 
     The peers are BERT, and DistilBERT with half of its layers, or ModernBERT, whose parts PAR BERT then has, too.
@@ -84,7 +90,7 @@ def berts(args: argparse.Namespace, head: Any) -> dict[str, Any]:
     return {name: head.from_config(config) for name, config in configs.items()}
 
 
-def modern_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
+def modern_configs(args: Any, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure ModernBERT, and PAR BERT with its parts in each order."""
     tokens: dict[str, Any] = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
     sizes = sizes | tokens | {"intermediate_size": 3 * args.hidden_size // 2, "num_hidden_layers": args.layers}
@@ -92,7 +98,7 @@ def modern_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str,
     return {MODERNBERT: peer} | {f"{OURS} {order}": configure(peer, order) for order in args.orders}
 
 
-def bert_configs(args: argparse.Namespace, sizes: dict[str, Any]) -> dict[str, Any]:
+def bert_configs(args: Any, sizes: dict[str, Any]) -> dict[str, Any]:
     """Configure BERT, DistilBERT with half of its layers, and PAR BERT in each order."""
     # DistilBERT has another name for the inner width; all others have this dropout
     distilled = sizes | {"hidden_dim": sizes["intermediate_size"], "seq_classif_dropout": 0.1}
@@ -109,7 +115,7 @@ def read_lengths(shape: str) -> list[int]:
     return MIXED_LENGTHS if shape == "mixed" else read_shape(shape)
 
 
-def make_batch(shape: str, args: argparse.Namespace) -> dict[str, Tensor]:
+def make_batch(shape: str, args: Any) -> dict[str, Tensor]:
     """Draw random tokens in rows of given lengths, padded on the right."""
     lengths = read_lengths(shape)
     longest = max(lengths)
@@ -118,7 +124,7 @@ def make_batch(shape: str, args: argparse.Namespace) -> dict[str, Tensor]:
     return {"input_ids": (ids * mask).to(args.device), "attention_mask": mask.to(args.device)}
 
 
-def make_labels(task: str, batch: dict[str, Tensor], args: argparse.Namespace) -> dict[str, Tensor]:
+def make_labels(task: str, batch: dict[str, Tensor], args: Any) -> dict[str, Tensor]:
     """Draw what the task trains on: classes, or every seventh token of each row, which are 15 %."""
     ids, mask = batch["input_ids"], batch["attention_mask"]
     if task == "fine-tuning step":
@@ -156,7 +162,7 @@ def linear_maps(model: nn.Module, call: Call) -> tuple[Call, float]:
     return (training_step, 3 * gigaflops) if model.training else (forward, gigaflops)
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare PAR BERT in each order with its peers, task by task and shape by shape."""
 
     def tasks() -> Iterator[Task]:

@@ -1,21 +1,19 @@
 """`sublayers bench`: speed and memory beside other implementations of the same sizes, in one process."""
 
-import argparse
 import importlib
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from sublayers.configuration.sublayer_order import compact
-from sublayers.training.flags import positive
+from sublayers.training.flags import HELP, parse_flags
 from sublayers.training.folders import refuse_to_replace
 from sublayers.training.metrics.timing import measure, report, rows_of
 from sublayers.training.results import provenance, write
-from sublayers.training.trainers.machine import device, machine
+from sublayers.training.trainers.machine import machine
 
 BENCHES = {
     "lm": "language models beside GPT-2, Llama or Qwen3, and models with memory",
@@ -27,55 +25,30 @@ BENCHES = {
     "spans": "attention that learns how far back it looks",
     "supernet": "a step of a super-network beside one of the plain model",
 }
-# what the sizes mean that several benches have
-SIZES = {
-    "layers": "blocks of an attention and a feed-forward sublayer; of encoder and decoder each, where there are both",
-    "hidden_size": "width; feed-forward sublayers are four times as wide, those of iot twice",
-    "heads": "attention heads",
-    "vocab_size": "tokens in the vocabulary",
-    "batch_size": "texts that are read at once",
-    "length": "tokens of these texts, or of a segment of them behind a full memory",
-    "prompt_length": "tokens before decoding",
-    "new_tokens": "tokens that are decoded",
-    "repeats": "rounds, after one to warm up",
-}
 
 
-def parse(argv: list[str]) -> tuple[Any, argparse.Namespace]:
+def parse(argv: list[str]) -> tuple[Any, Any]:
     """Find the module of a bench, and read its flags.
 
-    A module says what it measures unless --orders says otherwise (`ORDERS` in words, `default_orders`), and has the
-    defaults of shared `SIZES` and `FLAGS` of its own.
+    A module has `Flags`, and says what it measures unless --orders says otherwise (`ORDERS` in words,
+    `default_orders`).
 
     Raises:
-        ValueError: an order that cannot be read.
+        ValueError: an unknown bench or flag, or an order that cannot be read.
     """
     known = "\n".join(f"  {name:<9} {purpose}" for name, purpose in BENCHES.items())
-    formatter = argparse.RawDescriptionHelpFormatter
-    chooser = argparse.ArgumentParser("sublayers bench", description=f"{__doc__}\n\n{known}", formatter_class=formatter)
-    chooser.add_argument("family", choices=BENCHES, help="has flags of its own, see sublayers bench FAMILY --help")
-    family = chooser.parse_args(argv[:1]).family
+    family = argv[0] if argv else ""
+    if family in HELP:
+        usage = "usage: sublayers bench FAMILY [--name value ...], see sublayers bench FAMILY --help"
+        print(usage, __doc__, known, sep="\n\n")
+        raise SystemExit(0)
+    if family not in BENCHES:
+        raise ValueError(f"there is no bench {family!r}; choose from {', '.join(BENCHES)}")
     name = "recurrent_lm" if family == "lm" and "--memory" in argv else family
     # this import takes seconds, for which the help above does not wait
     module: Any = importlib.import_module(f"sublayers.training.lab.bench.{name}")
-    shown = argparse.ArgumentDefaultsHelpFormatter
-    parser = argparse.ArgumentParser(f"sublayers bench {family}", description=module.__doc__, formatter_class=shown)
-    parser.add_argument("--orders", nargs="+", default=argparse.SUPPRESS, help=f"default: {module.ORDERS}")
-    for size, default in module.SIZES.items():
-        parser.add_argument(f"--{size}", type=positive, default=default, help=SIZES[size])
-    parser.add_argument("--no_onednn", action="store_true", help="run our linear maps in torch's default library")
-    if family == "serve":
-        # this bench chooses devices and threads by itself, in processes of their own
-        parser.set_defaults(device=torch.device("cpu"), dtype="float32", peer="bert")
-    else:
-        parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
-        parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-        parser.add_argument("--threads", type=positive, default=argparse.SUPPRESS, help="default: torch's choice")
-        parser.add_argument("--json", type=Path, help="a new file for all numbers, with every single measurement")
-        parser.add_argument("--csv", type=Path, help="a new file with a row for each model, for tables in documents")
-    for flag, options in module.FLAGS.items():
-        parser.add_argument(flag, **options)
-    args = parser.parse_args(argv[1:], argparse.Namespace(family=family, orders=None, threads=None))
+    about = f"{module.__doc__} Without --orders: {module.ORDERS}."
+    [args] = parse_flags(argv[1:], [module.Flags], f"sublayers bench {family} [--name value ...]", description=about)
     # commas outside of parentheses separate the orders of a stack, colons the stacks
     args.orders = [
         ":".join(",".join(map(compact, re.split(r",(?![^(]*\))", stack))) for stack in order.split(":"))
@@ -94,7 +67,7 @@ def main(argv: list[str]) -> None:
     module, args = parse(argv)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
-    if args.family == "serve":
+    if argv[0] == "serve":
         module.run(args, ["bench", *argv])
         return
     refuse_to_replace(args.json, args.csv)
@@ -104,7 +77,7 @@ def main(argv: list[str]) -> None:
     results = measure(comparison, args.repeats, args.device)
     Console().print(report(results, comparison.totals))
     settings = {name: value for name, value in vars(args).items() if name not in ("json", "csv", "threads")}
-    settings["device"] = str(args.device)
+    settings |= {"family": argv[0], "device": str(args.device)}
     for facts in (settings, on := machine(args.device)):
         print(", ".join(f"{name} {value}" for name, value in facts.items()))
     print(comparison.remark)

@@ -1,8 +1,8 @@
 """What `sublayers bench encode` measures: a sentence encoder or reranker on texts, as it is, optimized, in graphs."""
 
-import argparse
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,8 @@ from transformers.utils import ModelOutput
 
 from sublayers import optimize
 from sublayers.hub.loading import load
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number as count
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
 from sublayers.training.serve.export import RUNTIMES, export_graph, read_lines
 from sublayers.training.serve.program import Run, draw_inputs
@@ -29,26 +30,30 @@ REMARK = (
     "and run inside of sentence-transformers, too."
 )
 GRAPHS = [f"{form}{kind}" for form in ("onnx", "openvino") for kind in ("", " int8")]
-SIZES = {"repeats": 5}
 ORDERS = "that of the model"
 PAIRED = "files with a text in each line; for a reranker, the first line is the query that is asked of all others"
-FLAGS: dict[str, dict[str, Any]] = {
-    "model": {"help": "folder or repository of a SentenceTransformer or CrossEncoder"},
-    "--texts": {"type": Path, "nargs": "+", "required": True, "help": PAIRED},
-    "--number": {"type": positive, "default": 64, "help": "texts of each file"},
-    "--batch_sizes": {"type": positive, "nargs": "+", "default": [1, 32], "help": "texts at once"},
-    "--graphs": {"nargs": "*", "choices": GRAPHS, "default": [], "help": "runtimes beside torch"},
-}
 # inputs, and how many are read at once
 Encode = Callable[[list[Any], int], Any]
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench encode`."""
+
+    model: str = flag("folder or repository of a SentenceTransformer or CrossEncoder", MISSING, positional=True)
+    texts: list[Path] = flag(PAIRED, MISSING)
+    number: int = count("texts of each file", 64)
+    batch_sizes: list[int] = count("texts at once", [1, 32])
+    graphs: list[str] = flag("runtimes beside torch", [], nargs="*", choices=GRAPHS)
+    repeats: int = size("repeats", 5)
+
+
+def default_orders(args: Flags) -> list[str]:
     """Name no order: the model has its own."""
     return []
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare the runtimes on each file and for each number of texts at once.
 
     Raises:
@@ -85,7 +90,7 @@ def read(file: Path, number: int, is_reranker: bool) -> list[Any]:
     return inputs[:number]
 
 
-def measured(args: argparse.Namespace, model: Any, is_reranker: bool, texts: dict[str, list[Any]]) -> Iterator[Task]:
+def measured(args: Flags, model: Any, is_reranker: bool, texts: dict[str, list[Any]]) -> Iterator[Task]:
     """Give the tasks, while the graphs exist."""
     with TemporaryDirectory() as place:
         encoders = encoders_of(args, model, is_reranker, Path(place))
@@ -96,7 +101,7 @@ def measured(args: argparse.Namespace, model: Any, is_reranker: bool, texts: dic
                 yield Task(title, "texts", calls, dict.fromkeys(calls, len(inputs)))
 
 
-def encoders_of(args: argparse.Namespace, model: Any, is_reranker: bool, place: Path) -> dict[str, Encode]:
+def encoders_of(args: Flags, model: Any, is_reranker: bool, place: Path) -> dict[str, Encode]:
     """Make what encodes texts in each runtime."""
 
     def by_torch(held: Any) -> Encode:

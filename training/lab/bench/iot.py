@@ -1,6 +1,6 @@
 """What `sublayers bench iot` measures: models that choose an order for each sentence beside one with a fixed order."""
 
-import argparse
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2S
 from sublayers.configuration.sublayer_order import interleaved
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
+from sublayers.training.flags import flag
 from sublayers.training.lab.bench import contenders
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.lab.bench.seq2seq import PAD, compare, read_lengths, transformers_calls
 from sublayers.training.metrics.timing import Call, Comparison
 
@@ -22,17 +24,28 @@ REMARK = (
     "runs, but does not choose. Decoding makes the same number of tokens for every source."
 )
 
-SIZES = {"layers": 6, "hidden_size": 512, "heads": 4, "vocab_size": 10152, "new_tokens": 20, "repeats": 5}
 ORDERS = "encoder:decoder, block orders with commas between them, the paper's two, three and four decoder orders"
-FLAGS: dict[str, dict[str, Any]] = {"--shapes": {"nargs": "+", "default": ["64x20"], "help": "rows x tokens"}}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench iot`."""
+
+    layers: int = size("layers", 6)
+    hidden_size: int = size("hidden_size", 512)
+    heads: int = size("heads", 4)
+    vocab_size: int = size("vocab_size", 10152)
+    new_tokens: int = size("new_tokens", 20)
+    repeats: int = size("repeats", 5)
+    shapes: list[str] = flag("rows x tokens", ["64x20"])
+
+
+def default_orders(args: Flags) -> list[str]:
     """The paper's choices of two, three and four decoder orders (appendix A.3)."""
     return ["sf:csf,fcs", "sf:scf,csf,fcs", "sf:scf,fsc,csf,fcs"]
 
 
-def build(args: argparse.Namespace) -> dict[str, Any]:
+def build(args: Flags) -> dict[str, Any]:
     """Build the Transformer, and a model for each choice of orders such as `sf:csf,fcs`, all without dropout."""
     longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
     positions = max(longest, args.new_tokens + 1)
@@ -66,7 +79,7 @@ def spread_orders(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor | in
     }
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare models that choose orders with the Transformer, task by task and shape by shape."""
     models = build(args)
 

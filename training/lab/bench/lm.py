@@ -1,8 +1,8 @@
 """What `sublayers bench lm` measures: SandwichLM beside GPT-2 and x-transformers, or beside a decoder of today."""
 
-import argparse
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,9 +15,10 @@ from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
 from sublayers.convert.language_models import from_gpt2
 from sublayers.convert.llama import from_llama
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.contenders import MISSING, OURS, X_TRANSFORMERS, Calls
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
 
 # peers whose parts SandwichLM has, by the values of --peer
@@ -27,23 +28,34 @@ REMARK = (
     "Ratios are to GPT-2 and to x-transformers in the same order, which has no biases in attention and norms, and the "
     "exact GELU where GPT-2 and SandwichLM have its approximation by tanh."
 )
-SIZES = {"layers": 8, "hidden_size": 512, "heads": 8, "vocab_size": 50257, "batch_size": 1, "length": 256}
-SIZES |= {"prompt_length": 32, "new_tokens": 64, "repeats": 7}
 ORDERS = "interleaved and half sandwiched"
-FLAGS: dict[str, dict[str, Any]] = {
-    "--peer": {"choices": PEERS, "default": "gpt2", "help": "peer, whose parts ours has"},
-    "--attention_window": {"type": positive, "default": 128, "help": "window of sublayers w in --orders"},
-    "--decode_batch_sizes": {"type": positive, "nargs": "+", "default": [1, 8], "help": "texts that are decoded"},
-    "--memory": {"action": "store_true", "help": "measure PAR Transformer-XL instead, which has memory"},
-}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench lm`; those of PAR Transformer-XL are `recurrent_lm`'s."""
+
+    layers: int = size("layers", 8)
+    hidden_size: int = size("hidden_size", 512)
+    heads: int = size("heads", 8)
+    vocab_size: int = size("vocab_size", 50257)
+    batch_size: int = size("batch_size", 1)
+    length: int = size("length", 256)
+    prompt_length: int = size("prompt_length", 32)
+    new_tokens: int = size("new_tokens", 64)
+    repeats: int = size("repeats", 7)
+    peer: str = flag("peer, whose parts ours has", "gpt2", choices=PEERS)
+    attention_window: int = number("window of sublayers w in --orders", 128)
+    decode_batch_sizes: list[int] = number("texts that are decoded", [1, 8])
+    memory: bool = flag("measure PAR Transformer-XL instead, which has memory", False)
+
+
+def default_orders(args: Flags) -> list[str]:
     """The interleaved order, and half of it sandwiched."""
     return [interleaved(args.layers), sandwich(args.layers, args.layers // 2)]
 
 
-def build_peer(num_positions: int, args: argparse.Namespace) -> Any:
+def build_peer(num_positions: int, args: Flags) -> Any:
     """Build GPT-2, or Llama or Qwen3 with as many parameters in gated sublayers, in which two queries share a key."""
     sizes = contenders.sizes(args, num_hidden_layers=args.layers, max_position_embeddings=num_positions)
     sizes |= {"bos_token_id": None, "eos_token_id": None}
@@ -58,7 +70,7 @@ def build_peer(num_positions: int, args: argparse.Namespace) -> Any:
     return AutoModelForCausalLM.from_config({"llama": LlamaConfig, "qwen3": Qwen3Config}[args.peer](**sizes))
 
 
-def language_models(args: argparse.Namespace) -> dict[str, Any]:
+def language_models(args: Flags) -> dict[str, Any]:
     """Build the peer, SandwichLM in each order and, beside GPT-2 and where it is installed, x-transformers in them.
 
     All have the same sizes and no dropout; the interleaved SandwichLM has the peer's weights, too.
@@ -110,7 +122,7 @@ def x_transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
     return {"train step": lambda: model(ids), "forward": lambda: model.net(ids), "prefill": prefill}
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare SandwichLM in each order with its peer and, beside GPT-2, with x-transformers."""
     models, first = language_models(args), PEERS[args.peer]
     sizes = models[f"{OURS} {args.orders[0]}"].config.sizes._asdict()

@@ -1,7 +1,7 @@
 """What `sublayers bench lm --memory` measures: PAR Transformer-XL in several orders beside x-transformers."""
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,39 +11,47 @@ from torch import Tensor, nn
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
 from sublayers.configuration.sublayer_order import interleaved, par
 from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.contenders import MISSING, OURS, X_TRANSFORMERS, Calls
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
 
 REMARK = (
     "Ratios are to the first order and to x-transformers in the same order, which has T5's distances: no map of "
     "distances, and a number for each of 32 kinds of them and each head."
 )
-# half of the paper's base model, whose adaptive softmax scores 20,000 columns
-SIZES = {"layers": 8, "hidden_size": 512, "heads": 8, "vocab_size": 10000, "batch_size": 4, "length": 64}
-SIZES |= {"prompt_length": 640, "new_tokens": 16, "repeats": 5}
 ORDERS = "interleaved and PAR's"
-FLAGS: dict[str, dict[str, Any]] = {
-    "--memory": {"action": "store_true", "help": "chooses these models"},
-    "--memory_length": {"type": positive, "default": 640, "help": "tokens that are remembered before a segment"},
-    "--clamp_length": {
-        "type": positive,
-        "default": 400,
-        "help": "in scoring and generation, larger distances are this",
-    },
-    "--train_length": {"type": positive, "default": 192, "help": "tokens of segment and memory in another train step"},
-    "--decode_batch_sizes": {"type": positive, "nargs": "+", "default": [1], "help": "texts that are decoded"},
-    "--score_batch_sizes": {"type": positive, "nargs": "+", "default": [1, 4], "help": "texts that are scored"},
-}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench lm --memory`."""
+
+    layers: int = size("layers", 8)
+    hidden_size: int = size("hidden_size", 512)
+    heads: int = size("heads", 8)
+    # half of the paper's base model, whose adaptive softmax scores 20,000 columns
+    vocab_size: int = size("vocab_size", 10000)
+    batch_size: int = size("batch_size", 4)
+    length: int = size("length", 64)
+    prompt_length: int = size("prompt_length", 640)
+    new_tokens: int = size("new_tokens", 16)
+    repeats: int = size("repeats", 5)
+    memory: bool = flag("chooses these models", True)
+    memory_length: int = number("tokens that are remembered before a segment", 640)
+    clamp_length: int = number("in scoring and generation, larger distances are this", 400)
+    train_length: int = number("tokens of segment and memory in another train step", 192)
+    decode_batch_sizes: list[int] = number("texts that are decoded", [1])
+    score_batch_sizes: list[int] = number("texts that are scored", [1, 4])
+
+
+def default_orders(args: Flags) -> list[str]:
     """The interleaved order, and PAR's of as many sublayers."""
     return [interleaved(args.layers), par(2 * args.layers, 5)]
 
 
-def language_models(args: argparse.Namespace) -> dict[str, Any]:
+def language_models(args: Flags) -> dict[str, Any]:
     """Build PAR Transformer-XL in each order and, where it is installed, x-transformers in the same orders.
 
     All have the same sizes, one matrix for embedding and output, and no dropout.
@@ -110,7 +118,7 @@ def x_transformers_calls(model: Any, past: Tensor, ids: Tensor) -> dict[str, Cal
     }
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare PAR Transformer-XL in each order with the first one and, where it is installed, x-transformers."""
     models = language_models(args)
 

@@ -1,7 +1,7 @@
 """What `sublayers bench seq2seq` measures: encoder-decoders beside BART, Marian and x-transformers."""
 
-import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -13,8 +13,10 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.configuration.sublayer_order import counts, interleaved, macaron, sandwich
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
+from sublayers.training.flags import flag
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.contenders import OURS, X_TRANSFORMERS, Calls
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape
 
 BART, MARIAN = "BART", "Marian"
@@ -31,12 +33,23 @@ SOURCE_LENGTHS += [14, 14, 13, 20, 24, 18, 18, 18, 6, 12, 12, 11, 13, 15, 10, 17
 TARGET_LENGTHS = [14, 12, 12, 18, 17, 34, 11, 23, 14, 15, 14, 13, 13, 16, 11, 23]
 TARGET_LENGTHS += [13, 17, 13, 18, 20, 18, 13, 18, 14, 12, 11, 12, 15, 17, 13, 18]
 
-SIZES = {"layers": 6, "hidden_size": 512, "heads": 8, "vocab_size": 32000, "new_tokens": 32, "repeats": 5}
 ORDERS = "encoder:decoder, interleaved, Macaron's, and half sandwiched on either side"
-FLAGS: dict[str, dict[str, Any]] = {"--shapes": {"nargs": "+", "default": ["8x32", "mixed"], "help": "rows x tokens"}}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench seq2seq`."""
+
+    layers: int = size("layers", 6)
+    hidden_size: int = size("hidden_size", 512)
+    heads: int = size("heads", 8)
+    vocab_size: int = size("vocab_size", 32000)
+    new_tokens: int = size("new_tokens", 32)
+    repeats: int = size("repeats", 5)
+    shapes: list[str] = flag("rows x tokens", ["8x32", "mixed"])
+
+
+def default_orders(args: Flags) -> list[str]:
     """The Transformer, Macaron's layers, and a sandwich in the encoder or in the decoder, each half of it."""
     n, half = args.layers, args.layers // 2
     return [
@@ -47,7 +60,7 @@ def default_orders(args: argparse.Namespace) -> list[str]:
     ]
 
 
-def encoder_decoders(args: argparse.Namespace) -> dict[str, Any]:
+def encoder_decoders(args: Flags) -> dict[str, Any]:
     """Build BART, Marian, our models in each pair of orders and x-transformers, all with the same sizes, no dropout."""
     torch.manual_seed(0)
     longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
@@ -76,7 +89,7 @@ def encoder_decoders(args: argparse.Namespace) -> dict[str, Any]:
     return contenders.place(models, args)
 
 
-def x_transformer(args: argparse.Namespace, positions: int) -> nn.Module:
+def x_transformer(args: Flags, positions: int) -> nn.Module:
     """Build the encoder-decoder of x-transformers that is nearest to ours."""
     from x_transformers import XTransformer
 
@@ -98,7 +111,7 @@ def read_lengths(shape: str) -> tuple[list[int], list[int]]:
     return (read_shape(shape),) * 2
 
 
-def make_batch(shape: str, args: argparse.Namespace) -> dict[str, Tensor]:
+def make_batch(shape: str, args: Flags) -> dict[str, Tensor]:
     """Draw random sources, padded on the right, and labels, whose padding is -100."""
     source, target = (torch.tensor(lengths)[:, None] for lengths in read_lengths(shape))
     mask, labelled = (torch.arange(int(lengths.max())) < lengths for lengths in (source, target))
@@ -137,7 +150,7 @@ def x_transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int) 
     }
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare our encoder-decoders with BART, Marian and x-transformers, task by task and shape by shape."""
     models = encoder_decoders(args)
 
@@ -153,7 +166,7 @@ def compare(
     models: dict[str, Any],
     peers: dict[str, list[str]],
     calls: Callable[[Any, dict[str, Tensor]], dict[str, Call]],
-    args: argparse.Namespace,
+    args: Flags,
     remark: str,
 ) -> Comparison:
     """Compare training steps, encoders and decoding of models; `calls` makes what a model calls on a batch."""

@@ -1,8 +1,8 @@
 """What `sublayers bench serve` measures: classifiers in the runtimes that serve them, beside those served today."""
 
-import argparse
 import importlib
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -23,11 +23,12 @@ from transformers import AutoModelForSequenceClassification, BertConfig, PreTrai
 # the Auto classes know our models from here on, in every process
 import sublayers  # noqa: F401
 from sublayers.training.extras import require
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.interrupts import kept_from_children
 from sublayers.training.lab.bench.bert import BERT, DISTILBERT, berts, default_orders as default_orders, make_batch
 from sublayers.training.lab.bench.contenders import OURS
+from sublayers.training.lab.bench.flags import ModelFlags, size
 from sublayers.training.metrics.pictures import save
 from sublayers.training.metrics.timing import ratio, time_in_turn
 from sublayers.training.results import Row, provenance, write
@@ -45,24 +46,30 @@ CAPTION = (
     "and running a model on the first shape adds to a process of its own."
 )
 
-SIZES = {"hidden_size": 768, "heads": 12, "vocab_size": 30522}
 ORDERS = "BERT's, PAR BERT's and three with attention first"
 USUAL = [TORCH, *(form + kind for form in RUNTIMES for kind in ("", INT8))]
-LAYERS = "layers of BERT; DistilBERT and MiniLM have half of them, the latter half of the width, too"
-SECONDS = "for a runtime and shape; where calls are slow there are fewer, but at least 20"
-SHAPES = ["1x16", "1x128", "1x512", "32x128", "mixed"]
-FLAGS: dict[str, dict[str, Any]] = {
-    "--layers": {"type": positive, "default": 12, "help": LAYERS},
-    "--repeats": {"type": positive, "default": 200, "help": "calls of each model"},
-    "--seconds": {"type": positive, "default": 300, "help": SECONDS},
-    "--shapes": {"nargs": "+", "default": SHAPES, "help": "rows x tokens"},
-    "--runtimes": {"nargs": "+", "choices": [COMPILED, *USUAL], "default": USUAL, "help": "torch.compile is slow"},
-    "--thread_counts": {"type": positive, "nargs": "+", "default": [1, 2], "help": "one after the other"},
-    "--output_dir": {"type": Path, "help": "a new folder for results.csv and a picture"},
-}
 
 
-def run(args: argparse.Namespace, command: list[str]) -> None:
+@dataclass(kw_only=True)
+class Flags(ModelFlags):
+    """Flags of `sublayers bench serve`, which chooses devices and threads by itself, in processes of their own."""
+
+    layers: int = number("layers of BERT; DistilBERT and MiniLM have half, the latter half of the width, too", 12)
+    hidden_size: int = size("hidden_size", 768)
+    heads: int = size("heads", 12)
+    vocab_size: int = size("vocab_size", 30522)
+    repeats: int = number("calls of each model", 200)
+    seconds: int = number("for a runtime and shape; where calls are slow there are fewer, but at least 20", 300)
+    shapes: list[str] = flag("rows x tokens", ["1x16", "1x128", "1x512", "32x128", "mixed"])
+    runtimes: list[str] = flag("torch.compile is slow", USUAL, choices=[COMPILED, *USUAL])
+    thread_counts: list[int] = number("one after the other", [1, 2])
+    output_dir: Path | None = flag("a new folder for results.csv and a picture")
+    device: torch.device = field(default=torch.device("cpu"), init=False)
+    dtype: str = field(default="float32", init=False)
+    peer: str = field(default="bert", init=False)
+
+
+def run(args: Flags, command: list[str]) -> None:
     """Measure, print a table and, in a new folder if one is named, write `results.csv` and `serve.svg`.
 
     Raises:
@@ -98,7 +105,7 @@ def rows_of(results: pd.DataFrame, orders: list[str]) -> list[Row]:
     return [*rows.values()]
 
 
-def compare(args: argparse.Namespace) -> pd.DataFrame:
+def compare(args: Flags) -> pd.DataFrame:
     """Measure every runtime, number of threads and shape: a row for each model.
 
     A row has the 50th and 95th percentile of all calls in ms, the median ratios within a round to BERT in the same
@@ -132,7 +139,7 @@ def compare(args: argparse.Namespace) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _models(args: argparse.Namespace) -> dict[str, PreTrainedModel]:
+def _models(args: Flags) -> dict[str, PreTrainedModel]:
     models: dict[str, Any] = berts(args, AutoModelForSequenceClassification)
     half = {"num_hidden_layers": max(1, args.layers // 2), "hidden_size": args.hidden_size // 2}
     sizes = models[BERT].config.to_dict() | half | {"intermediate_size": 2 * args.hidden_size}
@@ -141,7 +148,7 @@ def _models(args: argparse.Namespace) -> dict[str, PreTrainedModel]:
     return {name.removeprefix(f"{OURS} "): models[name].eval() for name in (*PEERS, *ours)}
 
 
-def _write(args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
+def _write(args: Flags, folder: Path) -> dict[str, list[str]]:
     """Write every model for every runtime into folders, and return the names of its inputs."""
     forms, names = _forms(args), {}
     for name, model in tqdm([*_models(args).items()], "writing", unit="model"):
@@ -159,7 +166,7 @@ def _write(args: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     return names
 
 
-def _forms(args: argparse.Namespace) -> list[str]:
+def _forms(args: Flags) -> list[str]:
     return sorted({runtime.removesuffix(INT8) for runtime in args.runtimes} & RUNTIMES.keys())
 
 
@@ -177,7 +184,7 @@ def _load(runtime: str, folder: Path, threads: int | None) -> Run:
     return module.load(folder / runtime / module.FILE, threads)
 
 
-def _batch(shape: str, args: argparse.Namespace) -> Batch:
+def _batch(shape: str, args: Flags) -> Batch:
     batch = make_batch(shape, args)
     batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
     return {name: tensor.numpy() for name, tensor in batch.items()}

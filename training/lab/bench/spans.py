@@ -1,7 +1,7 @@
 """What `sublayers bench spans` measures: attention of learned spans, which costs what its longest head still reads."""
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,26 +10,34 @@ import torch
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
 from sublayers.configuration.sublayer_order import counts
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMModel
-from sublayers.training.flags import positive
+from sublayers.training.flags import number
 from sublayers.training.lab.bench import contenders
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
 
 REMARK = "Ratios are to the longest span. Nothing but the sublayers and an embedding of characters is measured."
 
-SIZES = {"hidden_size": 512, "heads": 8, "batch_size": 1, "length": 512, "repeats": 7}
 ORDERS = "one attention sublayer of the sandwich character model"
-SPANS = [64, 128, 256, 512, 1024]
-FLAGS: dict[str, dict[str, Any]] = {
-    "--spans": {"type": positive, "nargs": "+", "default": SPANS, "help": "characters that are read"}
-}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench spans`."""
+
+    hidden_size: int = size("hidden_size", 512)
+    heads: int = size("heads", 8)
+    batch_size: int = size("batch_size", 1)
+    length: int = size("length", 512)
+    repeats: int = size("repeats", 7)
+    spans: list[int] = number("characters that are read", [64, 128, 256, 512, 1024])
+
+
+def default_orders(args: Flags) -> list[str]:
     """One attention sublayer alone."""
     return ["s"]
 
 
-def character_models(args: argparse.Namespace) -> dict[str, Any]:
+def character_models(args: Flags) -> dict[str, Any]:
     """Build models whose heads have learned each of the spans; they differ in nothing else.
 
     Raises:
@@ -61,7 +69,7 @@ def character_models(args: argparse.Namespace) -> dict[str, Any]:
     return contenders.place(models, args)
 
 
-def gigaflops(order: str, span: int, args: argparse.Namespace) -> float:
+def gigaflops(order: str, span: int, args: Flags) -> float:
     """Count the products of matrices in a segment after a full memory."""
     hidden, length, numbers = args.hidden_size, args.length, counts(order)
     keys = length + span
@@ -71,7 +79,7 @@ def gigaflops(order: str, span: int, args: argparse.Namespace) -> float:
     return 2 * args.batch_size * products / 1e9
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare the sublayers of an order by the span that their heads have learned."""
     models, longest = character_models(args), max(args.spans)
     ids = torch.randint(205, (args.batch_size, args.length), device=args.device)

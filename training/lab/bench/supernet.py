@@ -1,6 +1,6 @@
 """What `sublayers bench supernet` measures: steps of a super-network beside that of a plain model."""
 
-import argparse
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from sublayers.configuration.sublayer_cost import flops
 from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.lab.bench import contenders
+from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.lab.search.supernet import Architecture, mix
 from sublayers.training.metrics.timing import Call, Comparison, Task
@@ -21,17 +22,28 @@ REMARK = (
 )
 FIELD, LETTERS = "sublayer_order", "sf"
 
-SIZES = {"layers": 8, "hidden_size": 256, "heads": 4, "vocab_size": 8192, "batch_size": 8, "length": 128, "repeats": 7}
 ORDERS = "interleaved"
-FLAGS: dict[str, dict[str, Any]] = {}
 
 
-def default_orders(args: argparse.Namespace) -> list[str]:
+@dataclass(kw_only=True)
+class Flags(BenchFlags):
+    """Flags of `sublayers bench supernet`."""
+
+    layers: int = size("layers", 8)
+    hidden_size: int = size("hidden_size", 256)
+    heads: int = size("heads", 4)
+    vocab_size: int = size("vocab_size", 8192)
+    batch_size: int = size("batch_size", 8)
+    length: int = size("length", 128)
+    repeats: int = size("repeats", 7)
+
+
+def default_orders(args: Flags) -> list[str]:
     """The plain Transformer."""
     return [interleaved(args.layers)]
 
 
-def language_model(order: str, args: argparse.Namespace) -> SandwichLMForCausalLM:
+def language_model(order: str, args: Flags) -> SandwichLMForCausalLM:
     """Build a language model without dropout."""
     torch.manual_seed(0)
     options = contenders.sizes(args, max_position_embeddings=args.length, final_norm=True)
@@ -39,7 +51,7 @@ def language_model(order: str, args: argparse.Namespace) -> SandwichLMForCausalL
     return SandwichLMForCausalLM(SandwichLMConfig(sublayer_order=order, **options))
 
 
-def comparison(args: argparse.Namespace) -> Comparison:
+def comparison(args: Flags) -> Comparison:
     """Compare each order with the super-network of as many layers as it has sublayers."""
     ids = torch.randint(args.vocab_size, (args.batch_size, args.length), device=args.device)
     sizes = (args.hidden_size, 4 * args.hidden_size, args.length, args.length)

@@ -1,6 +1,5 @@
 """What `sublayers order --decide` measures: how long orders take for what is read, and which plain one is as slow."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -58,7 +57,7 @@ class Read(NamedTuple):
 Times = dict[int, dict[str, Read]]
 
 
-def decide(costs: dict[str, Any], args: argparse.Namespace, argv: list[str]) -> None:
+def decide(costs: dict[str, Any], args: Any, argv: list[str]) -> None:
     """Measure orders with the flags of `sublayers order`, and print times and what follows from them.
 
     Raises what `measure` raises.
@@ -94,7 +93,7 @@ def rows(orders: list[str], times: dict[str, Read]) -> list[Row]:
     return made
 
 
-def measure(orders: list[str], args: argparse.Namespace) -> Times:
+def measure(orders: list[str], args: Any) -> Times:
     """Measure stacks of these orders, and plain ones with up to as many layers, for everything that may be read.
 
     Of the plain ones, those with 1, 2, 4, 8 and so on layers and with as many are timed, the others interpolated.
