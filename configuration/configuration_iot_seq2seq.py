@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.configuration_sublayers import strict
 from sublayers.configuration.field_values import number
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 
 
 @strict

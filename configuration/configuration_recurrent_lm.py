@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 
 # what attention with memory leaves as it is
 ATTENTION = {

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
 from sublayers.configuration.field_values import number
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 
 # the folder beside a model's files that has the tokenizer of a target side with a vocabulary of its own
 TARGET_TOKENIZER = "target_tokenizer"

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, check_ranges, check_value, number
 from sublayers.configuration.letters.letter import Sizes
-from sublayers.configuration.sublayer_order import Order, compact
+from sublayers.configuration.order import Order, compact
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # before the mixer, after the sum, or before the mixer and after it, inside the residual branch (Gemma 2)

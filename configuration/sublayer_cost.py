@@ -3,7 +3,7 @@
 from typing import Any
 
 from sublayers.configuration.letters.letter import Sizes, Work
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 
 
 def parameters(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.dropout import dropout
 from sublayers.modeling.embeddings import look_up, number_positions, position_embeddings
 from sublayers.modeling.mixers.mixer import Batch, Source

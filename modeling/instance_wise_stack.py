@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.utils.import_utils import is_tracing
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.stack import Layout, Step, SublayerStack

@@ -20,7 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens
 from sublayers.modeling.instance_wise_stack import InstanceWiseStack

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.dropout import dropout
 from sublayers.modeling.mixers.attention import takes_single_queries
 from sublayers.modeling.mixers.builders import BUILDERS

@@ -28,7 +28,6 @@ from transformers import (
     TrainingArguments,
 )
 
-from sublayers import expand
 from sublayers.modeling.plan import Plan
 
 
@@ -192,15 +191,15 @@ class CausalLMContract(ModelContract):
             rows = []
             for layer in model.model.layers:
                 layer.mixer.register_forward_hook(lambda _, args, out, rows=rows: rows.append(out[0][..., 0].numel()))
-            letters = model.config.sublayer_order
+            order = model.config.order
             full = model(tokens(3, 9), attention_mask=real).logits
-            assert rows == [real.sum()] * len(expand(letters))
+            assert rows == [real.sum()] * len(order)
             rows.clear()
             logits = model(tokens(3, 9), attention_mask=real, logits_to_keep=kept).logits
             torch.testing.assert_close(logits, full[kept], atol=1e-5, rtol=1e-5)
-            # the states in front of the first m are those of all tokens
+            # the states before the first m are those of all tokens
             before = order.tail_start if order.has_fixed_states else max(order.tail_start - 1, 0)
-            assert rows == [real.sum()] * before + [kept.sum()] * (len(expand(letters)) - before)
+            assert rows == [real.sum()] * before + [kept.sum()] * (len(order) - before)
 
     @with_todays_parts
     def test_reads_positions_of_a_model_that_looks_both_ways(self):

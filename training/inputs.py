@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.hub.sources import check_model, check_source
 from sublayers.training.flags import HELP, expand_settings_file, nearest, words_by_flag
 
@@ -53,7 +53,7 @@ def check_words(command: str, module: str, words: list[str]) -> None:
     check_flags(given, module, f"commands.{SETTINGS.get(command)}")
     for name, value in ((name, value) for name, values in given.items() for value in values):
         if name in ORDERS:
-            expand(value)
+            Order(value)
         elif name == MODEL:
             _check_model(value)
         elif name in TOKENIZERS:

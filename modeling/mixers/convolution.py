@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
 from sublayers.modeling.sublayer import Sublayer

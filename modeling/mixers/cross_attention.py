@@ -6,7 +6,7 @@ import torch
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.attention import Attention, takes_single_queries
 from sublayers.modeling.mixers.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing, Plan, select_positions

@@ -1,6 +1,6 @@
 """`d`: a convolution whose kernels are made from each position's state."""
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.convolution import build_convolution
 from sublayers.modeling.sublayer import Sublayer
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.mixer import Mixer
 from sublayers.modeling.sublayer import Sublayer
 

@@ -1,6 +1,6 @@
 """`l`: a convolution with the same kernels everywhere."""
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.convolution import build_convolution
 from sublayers.modeling.sublayer import Sublayer
 

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.masking_utils import create_bidirectional_sliding_window_mask, create_sliding_window_causal_mask
 
 from sublayers.configuration.letters.local_attention import block_size, reach
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.attention import SelfAttention
 from sublayers.modeling.mixers.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing

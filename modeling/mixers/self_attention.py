@@ -1,6 +1,6 @@
 """`s`: self-attention, of the kind that the positions of a model need."""
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.memory import RecurrentSublayer
 from sublayers.modeling.mixers.attention import SelfAttention
 from sublayers.modeling.mixers.relative_attention import RelativeAttention

@@ -8,7 +8,7 @@ single query, Touvron et al. (2021), "Going Deeper with Image Transformers", sec
 import torch
 from transformers.cache_utils import Cache
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.attention import QueryContext, SelfAttention, takes_single_queries
 from sublayers.modeling.mixers.mixer import Inputs
 from sublayers.modeling.plan import Packing

@@ -27,7 +27,7 @@ from sublayers.configuration.configuration_sandwich_lm import (
 from sublayers.configuration.configuration_sandwich_seq2seq import (
     SandwichSeq2SeqConfig as SandwichSeq2SeqConfig,
 )
-from sublayers.configuration.sublayer_order import (
+from sublayers.configuration.order import (
     Order as Order,
     compact as compact,
     expand as expand,

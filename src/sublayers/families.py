@@ -39,7 +39,7 @@ ORDERS += ["sandwich"]
 NAMES = {
     "auto_models": ["AUTO_CLASSES"],
     **{CONFIGURATIONS[model_type]: [f"{family.name}Config"] for model_type, family in FAMILIES.items()},
-    "configuration.sublayer_order": ORDERS,
+    "configuration.order": ORDERS,
     "convert.optimize": ["optimize", "restore"],
     **{MODELS[model_type]: sorted(family.models.values()) for model_type, family in FAMILIES.items()},
 }

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from sublayers.configuration.order import interleaved, par
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
-from sublayers.configuration.sublayer_order import interleaved, par
 
 BERT_BASE = {"hidden_size": 768, "intermediate_size": 3072}
 

@@ -22,8 +22,8 @@ from sublayers import (
     SandwichLMForSequenceClassification,
 )
 from sublayers.configuration.letters.letter import Sizes
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import cache_bytes
-from sublayers.configuration.sublayer_order import Order
 from sublayers.convert.llama import from_llama
 from sublayers.modeling.mixers.local_attention import Window
 

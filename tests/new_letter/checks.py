@@ -22,8 +22,8 @@ from sublayers import (
     SandwichLMModel,
     compact,
 )
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, parameters
-from sublayers.configuration.sublayer_order import Order
 from sublayers.convert.verify import compare
 from sublayers.hub.model_card import stacks
 from sublayers.modeling.plan import Plan, select_positions

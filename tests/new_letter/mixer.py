@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.convolution import find_tokens
 from sublayers.modeling.mixers.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.plan import select_positions

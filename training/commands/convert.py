@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.hub.sources import check_source
 from sublayers.training.flags import positive
 from sublayers.training.folders import refuse_to_overwrite, refuse_to_replace, whole_folder
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.verify and orders:
         raise ValueError("--verify compares with the source, which runs only in its own order; leave the orders out")
     for order in orders.values():
-        expand(order)
+        Order(order)
     # these imports take seconds, for which --help and simple mistakes do not wait
     from sublayers.convert.sources import can_run, convert, take_tokenizer
     from sublayers.convert.verify import compare

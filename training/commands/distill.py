@@ -10,7 +10,7 @@ from accelerate.utils import parse_flag_from_env
 from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, Text, load_corpus
 from sublayers.training.data.files import Used
 from sublayers.training.flags import flag, parse_flags
@@ -155,7 +155,7 @@ def parse(argv: list[str]) -> tuple[DistillArguments, CorpusArguments, DistillTr
     if run.only_answers and not run.answers:
         raise ValueError("answers without a student need a folder; name one with --answers")
     if run.sublayer_order is not None:
-        expand(run.sublayer_order)
+        Order(run.sublayer_order)
     elif not (run.sublayers or run.student or run.only_answers):
         raise ValueError("a student needs an order; give --sublayer_order, --sublayers of the teacher, or --student")
     if run.sublayers and (run.layers is not None or run.moves_every or any(getattr(run, name) for name in SIZES)):
@@ -246,7 +246,7 @@ def make_trainer(
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
     objective = OBJECTIVES[run.objective](teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-    orders = moves(student.start, order) if run.moves_every else [expand(order)]
+    orders = moves(student.start, order) if run.moves_every else [Order(order).letters]
     with args.main_process_first(desc="reading and tokenizing the texts"):
         texts, used = read_texts(objective, run, corpus_args, args)
     body: Any = student.model.base_model

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.order import Order, compact
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
-from sublayers.configuration.sublayer_order import compact, counts, expand
 from sublayers.training.flags import flag, number, parse_flags
 from sublayers.training.folders import refuse_to_replace
 
@@ -118,8 +118,8 @@ def cost(order: str, args: OrderArguments) -> dict[str, Any]:
         memory["memory_bytes"] = memory_bytes(order, hidden, args.memory_length, args.bytes_per_number)
     return {
         "order": order,
-        "sublayers": len(expand(order)),
-        **counts(order),
+        "sublayers": len(Order(order)),
+        **Order(order).counts,
         "parameters": parameters(order, hidden, intermediate, **more),
         **memory,
         "cache_bytes": {
@@ -140,7 +140,7 @@ def cost(order: str, args: OrderArguments) -> dict[str, Any]:
 def draw(order: str, console: Console) -> None:
     """Draw an order as a row of boxes, or several where the terminal is narrow."""
     console.print(Text(order, style="bold"))
-    letters = expand(order)
+    letters = Order(order).letters
     # a box is three cells wide and one apart from the next
     in_a_row = max(console.width // 4, 1)
     for start in range(0, len(letters), in_a_row):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import TrainerCallback
 
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.modeling.stack import SublayerStack
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import Order, compact
+from sublayers.configuration.order import Order, compact
 from sublayers.hub.loading import load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -119,7 +119,7 @@ def keep_sublayers(teacher: Teacher, names: Sequence[str], order: str | None = N
     own = smaller.config.sublayer_order
     if order is not None and compact(order) != own:
         raise ValueError(f"--sublayers {' '.join(names)} run in the order {own}, not {compact(order)}; leave that out")
-    return Student(smaller, expand(own))
+    return Student(smaller, Order(own).letters)
 
 
 def open_student(source: str, teacher: Teacher) -> Student:
@@ -134,7 +134,7 @@ def open_student(source: str, teacher: Teacher) -> Student:
     model = load(teacher.head.auto_class, source, dtype=torch.float32)
     if not isinstance(model, SublayersPreTrainedModel):
         raise ValueError(f"{source} has layers of its own; give what sublayers convert makes of it")
-    return Student(model, expand(model.config.sublayer_order))
+    return Student(model, model.config.order.letters)
 
 
 def make_student(
@@ -176,4 +176,4 @@ def make_student(
             **sizes,
         }
     )
-    return Student(teacher.head.auto_class.from_config(config), expand(order))
+    return Student(teacher.head.auto_class.from_config(config), Order(order).letters)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.sublayer_order import Order
+from sublayers.configuration.order import Order
 from sublayers.convert.weights import Piece, fill
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.configuration.sublayer_order import counts, expand, interleaved
+from sublayers.configuration.order import Order, interleaved
 from sublayers.training.metrics.order_times import time_stacks
 from sublayers.training.metrics.pictures import draw_times
 from sublayers.training.metrics.timing import FEWEST, agree, bounds, ratio
@@ -102,9 +102,9 @@ def measure(orders: list[str], args: Any) -> Times:
         ValueError: an order of other letters than s, w, m and f.
     """
     for order in orders:
-        if foreign := sorted({*expand(order)} - {*"swfm"}):
+        if foreign := sorted({*Order(order)} - {*"swfm"}):
             raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w, m and f")
-    layers = max(1, *(-(-len(expand(order)) // 2) for order in orders))
+    layers = max(1, *(-(-len(Order(order)) // 2) for order in orders))
     # each layer adds its time, and 78 layers of the plain ones up to twelve would take minutes
     few = sorted({*(2**i for i in range(layers.bit_length())), layers})
     both = [*dict.fromkeys([*orders, *map(interleaved, few)])]
@@ -114,7 +114,7 @@ def measure(orders: list[str], args: Any) -> Times:
         "num_attention_heads": args.heads,
         "num_key_value_heads": args.key_value_heads,
         "head_dim": args.head_dim,
-        "attention_window": args.attention_window if any(counts(order)["w"] for order in orders) else None,
+        "attention_window": args.attention_window if any(Order(order).has_windows for order in orders) else None,
         "qk_norm": args.qk_norm,
         "gated_feed_forward": args.gated,
         "norm_type": "rms" if args.rms else "layer",
@@ -148,14 +148,14 @@ def measure(orders: list[str], args: Any) -> Times:
 
 def is_plain(order: str) -> bool:
     """Say whether an order is that of a plain Transformer."""
-    layers = counts(order)["s"]
+    layers = Order(order).counts["s"]
     return layers > 0 and order == interleaved(layers)
 
 
 def plain_for(order: str, times: dict[str, float]) -> str | None:
     """Find the plain Transformer with most layers that takes no longer than an order, if there is one."""
     affordable = [each for each in times if is_plain(each) and times[each] <= times[order]]
-    return max(affordable, key=lambda each: counts(each)["s"], default=None)
+    return max(affordable, key=lambda each: Order(each).counts["s"], default=None)
 
 
 def table(orders: list[str], times: Times) -> Table:

@@ -14,8 +14,8 @@ from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import READS, read_positions
-from sublayers.configuration.sublayer_order import Order
 from sublayers.modeling.body import shared_positions
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.mixers.mixer import Batch, Source

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 
 IDENTITY = "#dddddd"
 # the distance of a name to its point, and of two points
@@ -50,12 +50,12 @@ def write_names(named: Sequence[tuple[Axes, Sequence[Point], Sequence[Line]]]) -
 def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
     """Draw orders as rows of coloured boxes, each below its title."""
     # widths in boxes; a letter of a title is about a third of a box
-    width = max(max(len(expand(order)), len(title) / 3) for title, order in rows)
+    width = max(max(len(Order(order)), len(title) / 3) for title, order in rows)
     figure = Figure(figsize=(0.3 * width + 0.2, 0.75 * len(rows) + 0.1), layout="constrained")
     axes = figure.subplots()
     for row, (title, order) in enumerate(rows):
         axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
-        for column, letter in enumerate(expand(order)):
+        for column, letter in enumerate(Order(order)):
             box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
             axes.add_patch(box)
             axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)

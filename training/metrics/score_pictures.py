@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from sublayers.configuration.sublayer_order import counts, interleaved
+from sublayers.configuration.order import Order, interleaved
 from sublayers.training.metrics.pictures import Line, Point, save, write_names
 from sublayers.training.results import Row
 
@@ -87,7 +87,7 @@ def _draw_panel(
             axes.plot(cost, score, "o", color=colours[kind], label=kind)
         else:
             axes.plot(cost, score, "o", color=colours[kind], markerfacecolor="white", label=kind, zorder=3)
-        if order == interleaved(counts(order)["s"]):
+        if order == interleaved(Order(order).counts["s"]):
             plain[kind].append((cost, score))
     for kind, places in plain.items():
         for (cost, score), (next_cost, next_score) in pairwise(sorted(places)):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 
-from sublayers.configuration.sublayer_order import expand, tail_start
+from sublayers.configuration.order import Order, expand
 from sublayers.training.distill.subsets import orders_of
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.metrics.price import count
@@ -75,7 +75,7 @@ def features(order: str) -> np.ndarray:
 
     The first sublayer of a tail computes less, too, but for its keys and values.
     """
-    tail = tail_start(order)
+    tail = Order(order).tail_start
     parts = order[: max(tail - 1, 0)], order[max(tail - 1, 0) : tail], order[tail:]
     return np.array([1.0, *chain.from_iterable((*map(part.count, "cfw"), len(part)) for part in parts)])
 

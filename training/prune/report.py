@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.sublayer_order import compact, expand
+from sublayers.configuration.order import Order, compact
 from sublayers.training.distill.subsets import Subset, name_sublayers, number_places, orders_of
 from sublayers.training.metrics.pictures import pareto_front, save
 from sublayers.training.prune.search import Price, cheapest, without
@@ -77,7 +77,7 @@ def write_table(
 def draw(pruning: Pruning, price_name: str, file: Path) -> None:
     """Draw what the model loses without each sublayer, which ones each budget keeps, and loss against price."""
     orders, budgets, losses = pruning.orders, pruning.budgets, pruning.found["sublayers"]
-    order, names = "".join(map(expand, orders)), name_sublayers(*orders)
+    order, names = "".join(Order(order).letters for order in orders), name_sublayers(*orders)
     places, colours = range(len(order)), [ALPHABET[letter].colour for letter in order]
     figure = Figure(figsize=(4 + 0.25 * len(order), 3.5 + 0.25 * len(budgets)), layout="constrained")
     halves: Any = figure.subfigures(1, 2, width_ratios=[0.25 * len(order) + 1, 4])

@@ -21,7 +21,7 @@ from transformers import (
 from sublayers.auto_models import AUTO_CLASSES
 from sublayers.configuration.configuration_macaron_bert import MacaronBertConfig
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import interleaved
+from sublayers.configuration.order import interleaved
 from sublayers.convert.seq2seq import read_options, take_stack, upgrade
 from sublayers.convert.weights import SAME, Piece, Pieces, State, assemble, refuse_others
 from sublayers.modeling.modeling_macaron_bert import MacaronBertForPreTraining, MacaronBertForSequenceClassification

@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2PreTrainedModel, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.configuration.sublayer_order import interleaved
+from sublayers.configuration.order import interleaved
 from sublayers.convert.decoders import assemble_decoder
 from sublayers.convert.seq2seq import read_options, take_stack, upgrade
 from sublayers.convert.weights import QKV, SAME, Pieces, State, assemble, refuse_others

@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.convert.decoders import assemble_decoder
 from sublayers.convert.weights import LETTERS, SAME, Pieces, State, refuse_others
 
@@ -103,7 +103,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     # by which attention's scores are divided
     refuse_others(old.to_dict(), {"query_pre_attn_scalar": getattr(old, "head_dim", None)}, old.model_type)
     own = own_order(old)
-    order = expand(sublayer_order or own)
+    order = Order(sublayer_order or own).letters
     body = "" if source.base_model is source else f"{source.base_model_prefix}."
     state = State(
         source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name

@@ -6,7 +6,7 @@ import torch
 from transformers import ModernBertPreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.convert.bert import PAR_BERTS
 from sublayers.convert.weights import LETTERS, QKV, SAME, Piece, Pieces, State, assemble, refuse_others
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
@@ -32,7 +32,7 @@ def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:
 
 def configure(old: Any, sublayer_order: str | None = None) -> PARBertConfig:
     """Make the configuration of PAR BERT that has ModernBERT's parts, in its order or another one."""
-    order = expand(sublayer_order or "".join(f"{LETTERS[kind]}f" for kind in old.layer_types))
+    order = Order(sublayer_order or "".join(f"{LETTERS[kind]}f" for kind in old.layer_types)).letters
     local: dict[str, Any] = {
         "attention_window": old.local_attention,
         "local_rope_theta": old.rope_parameters["sliding_attention"]["rope_theta"],
@@ -87,7 +87,7 @@ def from_modern_bert(
         refuse_others(old.rope_parameters["sliding_attention"], {"rope_type": "default"}, "local attention")
     config = configure(old, sublayer_order)
     config.pools_tokens = head in OF_TOKENS
-    if not expand(config.sublayer_order).startswith(first := LETTERS[old.layer_types[0]]):
+    if not Order(config.sublayer_order).letters.startswith(first := LETTERS[old.layer_types[0]]):
         raise ValueError(
             f"the order {config.sublayer_order!r} cannot be converted; the first sublayer of this ModernBERT, {first}, "
             "has no norm, and has to stay the first"

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, logging
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.convert.decoders import BOTH_SIDES, ENCODERS as HEADS
@@ -96,7 +96,7 @@ def refuse_other_orders(orders: dict[str, str], known: list[str], window: int | 
     if foreign := sorted(f"--{name}" for name in orders.keys() - set(known)):
         taken = " and ".join(f"--{name}" for name in known) or "no order but its own"
         raise ValueError(f"leave out {' and '.join(foreign)}; this source takes {taken}")
-    if local := [order for order in orders.values() if window is None and "w" in expand(order)]:
+    if local := [order for order in orders.values() if window is None and Order(order).has_windows]:
         raise ValueError(
             f"the order {local[0]!r} has sublayers w, for which this source tells no window; leave w out, or convert a "
             "source with a sliding_window, such as Mistral, Qwen and ModernBERT may have"

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from sublayers.configuration.sublayer_order import by_weights
+from sublayers.configuration.order import Order
 from sublayers.hub.loading import never_running_code
 
 Weights = dict[str, torch.Tensor]
@@ -167,7 +167,7 @@ def place(order: str, sublayers: dict[str, list[Pieces]], stack: str = "model.la
         ValueError: the order has more or fewer sublayers of a kind than there are weights, unless it takes them
             `partly`.
     """
-    letters = by_weights(order)
+    letters = Order(order).by_weights
     if not partly and any(letters.count(kind) != len(sublayers.get(kind, ())) for kind in {*letters, *sublayers}):
         found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items() if weights)
         raise ValueError(f"the order {order!r} does not fit a checkpoint with {found}")

@@ -20,8 +20,8 @@ from transformers import AutoConfig
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
-from sublayers.configuration.sublayer_order import Order
 from sublayers.hub.loading import MODULES
 from sublayers.hub.papers import citation, paper
 

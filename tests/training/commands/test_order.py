@@ -7,8 +7,8 @@ import torch
 from rich.console import Console
 
 from sublayers import SandwichLMConfig, SandwichLMModel
+from sublayers.configuration.order import expand, interleaved
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters
-from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.training import cli
 from sublayers.training.commands.order import main
 from sublayers.training.metrics.order_decision import Read, sentences, table

@@ -6,7 +6,7 @@ from families import small
 from hypothesis import given, strategies as st
 
 from sublayers import PARBertConfig, PARBertModel
-from sublayers.configuration.sublayer_order import expand, shuffled
+from sublayers.configuration.order import expand, shuffled
 from sublayers.training.distill.moves import MovesCallback, moves
 
 

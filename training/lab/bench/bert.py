@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.sublayer_order import interleaved, par
+from sublayers.configuration.order import interleaved, par
 from sublayers.convert.modern_bert import configure
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders

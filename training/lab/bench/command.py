@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from sublayers.configuration.sublayer_order import compact
+from sublayers.configuration.order import compact
 from sublayers.training.flags import HELP, parse_flags
 from sublayers.training.folders import refuse_to_replace
 from sublayers.training.metrics.timing import measure, report, rows_of

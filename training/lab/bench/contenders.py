@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.training.metrics.timing import Call, Task
 
 # names of implementations; the order follows where there are several models of one
@@ -112,7 +112,7 @@ def x_transformer(order: str, args: Any, decoder: dict[str, Any], **options: Any
         depth=args.layers,
         heads=args.heads,
         attn_dim_head=args.hidden_size // args.heads,
-        custom_layers=tuple(expand(order).replace("s", "a")),
+        custom_layers=tuple(Order(order).letters.replace("s", "a")),
         **decoder,
     )
     return TransformerWrapper(num_tokens=args.vocab_size, attn_layers=layers, tie_embedding=True, **options)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sublayers.configuration.configuration_iot_seq2seq import IOTSeq2SeqConfig
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
-from sublayers.configuration.sublayer_order import interleaved
+from sublayers.configuration.order import interleaved
 from sublayers.modeling.modeling_iot_seq2seq import IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.flags import flag

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
 
+from sublayers.configuration.order import Order, interleaved, sandwich
 from sublayers.configuration.sublayer_cost import flops
-from sublayers.configuration.sublayer_order import expand, interleaved, sandwich
 from sublayers.convert.language_models import from_gpt2
 from sublayers.convert.llama import from_llama
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
@@ -90,7 +90,7 @@ def language_models(args: Flags) -> dict[str, Any]:
         from x_transformers import AutoregressiveWrapper
 
         # it has no other letters
-        for order in filter(lambda order: {*expand(order)} <= {*"sf"}, args.orders):
+        for order in filter(lambda order: {*Order(order)} <= {*"sf"}, args.orders):
             body = contenders.x_transformer(order, args, {"attn_flash": True}, max_seq_len=num_positions)
             models[f"{X_TRANSFORMERS} {order}"] = AutoregressiveWrapper(body)
     return contenders.place(models, args)

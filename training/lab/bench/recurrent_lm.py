@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sublayers.configuration.configuration_par_transformer_xl import PARTransformerXLConfig
-from sublayers.configuration.sublayer_order import interleaved, par
+from sublayers.configuration.order import interleaved, par
 from sublayers.modeling.modeling_par_transformer_xl import PARTransformerXLForCausalLM
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
-from sublayers.configuration.sublayer_order import counts, interleaved, macaron, sandwich
+from sublayers.configuration.order import Order, interleaved, macaron, sandwich
 from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForConditionalGeneration
 from sublayers.training.flags import flag
 from sublayers.training.lab.bench import contenders
@@ -79,7 +79,7 @@ def encoder_decoders(args: Flags) -> dict[str, Any]:
     options["position_embedding_type"] = "learned"
     for orders in args.orders:
         encoder, decoder = orders.split(":")
-        feed_forwards = counts(encoder)["f"] + counts(decoder)["f"]
+        feed_forwards = Order(encoder).counts["f"] + Order(decoder).counts["f"]
         sizes["intermediate_size"] = 8 * args.hidden_size * args.layers // feed_forwards
         both = {"encoder_sublayer_order": encoder, "decoder_sublayer_order": decoder}
         config = SandwichSeq2SeqConfig(**both, **sizes, **options)

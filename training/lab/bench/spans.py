@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
-from sublayers.configuration.sublayer_order import counts
+from sublayers.configuration.order import Order
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMModel
 from sublayers.training.flags import number
 from sublayers.training.lab.bench import contenders
@@ -71,7 +71,7 @@ def character_models(args: Flags) -> dict[str, Any]:
 
 def gigaflops(order: str, span: int, args: Flags) -> float:
     """Count the products of matrices in a segment after a full memory."""
-    hidden, length, numbers = args.hidden_size, args.length, counts(order)
+    hidden, length, numbers = args.hidden_size, args.length, Order(order).counts
     keys = length + span
     # queries and output, keys and values; content and mix, distances
     attention = 2 * (length + keys) * hidden + 2 * length * keys + length * span

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
+from sublayers.configuration.order import Order, interleaved
 from sublayers.configuration.sublayer_cost import flops
-from sublayers.configuration.sublayer_order import expand, interleaved
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.flags import BenchFlags, size
@@ -58,8 +58,8 @@ def comparison(args: Flags) -> Comparison:
     # the order of each model, and the plain one that a super-network is compared with
     orders, peers = dict[str, str](), dict[str, list[str]]()
     for order in args.orders:
-        supernet = f"supernet of {len(expand(order))}"
-        orders |= {order: order, supernet: interleaved(len(expand(order)))}
+        supernet = f"supernet of {len(Order(order))}"
+        orders |= {order: order, supernet: interleaved(len(Order(order)))}
         peers[supernet] = [order]
     models = contenders.place({name: language_model(order, args) for name, order in orders.items()}, args)
     losses: dict[str, Call] = {name: partial(_loss, model, ids) for name, model in models.items()}
@@ -68,7 +68,7 @@ def comparison(args: Flags) -> Comparison:
     totals = {"parameters": {name: model.num_parameters() for name, model in models.items()}}
     for name, (plain,) in peers.items():
         mixture = mix(models[name], FIELD, LETTERS)
-        architecture = Architecture(len(expand(plain)), Settings(FIELD, LETTERS), ids.device)
+        architecture = Architecture(len(Order(plain)), Settings(FIELD, LETTERS), ids.device)
         steps[name] = partial(_model_step, steps[name], mixture, architecture)
         searches[name] = partial(_architecture_step, losses[name], mixture, architecture)
     work = {name: 3 * args.batch_size * flops(order, *sizes) / 1e9 for name, order in orders.items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification
 
-from sublayers.configuration.sublayer_order import sandwich
+from sublayers.configuration.order import sandwich
 from sublayers.training import cli
 from sublayers.training.data.statements import acceptable_statements
 from sublayers.training.lab.demo.stranger import run

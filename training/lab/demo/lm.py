@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sublayers.configuration.sublayer_order import interleaved, sandwich
+from sublayers.configuration.order import interleaved, sandwich
 from sublayers.training import cli
 from sublayers.training.data.corpus import Text, standard_library
 from sublayers.training.data.language_modeling import token_stream

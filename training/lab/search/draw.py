@@ -5,10 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sublayers.configuration.sublayer_order import (
-    ALPHABET,
+from sublayers.configuration.order import (
+    Order,
     compact,
-    expand,
     interleaved,
     par,
     random_unbalanced,
@@ -33,21 +32,6 @@ class Candidate(NamedTuple):
     draw_seed: int | None = None
 
 
-def letters_of(order: str) -> str:
-    """List the kinds of sublayers of an order, each once, as the alphabet has them."""
-    return "".join(letter for letter in ALPHABET if letter in expand(order))
-
-
-def unit(letter: str) -> int:
-    """Count a sublayer's parameters in units of 4 d^2: 2 for a feed-forward sublayer, 1 for others (Sandwich, 3.2)."""
-    return 2 if letter == "f" else 1
-
-
-def units(order: str) -> int:
-    """Count an order's parameters in the same units."""
-    return sum(map(unit, expand(order)))
-
-
 def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[Candidate]:
     """Draw different orders (Sandwich, sections 3.1 and 3.2), with the seeds from the given one on.
 
@@ -58,7 +42,9 @@ def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[C
     """
 
     def one(seed: int) -> str:
-        return random_unbalanced(units(order), seed, letters_of(order)) if unbalanced else shuffled(order, seed)
+        return (
+            random_unbalanced(Order(order).units, seed, Order(order).alphabet) if unbalanced else shuffled(order, seed)
+        )
 
     return _distinct(one, number, seed, f"like {order!r}")
 
@@ -102,8 +88,10 @@ def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int
 
 def _of_any_length(order: str, seed: int) -> str:
     # an order that costs as little as another one may have more parameters
-    letters, step = letters_of(order), min(map(unit, expand(order)))
-    return random_unbalanced(random.Random(f"budget {seed}").randrange(step, 2 * units(order) + 1, step), seed, letters)
+    letters, step = Order(order).alphabet, min(kind.units for kind in Order(order).kinds)
+    return random_unbalanced(
+        random.Random(f"budget {seed}").randrange(step, 2 * Order(order).units + 1, step), seed, letters
+    )
 
 
 def _distinct(one: Callable[[int], str | None], number: int, seed: int, which: str) -> list[Candidate]:

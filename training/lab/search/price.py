@@ -7,8 +7,8 @@ import torch
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import READS
-from sublayers.configuration.sublayer_order import expand, tail_start
 from sublayers.training.lab.search.settings import Cost, costs_of
 from sublayers.training.metrics.order_times import can_be_measured, milliseconds
 from sublayers.training.metrics.price import count
@@ -33,8 +33,9 @@ class Price(NamedTuple):
 
     def cost(self, order: str) -> float:
         """Add up the sublayers of an order. Raises what `expand` raises."""
-        letters, last = expand(order), tail_start(order) - 1
-        return sum((self.full if i < last else self.read)[letter] for i, letter in enumerate(letters))
+        read = Order(order)
+        last = read.tail_start - 1
+        return sum((self.full if i < last else self.read)[letter] for i, letter in enumerate(read))
 
     def expected(self, letters: str, probabilities: torch.Tensor) -> torch.Tensor:
         """Find the mean cost of the orders that are drawn letter by letter, exactly and with its gradient.

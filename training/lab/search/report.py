@@ -11,9 +11,8 @@ import optuna
 import pandas as pd
 from rich.console import Console
 
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import READS
-from sublayers.configuration.sublayer_order import expand
-from sublayers.training.lab.search.draw import unit, units
 from sublayers.training.lab.search.settings import costs_of
 from sublayers.training.metrics.pictures import (
     draw_bottom_halves,
@@ -56,11 +55,11 @@ def halves(order: str) -> tuple[str, str]:
 
     A sublayer belongs where its middle lies, to the first half if that is the cut.
     """
-    letters = expand(order)
-    ends = accumulate(map(unit, letters))
-    middles = (end - unit(letter) / 2 for end, letter in zip(ends, letters, strict=True))
-    cut = sum(middle <= units(order) / 2 for middle in middles)
-    return letters[:cut], letters[cut:]
+    whole = Order(order)
+    ends = accumulate(kind.units for kind in whole.kinds)
+    middles = (end - kind.units / 2 for end, kind in zip(ends, whole.kinds, strict=True))
+    cut = sum(middle <= whole.units / 2 for middle in middles)
+    return whole.letters[:cut], whole.letters[cut:]
 
 
 def rows_of(study: optuna.Study) -> pd.DataFrame:

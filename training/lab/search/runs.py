@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import optuna
 from transformers import TrainerCallback
 
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.hub.model_card import num_parameters
 from sublayers.training.commands import pretrain, seq2seq
 from sublayers.training.folders import claim
@@ -33,7 +33,7 @@ class Training(NamedTuple):
         """Train and evaluate an order, or go on with it; return the number of its parameters and the metrics."""
         own = [f"--{self.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
         own += ["--resume_from_checkpoint=true"] if folder.exists() else []
-        flags = self.flags if "w" in expand(order) else without_windows(self.flags)
+        flags = self.flags if Order(order).has_windows else without_windows(self.flags)
         command = COMMANDS[self.command]
         *parsed, args = command.parse([*flags, *own])
         with claim(folder):

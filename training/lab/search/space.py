@@ -1,7 +1,6 @@
 """The space of orders that the flags of a training span, and how they are trained and searched."""
 
 import argparse
-from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,13 +9,13 @@ import optuna
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
 from sublayers.configuration.configuration_sublayers import SublayersConfig
-from sublayers.configuration.sublayer_order import expand, has_fixed_states
+from sublayers.configuration.order import Order
 from sublayers.training.flags import expand_settings_file
 from sublayers.training.lab.runs import data_names
-from sublayers.training.lab.search.draw import Candidate, letters_of
+from sublayers.training.lab.search.draw import Candidate
 from sublayers.training.lab.search.price import Price, price
 from sublayers.training.lab.search.report import BEGUN, SEARCH
-from sublayers.training.lab.search.runs import COMMANDS, OF_WINDOWS, Training
+from sublayers.training.lab.search.runs import COMMANDS, Training
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
 from sublayers.training.results import provenance
@@ -44,17 +43,12 @@ class Space(NamedTuple):
     @property
     def letters(self) -> str:
         """The kinds of its sublayers."""
-        return letters_of(self.order)
+        return Order(self.order).alphabet
 
     def check(self, candidates: list[Candidate]) -> None:
         """Check that the family can run orders. Raises ValueError where it lacks one of their sublayers."""
         for candidate in candidates:
-            config = copy(self.config)
-            setattr(config, self.training.field, candidate.order)
-            if "w" not in expand(candidate.order):
-                for name in OF_WINDOWS:
-                    setattr(config, name, None)
-            config.validate()
+            self.config.with_orders({self.training.field: candidate.order}).validate()
 
     def runs(self, order: str) -> bool:
         """Say whether the family can run an order."""
@@ -97,7 +91,7 @@ class Space(NamedTuple):
 
     def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
         """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
-        order = f"({settings.letters}){len(expand(self.order))}"
+        order = f"({settings.letters}){len(Order(self.order))}"
         own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
         own += [f"--max_steps={steps}"] if steps else []
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
@@ -138,10 +132,10 @@ def check_mixture(space: Space) -> None:
             f"pre_attention_act={space.config.pre_attention_act!r} is of those right before self-attention, which a "
             f"mixture does not know; give --pre_attention_act {space.config.hidden_act}, as hidden_act is"
         )
-    if has_fixed_states(space.order):
+    if Order(space.order).has_fixed_states:
         raise ValueError(
             f"{space.order!r} has m, which attends to what stands in front of all m, and in a mixture all kinds stand "
             "everywhere; search random orders of it"
         )
-    if len(expand(space.order)) < 2:
+    if len(Order(space.order)) < 2:
         raise ValueError(f"there is nothing to search in the order {space.order!r}; give a longer one")

@@ -14,7 +14,7 @@ from torch.nn.functional import gumbel_softmax
 from torch.utils.data import Subset
 from transformers import PreTrainedModel, TrainerCallback
 
-from sublayers.configuration.sublayer_order import compact
+from sublayers.configuration.order import compact
 from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.lab.search.settings import Settings

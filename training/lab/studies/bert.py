@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, NamedTuple
 
+from sublayers.configuration.order import Order, compact, interleaved
 from sublayers.configuration.sublayer_cost import flops, parameters
-from sublayers.configuration.sublayer_order import compact, counts, has_fixed_states, interleaved
 from sublayers.hub.model_card import RUN
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
@@ -48,9 +48,9 @@ class Studied(NamedTuple):
         """What the model is beside BERT."""
         if self.width not in (None, 1):
             return "narrower"
-        if has_fixed_states(self.order):
+        if Order(self.order).has_fixed_states:
             return "attending tail"
-        return "plain" if self.order == interleaved(counts(self.order)["s"]) else "re-ordered"
+        return "plain" if self.order == interleaved(Order(self.order).counts["s"]) else "re-ordered"
 
     def sizes(self, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
         """Find the widths of states and of feed-forward sublayers, among models of that width."""

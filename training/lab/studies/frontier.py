@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import pandas as pd
 import torch
 
-from sublayers.configuration.sublayer_order import compact, counts, expand, has_fixed_states
+from sublayers.configuration.order import Order, compact
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions
@@ -181,8 +181,8 @@ def read_student(text: str) -> Candidate:
     That is narrower, with fewer layers or fewer sublayers, with a tail that attends to fixed states, or re-ordered.
     """
     order, *flags = shlex.split(text)
-    kind = "layers dropped" if expand(order) == "sf" * counts(order)["s"] else "re-ordered"
-    kind = "attending tail" if has_fixed_states(order) else kind
+    kind = "layers dropped" if Order(order).letters == "sf" * Order(order).counts["s"] else "re-ordered"
+    kind = "attending tail" if Order(order).has_fixed_states else kind
     kind = "sublayers dropped" if "--sublayers" in flags else kind
     if any(flag.startswith("--hidden_size") for flag in flags):
         kind = "narrower"

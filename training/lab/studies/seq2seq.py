@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sublayers.configuration.sublayer_order import interleaved, macaron, sandwich
+from sublayers.configuration.order import interleaved, macaron, sandwich
 from sublayers.hub.model_card import RUN
 from sublayers.training.flags import expand_settings_file, positive
 from sublayers.training.lab.runs import as_flags, read_results, run_once

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BatchEncoding, Pr
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
 from sublayers.auto_models import families
 from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER, ReorderedSeq2SeqConfig
-from sublayers.configuration.sublayer_order import expand
+from sublayers.configuration.order import Order
 from sublayers.hub.loading import load
 from sublayers.training.trainers.pair_trainer import in_new_tokens
 
@@ -135,10 +135,10 @@ def allow_decoder_orders(model: Any, orders: list[str]) -> IOTSeq2SeqForConditio
     Raises:
         ValueError: an order that does not run the sublayers of the trained one.
     """
-    encoder, decoder = ([expand(order) for order in orders] for orders in model.config.stack_orders)
+    encoder, decoder = ([order.letters for order in orders] for orders in model.config.stack_orders)
     others: list[str] = []
-    for order in map(expand, orders):
-        whole = order * max(len(decoder[0]) // len(order), 1)
+    for order in orders:
+        whole = Order(order).letters * max(len(decoder[0]) // len(Order(order)), 1)
         if sorted(whole) != sorted(decoder[0]):
             raise ValueError(f"--orders {order} does not repeat to the sublayers of {decoder[0]}; give another order")
         others += [whole] if whole not in [*decoder, *others] else []

@@ -1,8 +1,8 @@
 import pytest
 
-from sublayers import PARBertConfig, expand, random_balanced, random_unbalanced
-from sublayers.configuration.sublayer_order import shuffled
-from sublayers.training.lab.search.draw import draw, draw_at_cost, draw_within, letters_of, patterns, read_orders, units
+from sublayers import Order, PARBertConfig, expand, random_balanced, random_unbalanced
+from sublayers.configuration.order import shuffled
+from sublayers.training.lab.search.draw import draw, draw_at_cost, draw_within, patterns, read_orders
 from sublayers.training.lab.search.price import price
 from sublayers.training.lab.search.report import halves
 
@@ -22,10 +22,10 @@ def test_unbalanced_orders_have_the_same_number_of_parameters(order, number):
     found = draw(order, 6, seed=0, unbalanced=True)
     # a feed-forward sublayer has two units
     expanded = [expand(candidate.order) for candidate in found]
-    assert {len(letters) + letters.count("f") for letters in expanded} == {units(order)} == {number}
+    assert {len(letters) + letters.count("f") for letters in expanded} == {Order(order).units} == {number}
     assert len({*map(len, expanded)}) > 1
     assert {*"".join(expanded)} == {*expand(order)}
-    assert letters_of("f(ls)2c") == "scfl"
+    assert Order("f(ls)2c").alphabet == "scfl"
     assert draw("(sf)8", 1, seed=0, unbalanced=True)[0].order == random_unbalanced(24, 0)
 
 

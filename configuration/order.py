@@ -176,22 +176,6 @@ def compact(order: str | Order) -> str:
     return str(Order(order))
 
 
-def counts(order):
-    return Order(order).counts
-
-
-def tail_start(order):
-    return Order(order).tail_start
-
-
-def has_fixed_states(order):
-    return Order(order).has_fixed_states
-
-
-def by_weights(order):
-    return Order(order).by_weights
-
-
 @lru_cache(maxsize=4096)
 def _read(order: str) -> str:
     if len(order) > MAX_CHARACTERS:

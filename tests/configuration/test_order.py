@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from sublayers.configuration.sublayer_order import (
+from sublayers.configuration.order import (
     MAX_SUBLAYERS,
+    Order,
     compact,
-    counts,
     expand,
     interleaved,
     macaron,
@@ -17,7 +17,6 @@ from sublayers.configuration.sublayer_order import (
     random_balanced,
     random_unbalanced,
     sandwich,
-    tail_start,
 )
 
 expanded_orders = st.text("swcfdl", min_size=1, max_size=60)
@@ -122,7 +121,7 @@ def test_expand(order, letters):
 def test_patterns_are_orders(call, order):
     assert compact(call) == order
     assert expand(call) == expand(order)
-    assert counts(call) == counts(order)
+    assert Order(call).counts == Order(order).counts
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_numbers_of_patterns_are_checked(call, sentence):
 
 @pytest.mark.parametrize("order", [" " * 10_000, "(" * 200_000, "s" + " " * 10_000, "s" + "9" * 10_000, "s" * 4097])
 def test_the_length_of_an_order_is_bounded_before_it_is_read(order, monkeypatch):
-    monkeypatch.setattr("sublayers.configuration.sublayer_order._TOKEN", None)
+    monkeypatch.setattr("sublayers.configuration.order._TOKEN", None)
     with pytest.raises(ValueError, match=f"of {len(order)} characters is too long; write it in at most 4096") as caught:
         compact(order)
     assert len(str(caught.value)) < 150
@@ -222,11 +221,11 @@ def test_all_spellings_agree(spelling_and_letters):
 
 @given(expanded_orders)
 def test_counts_and_tail(order):
-    assert counts(order) == {letter: order.count(letter) for letter in "swcfdlm"}
-    start = tail_start(order)
+    assert Order(order).counts == {letter: order.count(letter) for letter in "swcfdlm"}
+    start = Order(order).tail_start
     assert set(order[start:]) <= {"f"}
     assert start == 0 or order[start - 1] != "f"
-    assert tail_start(compact(order)) == start
+    assert Order(compact(order)).tail_start == start
 
 
 @pytest.mark.parametrize(
@@ -278,7 +277,7 @@ def test_errors_point_at_the_character(order, position, problem):
 
 @pytest.mark.parametrize("order", [None, 6, ["s", "f"], b"sf"])
 def test_an_order_is_a_string(order):
-    for read in (expand, compact, counts, tail_start):
+    for read in (expand, compact, Order):
         with pytest.raises(TypeError, match="an order is a string"):
             read(order)
 
@@ -314,14 +313,14 @@ def test_the_largest_patterns_fit():
 @given(st.integers(1, 40), st.integers())
 def test_random_balanced(n, seed):
     order = random_balanced(n, seed)
-    assert counts(order) == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0, "m": 0}
+    assert Order(order).counts == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0, "m": 0}
     assert order == compact(order) == random_balanced(n, seed)
 
 
 @given(st.integers(1, 80), st.integers())
 def test_random_unbalanced(budget, seed):
     order = random_unbalanced(budget, seed)
-    number = counts(order)
+    number = Order(order).counts
     assert number["s"] + 2 * number["f"] == budget
     assert order == compact(order) == random_unbalanced(budget, seed)
 
