@@ -1,5 +1,6 @@
 """Studies whose trials do nothing but wait, so that their processes can be killed often."""
 
+import contextlib
 import os
 import random
 import re
@@ -40,6 +41,15 @@ def begin(folder, jobs=1):
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def busy(folder):
+    """The processes that do trials, or did when they died."""
+    # who begins has no study yet
+    with contextlib.suppress(FileNotFoundError):
+        running = results(read_study("squaring", folder), TrialState.RUNNING)
+        return [trial.user_attrs["beat"][1] for trial in running if "beat" in trial.user_attrs]
+    return []
+
+
 @pytest.mark.full
 @pytest.mark.slow
 def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_path, monkeypatch):
@@ -48,8 +58,11 @@ def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_p
     for _ in range(10):
         workers = [worker for worker in workers if worker.poll() is None]
         workers += [begin(tmp_path / "many") for _ in range(4 - len(workers))]
-        time.sleep(draw.uniform(0.3, 1.5))
-        victim = draw.choice(workers)
+        while not (working := [worker for worker in workers if worker.pid in busy(tmp_path / "many")]):
+            assert any(worker.poll() is None for worker in workers)
+            time.sleep(0.05)
+        time.sleep(draw.uniform(0, 0.3))
+        victim = draw.choice(working)
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         if (tmp_path / "many" / trials.JOURNAL).exists():

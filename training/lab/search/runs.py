@@ -107,5 +107,5 @@ def best(study: optuna.Study) -> str:
     done = results(study)
     if not done:
         return ""
-    first = min(done, key=lambda trial: trial.value)
-    return f"best so far {first.user_attrs['order']}, loss {first.value:.4f}"
+    first = min(done, key=lambda trial: trial.values[0])
+    return f"best so far {first.user_attrs['order']}, loss {first.values[0]:.4f}"

@@ -64,7 +64,7 @@ class Study:
         check_done(self.faults)
 
 
-def scores(runs: Sequence[Mapping[str, float]], heads: dict[str, tuple[str, float, int]]) -> Row:
+def scores(runs: Sequence[Mapping[str, float]], heads: Mapping[str, tuple[str, float, int]]) -> Row:
     """Name the means of what all runs have: by the name there, the name in figures, a factor and the digits."""
     row: Row = {}
     for name, (head, factor, digits) in heads.items():
