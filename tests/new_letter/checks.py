@@ -29,6 +29,7 @@ from sublayers.hub.model_card import stacks
 from sublayers.modeling.plan import Plan, select_positions
 from sublayers.training import cli
 from sublayers.training.distill.subsets import take_subset
+from sublayers.training.metrics.price import count
 
 GREEDY = {"max_new_tokens": 7, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 SETTINGS = [
@@ -93,6 +94,9 @@ def test_the_language_and_the_costs_know_it(capsys):
     # a state of six numbers, and two that count each token
     assert cache_bytes("ys", 8, 5, **FIELD) - cache_bytes("s", 8, 5) == 2 * (6 + 2 * 5)
     assert stacks(small(PARBertConfig, sublayer_order="fyf", state_size=6))[0]["drawing"] == "🟪⬛🟪"
+    sizes = small(SandwichLMConfig, sublayer_order="yf", state_size=6).sizes._asdict()
+    assert count("cache", "yf", 5, "next", sizes) == cache_bytes("yf", length=5, **sizes) == 2 * (6 + 2 * 5)
+    assert count("flops", "y", 5, "next", sizes) == 2 * 6 * (2 * 32 + 1)
     cli.main(["order", "sf", "--hidden_size", "8"])
     assert "moving average" in capsys.readouterr().out
 

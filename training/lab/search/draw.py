@@ -41,10 +41,10 @@ def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[C
         ValueError: there are fewer.
     """
 
+    like = Order(order)
+
     def one(seed: int) -> str:
-        return (
-            random_unbalanced(Order(order).units, seed, Order(order).alphabet) if unbalanced else shuffled(order, seed)
-        )
+        return random_unbalanced(like.units, seed, like.alphabet) if unbalanced else shuffled(like, seed)
 
     return _distinct(one, number, seed, f"like {order!r}")
 
@@ -88,9 +88,10 @@ def draw_at_cost(order: str, price: "Price", cost: float, number: int, seed: int
 
 def _of_any_length(order: str, seed: int) -> str:
     # an order that costs as little as another one may have more parameters
-    letters, step = Order(order).alphabet, min(kind.units for kind in Order(order).kinds)
+    like = Order(order)
+    step = min(kind.units for kind in like.kinds)
     return random_unbalanced(
-        random.Random(f"budget {seed}").randrange(step, 2 * Order(order).units + 1, step), seed, letters
+        random.Random(f"budget {seed}").randrange(step, 2 * like.units + 1, step), seed, like.alphabet
     )
 
 
