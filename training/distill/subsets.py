@@ -17,7 +17,7 @@ Subset: TypeAlias = tuple[int, ...]
 
 
 def number_places(*orders: str) -> list[range]:
-    """Number the places of orders, one behind the other."""
+    """Number the places of orders, one after the other."""
     return [range(*ends) for ends in pairwise(accumulate((len(expand(order)) for order in orders), initial=0))]
 
 
@@ -66,7 +66,7 @@ def orders_of(subset: Subset, *orders: str) -> tuple[str, ...]:
 
 
 def layers_of(*orders: str) -> list[Subset]:
-    """Cut orders into layers, each of which begins with an `s` or the like and ends in front of the next one."""
+    """Cut orders into layers, each of which begins with an `s` or the like and ends before the next one."""
     layers: list[Subset] = []
     for places, order in zip(number_places(*orders), map(expand, orders), strict=True):
         starts = [place for place, letter in zip(places, order, strict=True) if letter not in "cf"]
@@ -106,7 +106,7 @@ def is_model(subset: Subset, config: Any) -> bool:
 
 
 def stacks_of(model: SublayersPreTrainedModel) -> list[SublayerStack]:
-    """Find the stacks of a model, an encoder's in front of its decoder's."""
+    """Find the stacks of a model, an encoder's before its decoder's."""
     return [module for module in model.modules() if isinstance(module, SublayerStack)]
 
 
