@@ -7,8 +7,6 @@ from common_convert import convert, edit, make
 from tokenizers import pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, ElectraForPreTraining, RobertaTokenizer, pipeline
 
-from sublayers.convert import verify
-
 
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -20,19 +18,6 @@ def test_a_folder_that_names_no_class_holds_a_body(name, options, tmp_path):
     edit(tmp_path / "source" / "config.json", architectures=None)
     assert convert(tmp_path, "--verify")["new"] == []
     assert type(AutoModel.from_pretrained(tmp_path / "ours")).__name__ == "PARBertModel"
-
-
-def test_verification_finds_positions_that_begin_elsewhere(tmp_path, monkeypatch):
-    make("RobertaModel").save_pretrained(tmp_path / "source")
-    source_of, off = verify.compare, {"position_offset": 1}
-
-    def compare(model, source):
-        model.config.update(off)
-        return source_of(model, source)
-
-    monkeypatch.setattr(verify, "compare", compare)
-    with pytest.raises(ValueError, match="differs from the source's by"):
-        convert(tmp_path, "--verify")
 
 
 def test_electras_discriminator_is_its_body(tmp_path, capsys):

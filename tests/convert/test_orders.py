@@ -37,10 +37,7 @@ ORDERED = {
     # the n-th attention keeps its maps where it becomes an m
     "BertModel sfmf": [(QUERY, (0, 2), "mixer.q_proj"), (DENSE, (1, 3), "mixer.fc2")],
     "ModernBertModel s(fw)2fmf": [(WO, (0, 2, 4, 6), "mixer.o_proj")],
-    "Qwen3Model sfmf": [
-        ("layers.{}.self_attn.q_norm", (0, 2), "mixer.q_norm"),
-        ("layers.{}.input_layernorm", (0, 2), "norm"),
-    ],
+    "Qwen3Model sfmf": [("layers.{}.self_attn.q_norm", (0, 2), "mixer.q_norm")],
     "BartModel sfmf scf(mcf)2": [
         ("encoder.layers.{}.self_attn.k_proj", (0, 2), "mixer.k_proj"),
         ("decoder.layers.{}.self_attn.v_proj", (0, 3, 6), "mixer.v_proj"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from common import tokens
 from common_convert import SOURCES, convert, make
-from common_fairseq import load_reference, search_as_fairseq, translation_stacks
+from common_fairseq import WIDTH, fairseq_stack, load_reference, search_as_fairseq, translation_stacks
 from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -53,11 +53,11 @@ def test_a_folder_continues_as_its_source(name, search, tmp_path, capsys):
     assert found == [row + [padding] * (longest - len(row)) for row in expected]
 
 
-def run_reference(model, io, source="src_tokens"):
+def run_reference(model, io, source="src_tokens", **options):
     """Scores of the target's real positions, and encoder states of the source's."""
     mask = io[source] != 1
     with torch.no_grad():
-        out = model(io[source], attention_mask=mask.long(), decoder_input_ids=io["prev_output_tokens"])
+        out = model(io[source], attention_mask=mask.long(), decoder_input_ids=io["prev_output_tokens"], **options)
     return out.logits[io["target"] != 1], out.encoder_last_hidden_state[mask]
 
 
@@ -190,3 +190,72 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="has no 'model'"):
         main([str(tmp_path / "bare.pt"), str(tmp_path / "ours")])
     assert not (tmp_path / "ours").exists()
+
+
+def translator(kernels="dd"):
+    """Random weights of an encoder-decoder of gated convolutions."""
+    options = {"conv_rows": 2 * WIDTH, "kernels": kernels}
+    return fairseq_stack("encoder", **options) | fairseq_stack("decoder", crosses=True, **options)
+
+
+def test_convolutions_score_as_fairseq_does():
+    weights, io, meta = load_reference("iot/baseline_dynamicconv")
+    model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
+    assert [*map(str, model.config.orders.values())] == ["(df)2", "(dcf)2"]
+    assert (model.config.kernel_sizes, model.config.norm_position) == ([3, 7], "post")
+    logits, states = run_reference(model, io, "src_tokens_leftpad")
+    assert_close(logits, io["logits"][io["target"] != 1])
+    assert_close(states, io["encoder_out_TBC"].transpose(0, 1)[io["src_tokens_leftpad"] != 1])
+    # with padding in the computation, too
+    logits, _ = run_reference(model, io, "src_tokens_leftpad", output_hidden_states=True)
+    assert_close(logits, io["logits"][io["target"] != 1])
+
+
+def test_other_orders_take_the_same_convolutions():
+    state, orders = translator(), {"encoder_sublayer_order": "d2f2", "decoder_sublayer_order": "(dc)2f2"}
+    layers = from_fairseq_seq2seq(state, 4, **orders)[0].model.decoder.layers
+    assert torch.equal(layers[2].mixer.weight_proj.weight, state["decoder.layers.1.conv.weight_linear.weight"])
+    assert torch.equal(layers[5].mixer.fc1.bias, state["decoder.layers.1.fc1.bias"])
+    with pytest.raises(ValueError, match=r"the order 'df' does not fit a checkpoint with 2 d, 2 f"):
+        from_fairseq_seq2seq(state, 4, encoder_sublayer_order="df")
+
+
+def test_reads_options_and_tells_dropouts_that_are_not_followed(tmp_path, capsys):
+    options = {"dropout": 0.3, "attention_dropout": 0.1, "weight_dropout": 0.2, "relu_dropout": 0.05}
+    config = from_fairseq_seq2seq(translator("d"), 4, options=options | {"max_source_positions": 2000})[0].config
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.05)
+    assert (config.max_position_embeddings, config.kernel_sizes) == (2000, [3])
+    namespace = argparse.Namespace(**options, encoder_attention_heads=4, input_dropout=0.3)
+    torch.save({"args": namespace, "model": translator("d")}, tmp_path / "model.pt")
+    main([str(tmp_path / "model.pt"), str(tmp_path / "ours")])
+    assert "not followed in training: input_dropout=0.3, attention_dropout=0.1\n" in capsys.readouterr().out
+
+
+def narrow(state):
+    return {name: t[:WIDTH] if name.startswith("encoder") and "linear1" in name else t for name, t in state.items()}
+
+
+KERNELS = "decoder.layers.1.conv.weight_linear.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "sentence"),
+    [
+        (dict, {"weight_softmax": False}, "weight_softmax=False .*; only fairseq's LightConv with weight_softmax=True"),
+        (narrow, {}, "gates in only some convolutions, fairseq's encoder_glu and decoder_glu, cannot be converted"),
+        (
+            lambda state: state | {"encoder.layers.1.conv.bias": torch.zeros(1)},
+            {},
+            r"no place for \['encoder.l.*bias'\]",
+        ),
+        (lambda state: {name: t for name, t in state.items() if name != KERNELS}, {}, "has no decoder.layers.1.conv.w"),
+        (
+            lambda state: state | {KERNELS: torch.zeros(36, WIDTH)},
+            {},
+            r"kernels of widths \[3, 5\] and \[3, 9\] cannot",
+        ),
+    ],
+)
+def test_convolutions_that_do_not_fit_are_one_sentence(change, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        from_fairseq_seq2seq(change(translator()), 4, options=options)

@@ -1,53 +1,65 @@
 """`sublayers convert`: turn other implementations' checkpoints into our models, in any order."""
 
-import argparse
 import json
 import sys
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from sublayers.configuration.order import Order
 from sublayers.hub.sources import check_source
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, parse_flags, positive
 from sublayers.training.folders import refuse_to_overwrite, refuse_to_replace, whole_folder
 
+USAGE = "sublayers convert SOURCE DESTINATION [--name value ...]"
 # the endings of checkpoints that are files
 FILES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
+OWN_ORDER = "default: the source's own; a model in another order needs training: sublayers"
 
 
-def main(argv: list[str] | None = None) -> None:
+@dataclass
+class ConvertArguments:
+    """Flags of `sublayers convert`."""
+
+    source: str = flag(
+        "a transformers folder or repository on the Hub (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, Gemma 3 "
+        "text, StableLM, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, EuroBERT, "
+        "NomicBERT, GTE, Jina embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), or a file (.pt, .safetensors) "
+        "of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL (its "
+        "authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of adaptive span and "
+        "the Sandwich authors' character model",
+        MISSING,
+        positional=True,
+    )
+    destination: Path = flag("a new folder", MISSING, positional=True)
+    sublayer_order: str | None = flag(
+        f"{OWN_ORDER} pretrain --model_name_or_path DESTINATION (with --objective mlm if BERT-like). Only BERT-like "
+        "models may have orders of another length: missing sublayers are dropped, additional ones get random weights"
+    )
+    encoder_sublayer_order: str | None = flag(
+        f"order of an encoder-decoder's encoder; {OWN_ORDER} seq2seq --model_name_or_path DESTINATION"
+    )
+    decoder_sublayer_order: str | None = flag(
+        f"order of an encoder-decoder's decoder; {OWN_ORDER} seq2seq --model_name_or_path DESTINATION"
+    )
+    num_attention_heads: int | None = flag("needed if a fairseq file does not name it", type=positive)
+    verify: bool = flag(
+        "run the source in transformers and the new folder on random tokens, with padding on the right, on the left "
+        "and in between, and keep the folder only if the outputs agree",
+        False,
+    )
+    report: Path | None = flag("a new .json file: where every tensor of the source went, and how")
+
+
+def main(argv: list[str]) -> None:
     """Convert a checkpoint into a new folder, which is written as a whole or not at all.
 
     Raises:
         FileExistsError: the folder holds files, or the report exists.
         FileNotFoundError: there is no such source, neither here nor on the Hub.
-        ValueError: a checkpoint that this model has no place for or that would run code, a fairseq file without its
-            number of heads, a source that cannot be run to verify, or outputs that are not the source's.
+        ValueError: bad flags, a checkpoint that this model has no place for or that would run code, a fairseq file
+            without its number of heads, a source that cannot be run to verify, or outputs that are not the source's.
     """
-    parser = argparse.ArgumentParser(prog="sublayers convert", description=__doc__)
-    parser.add_argument(
-        "source",
-        help="a transformers folder or repository on the Hub (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, "
-        "Gemma 3 text, StableLM, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, "
-        "EuroBERT, NomicBERT, GTE, Jina embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), or a file "
-        "(.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, IOT), of "
-        "Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state dicts), or of "
-        "adaptive span and the Sandwich authors' character model",
-    )
-    parser.add_argument("destination", type=Path, help="a new folder")
-    of_its_own = "default: the source's own; a model in another order needs training: sublayers"
-    order_help = f"{of_its_own} pretrain --model_name_or_path DESTINATION (with --objective mlm if BERT-like). Only "
-    order_help += "BERT-like models may have orders of another length: missing sublayers are dropped, additional ones "
-    parser.add_argument("--sublayer_order", help=f"{order_help}get random weights")
-    for side in ("encoder", "decoder"):
-        order_help = f"order of an encoder-decoder's {side}; {of_its_own} seq2seq --model_name_or_path DESTINATION"
-        parser.add_argument(f"--{side}_sublayer_order", help=order_help)
-    heads_help = "needed if a fairseq file does not name it"
-    parser.add_argument("--num_attention_heads", type=positive, help=heads_help)
-    verify_help = "run the source in transformers and the new folder on random tokens, with padding on the right, on "
-    verify_help += "the left and in between, and keep the folder only if the outputs agree"
-    parser.add_argument("--verify", action="store_true", help=verify_help)
-    parser.add_argument("--report", type=Path, help="a new .json file: where every tensor of the source went, and how")
-    arguments = parser.parse_args(argv)
+    [arguments] = parse_flags(argv, [ConvertArguments], USAGE, description=__doc__)
     destination = arguments.destination
     orders = {name: order for name, order in vars(arguments).items() if name.endswith("sublayer_order") and order}
     refuse_to_overwrite(destination)
@@ -82,7 +94,7 @@ def main(argv: list[str] | None = None) -> None:
     with whole_folder(destination) as folder:
         take_tokenizer(source, folder, model.config)
         # the card tells where the weights are from
-        command = command_line(["sublayers", "convert", *(sys.argv[1:] if argv is None else argv)])
+        command = command_line(["sublayers", "convert", *argv])
         run = {"command": command, "started_from": name, "remarks": report.summary().splitlines()}
         (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
         model.save_pretrained(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
-from sublayers.training.flags import HELP, flag, parse_flags
+from sublayers.training.flags import flag, parse_flags
 from sublayers.training.folders import claim, whole_folder
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class PruneArguments:
 
     _argument_group_name: ClassVar[str] = "budgets and search"
 
+    source: str = flag("the model's folder or repository", MISSING, positional=True, metavar="MODEL")
     output_dir: str = flag("folder for the models, a journal of all subsets, a table and a picture", MISSING)
     budget: list[float] = flag("shares of the price of all sublayers, such as 0.5 0.33; a folder for each", [])
     price: Literal["milliseconds", "flops", "parameters", "cache"] = flag(
@@ -44,7 +45,7 @@ class PruneArguments:
     objective: Literal["embeddings", "states", "logits", "words", "next"] | None = flag(
         "what may change least: see sublayers distill; next: the loss of next tokens; default: by the model's head"
     )
-    texts: int = flag("texts that are asked, drawn from the training data", 128)
+    texts: int = flag("texts that the model is measured on, drawn from the training data", 128)
     batch_size: int = flag("texts of a batch; embeddings are compared within one", 128)
     max_length: int = flag("tokens of a text; what is longer is cut", 128)
     shape: str | None = flag("texts and tokens that are priced, such as 32x128; default: one text of --max_length")
@@ -65,20 +66,18 @@ def main(argv: list[str]) -> None:
         ValueError: bad flags, a model whose sublayers cannot be taken out, a budget that nothing meets, or texts that
             cannot be read.
     """
-    source, run, corpus_args = parse(argv)
-    folder = Path(run.output_dir)
-    with claim(folder):
-        prune(source, run, corpus_args, folder, argv)
+    run, corpus_args = parse(argv)
+    with claim(run.output_dir):
+        prune(run, corpus_args, argv)
 
 
-def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
+def parse(argv: list[str]) -> tuple[PruneArguments, CorpusArguments]:
     """Read the model's name and the flags.
 
     Raises:
         ValueError: unknown flags, or values out of range.
     """
-    source, *flags = argv if argv and argv[0] not in HELP else ["", *argv]
-    run, corpus_args = parse_flags(flags, (PruneArguments, CorpusArguments), USAGE)
+    run, corpus_args = parse_flags(argv, (PruneArguments, CorpusArguments), USAGE)
     if not run.budget or not all(0 < budget < 1 for budget in run.budget):
         given = " ".join(map(str, run.budget)) or "nothing"
         raise ValueError(f"--budget {given} is no share of the whole price; give numbers between 0 and 1")
@@ -87,11 +86,12 @@ def parse(argv: list[str]) -> tuple[str, PruneArguments, CorpusArguments]:
             raise ValueError(f"--{name} {getattr(run, name)} is too small; give 1 or more")
     if corpus_args.streaming:
         raise ValueError("texts are drawn from all that there are; leave --streaming out")
-    return source, run, corpus_args
+    return run, corpus_args
 
 
-def prune(source: str, run: PruneArguments, corpus_args: CorpusArguments, folder: Path, command: list[str]) -> None:
+def prune(run: PruneArguments, corpus_args: CorpusArguments, command: list[str]) -> None:
     """Do what `main` says. Raises what it raises."""
+    source, folder = run.source, Path(run.output_dir)
     print(f"opening {source}", file=sys.stderr)
     # these imports take seconds, for which --help does not wait
     from sublayers.training.distill.subsets import check_prunable, is_model, layers_of, orders_of
@@ -164,7 +164,8 @@ def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, com
     from sublayers.training.trainers.pair_trainer import save_tokenizers
     from sublayers.training.trainers.publish import command_line, shown
 
-    model: Any = take_subset(teacher.model, subset)
+    whole: Any = teacher.model
+    model: Any = take_subset(whole, subset)
     with whole_folder(place) as folder:
         save_tokenizers(tokenizers_of(teacher), str(folder), model.config)
         model.save_pretrained(folder)

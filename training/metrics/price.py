@@ -7,7 +7,7 @@ from sublayers.configuration.sublayer_cost import READS, cache_bytes, flops, par
 Counted = Literal["flops", "parameters", "cache"]
 
 
-def count(kind: Counted, order: str, length: int, read: str, sizes: dict[str, Any]) -> int:
+def count(kind: Counted, order: str, length: int, read: str, sizes: dict[str, Any]) -> float:
     """Count what the sublayers of one stack cost for one text; embeddings and heads are not included.
 
     Args:

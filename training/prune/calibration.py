@@ -13,7 +13,7 @@ from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.stack import SublayerStack
 from sublayers.training.distill.subsets import Subset, split, stacks_of
 
-# asks a model about the texts of a batch, and says how far its answers are from what they should be
+# runs a model on the batch of a number, and measures how far its answers are from what they should be
 Measure = Callable[[Any, int], float]
 
 
@@ -88,7 +88,7 @@ class Calibration:
 
 
 def measuring(number: int = 0) -> Any:
-    """Make a bar for so many subsets that are measured, of which each batch is a part."""
+    """Make a bar for a number of subsets; each batch is a part of the work of a subset."""
     form = "{l_bar}{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]"
     return tqdm(total=number, desc="Measuring subsets", bar_format=form, leave=False)
 

@@ -1,4 +1,4 @@
-"""The model that is pruned, and what it is asked."""
+"""The model that is pruned, and the texts that it is measured on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from sublayers.training.distill.texts import encode_texts, padding
 from sublayers.training.prune.calibration import Calibration, Measure
 
 PAIRS = Head("encoder-decoder", AutoModelForSeq2SeqLM, ("ForConditionalGeneration", "MTModel"))
-# documents that are read for each text that is asked
+# documents that are read for each text that is drawn
 DOCUMENTS = 8
 
 
@@ -58,10 +58,10 @@ def read_texts(
     corpus: Mapping[str, Text],
     split: str,
 ) -> Dataset:
-    """Draw texts of a corpus that the model is asked, tokenized.
+    """Draw texts of a split of a corpus, tokenized.
 
     Raises:
-        ValueError: the corpus has no such texts.
+        ValueError: the corpus has no such split.
     """
     if split not in corpus:
         raise ValueError(f"there are no texts to ask; give --{split}_file")
@@ -84,7 +84,7 @@ def tokenizers_of(teacher: Teacher) -> list[PreTrainedTokenizerBase]:
 
 
 def encode_pairs(text: Text, tokenizers: Sequence[PreTrainedTokenizerBase], max_length: int, split: str) -> Dataset:
-    """Tokenize rows of a source, a tab and a target, of up to so many tokens each; empty rows are left out.
+    """Tokenize rows of a source, a tab and a target, of up to `max_length` tokens each; empty rows are left out.
 
     Raises:
         ValueError: a row that is no such pair, or what `tokenize_pairs` refuses.
@@ -103,7 +103,7 @@ def encode_pairs(text: Text, tokenizers: Sequence[PreTrainedTokenizerBase], max_
 
 
 def calibrate(teacher: Teacher, objective: str, rows: Dataset, batch_size: int) -> Calibration:
-    """Ask the model about texts, and make what compares it with itself without some of its sublayers.
+    """Run the model on texts, and make what compares it with itself without some of its sublayers.
 
     Raises:
         ValueError: what the objective refuses.

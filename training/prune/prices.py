@@ -71,7 +71,7 @@ def reads_of(orders: Sequence[str], read: str) -> list[str | None]:
 
 
 def features(order: str) -> np.ndarray:
-    """Count what the time of an order is a sum of: kinds of sublayers in front of the tail and in it, and the rest.
+    """Count what the time of an order is a sum of: kinds of sublayers before the tail and in it, and the rest.
 
     The first sublayer of a tail computes less, too, but for its keys and values.
     """

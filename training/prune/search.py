@@ -17,7 +17,7 @@ Price = Callable[[Subset], float]
 SUBSET = "subset"
 # subsets that are measured between two writes
 CHUNK = 256
-# up to so many groups of sublayers, all subsets are measured
+# groups of sublayers up to which all subsets are measured
 MOST = 14
 
 

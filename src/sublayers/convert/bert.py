@@ -79,7 +79,7 @@ class Encoder(NamedTuple):
         fixed: our fields that its configuration does not tell.
         heads: as `fields`, for some of its heads.
         only: as `ONLY`, for some of its heads.
-        counts_behind_padding: whether the number of its first position is the padding's + 1.
+        counts_after_padding: whether the number of its first position is the padding's + 1.
     """
 
     base: type[PreTrainedModel]
@@ -88,7 +88,7 @@ class Encoder(NamedTuple):
     fixed: dict[str, Any] = {"pooler_act": "tanh"}
     heads: Mapping[str, Mapping[str, str]] = {}
     only: Mapping[str, Mapping[str, Any]] = {}
-    counts_behind_padding: bool = False
+    counts_after_padding: bool = False
 
 
 BERT = Encoder(BertPreTrainedModel)
@@ -106,7 +106,7 @@ ROBERTA = Encoder(
         "ForMultipleChoice": {"classifier_dropout": "hidden_dropout_prob"},
     },
     only={"ForMaskedLM": {"hidden_act": "gelu"}},
-    counts_behind_padding=True,
+    counts_after_padding=True,
 )
 DISTILBERT = Encoder(
     DistilBertPreTrainedModel,
@@ -193,7 +193,7 @@ GTE = ROTARY._replace(
     fixed=ROTARY.fixed | {"gated_feed_forward": True},
     heads={},
 )
-# whatever its settings say, MPNet has so many groups of distances, and counts positions behind that token
+# whatever its settings say, MPNet has 32 groups of distances, and counts positions from the token 1
 MPNET_ONLY = {"relative_attention_num_buckets": 32, "pad_token_id": 1}
 MPNET = ROBERTA._replace(
     base=MPNetPreTrainedModel,
@@ -249,7 +249,7 @@ def read_fields(source: PreTrainedModel, encoder: Encoder, head: str) -> dict[st
     if not fields["type_vocab_size"]:
         # as DistilBERT
         fields |= {"type_vocab_size": 1, "untrained_first_segment": True}
-    if encoder.counts_behind_padding:
+    if encoder.counts_after_padding:
         if old.pad_token_id is None:
             raise ValueError(f"pad_token_id=None cannot be converted; {theirs} counts its positions from there")
         fields["position_offset"] = old.pad_token_id + 1
@@ -290,7 +290,7 @@ def from_bert(
         for letter, parts in PARTS.items()
     }
     if fields.get("gated_feed_forward") and fields.get("mlp_bias", True):
-        # GTE's feed-forward sublayers have a bias behind them only
+        # GTE's feed-forward sublayers have a bias of their output map only
         zeros = Piece(torch.zeros(old.intermediate_size), ())
         sublayers["f"] = [{"mixer.gate.bias": zeros, "mixer.fc1.bias": zeros, **pieces} for pieces in sublayers["f"]]
     others = {"model.embed_token_types.weight": Piece(torch.zeros(1, old.hidden_size), ())} | state.take_below(OTHERS)

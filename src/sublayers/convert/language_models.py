@@ -140,7 +140,7 @@ def from_fairseq_lm(
         intermediate_size=sublayers["f"][0]["mixer.fc1.weight"].shape[0],
         num_attention_heads=num_attention_heads,
         final_norm=final_norm,
-        # fairseq's dictionaries begin with bos, pad, eos, and its positions behind the padding index
+        # fairseq's dictionaries begin with bos, pad, eos, and its positions begin after the padding index
         position_offset=2,
         bos_token_id=0,
         pad_token_id=1,

@@ -22,7 +22,7 @@ def take_layers(state: State, old: Any) -> dict[str, list[Pieces]]:
     sublayers: dict[str, list[Pieces]] = {"s": [], "w": [], "f": []}
     for i, kind in enumerate(old.layer_types):
         layer = f"layers.{i}."
-        # the first layer has no norm in front of its attention
+        # the first layer has no norm before its attention
         attention = state.take_below({"attn.Wo": "mixer.o_proj", "attn_norm": "norm"}, layer)
         sublayers[LETTERS[kind]].append(attention | state.take_joint(f"{layer}attn.Wqkv", QKV))
         feed_forward = state.take_below({"mlp_norm": "norm", "mlp.Wo": "mixer.fc2"}, layer)

@@ -232,7 +232,7 @@ def _read_what_is_pooled(encoder: Any) -> None:
     text = getattr(first, "modality_config", {}).get("text", {})
     if not others or text.get("method") not in ("forward", *(name for _, name in POOLED.values())):
         return
-    # what is pooled behind a prompt is another token; other modules than a pooling have no mode
+    # with a prompt, another token is pooled; other modules than a pooling have no mode
     mode = getattr(others[0], "pooling_mode", None) if getattr(others[0], "include_prompt", False) else None
     body, method = POOLED.get(mode, (type(None), ""))
     method = method if isinstance(first.model, body) else "forward"

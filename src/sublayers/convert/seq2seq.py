@@ -225,7 +225,7 @@ def from_fairseq_seq2seq(
 
     `options` are fairseq's, flat as its command line's; without them the activation is ReLU, embeddings are scaled,
     and sinusoids reach 1024 tokens. `orders` are `encoder_sublayer_order` and `decoder_sublayer_order`. Attention and
-    convolutions have one dropout here; it is that of the kernels. Dropout in front of convolutions, their
+    convolutions have one dropout here; it is that of the kernels. Dropout before convolutions, their
     `input_dropout`, is left out.
 
     Raises:

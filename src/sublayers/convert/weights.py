@@ -54,7 +54,7 @@ class Piece:
         return Piece(self.tensor.transpose(0, dim)[start:stop].transpose(0, dim), self.names, how)
 
     def chunk(self, number: int, dim: int = 0) -> "list[Piece]":
-        """Cut it into so many of one size.
+        """Cut it into a number of parts of one size.
 
         Raises:
             ValueError: they are not.
@@ -264,7 +264,7 @@ def refusing_values(sentence: str) -> Iterator[None]:
     """Refuse, with a sentence, values of another type or shape than their kind has, as somebody else's file may hold.
 
     Raises:
-        ValueError: there is such a value.
+        ValueError: a value is so.
     """
     try:
         yield
