@@ -17,12 +17,12 @@ from sublayers.training.commands.pretrain import (
     OBJECTIVES,
     PRETRAINED,
     config_defaults,
-    evaluation_settings,
     parse as parse_pretrain,
 )
 from sublayers.training.commands.seq2seq import ENCODER_DECODERS, parse as parse_seq2seq
 from sublayers.training.flags import RECIPES, read_settings, recipes
 from sublayers.training.trainers.arguments import FromScratchArguments
+from sublayers.training.trainers.language_modeling import evaluation_settings
 from sublayers.training.trainers.start import load_config
 
 TEMPLATE = Path(__file__).with_name("recipe_card_template.md")
