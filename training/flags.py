@@ -191,7 +191,7 @@ def read_settings(name: str, command: str, folder: Path = Path()) -> dict[str, A
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path} should map options to values, such as 'block_size: 512'")
-    # only `sublayers recipe` shows a recipe's card
+    # only `sublayers recipe` reads what a recipe's card tells
     settings.pop("card", None)
     base = settings.pop("base", None)
     return (read_settings(str(base), command, path.parent) if base else {}) | own | settings
