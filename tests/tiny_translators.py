@@ -9,8 +9,8 @@ from families import small
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import MacaronSeq2SeqConfig, SandwichSeq2SeqConfig
+from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.training.data.pairs import train_pair_tokenizers
-from sublayers.training.trainers.pair_trainer import save_tokenizers
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "sechs": "six"}
 CONVOLUTIONS = {"encoder_sublayer_order": "(dwf)2", "decoder_sublayer_order": "ldcfwcf"}

@@ -42,7 +42,7 @@ COMMANDS = {
 }
 # these need no extra, but for the formats of `export`
 BARE = ("order", "list", "convert", "export", "push", "results")
-# commands that go on behind an interruption, from a checkpoint or with what is not finished; others begin again
+# commands that go on after an interruption, from a checkpoint or with what is not finished; others begin again
 RESUMED = ("pretrain", "seq2seq", "distill", "squad")
 CONTINUED = ["prune", "glue", "search random", "search supernet"]
 CONTINUED += ["study bert", "study seq2seq", "study orders", "study frontier"]
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         # a second interruption, while this one ends, has nothing to say
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # of several processes the first one speaks, behind whatever bar is there
+        # of several processes the first one speaks, after whatever bar is there
         if os.environ.get("RANK", "0") == "0":
             line_end = "\n" if sys.stderr.isatty() else ""
             print(f"{line_end}sublayers {name}: stopped; {STOPPED[name]}", file=sys.stderr)

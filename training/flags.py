@@ -136,7 +136,7 @@ def _how_to_read(kind: Any, default: Any) -> dict[str, Any]:
         return {"type": JsonDict}
     if origin is list:
         # without a value a list of a configuration is None, which need not be its default
-        return _how_to_read(*get_args(first), None) | {"nargs": "*" if default is None else "+"}
+        return _how_to_read(get_args(first)[0], None) | {"nargs": "*" if default is None else "+"}
     return {"type": finite if float in (first, *others) else first}
 
 
@@ -228,7 +228,8 @@ def config_flags(config_class: type, run: type, decided: Collection[str] = ()) -
         # the tokenizer decides on the special tokens as well as on vocab_size
         if f.name not in taken and not f.name.endswith("_token_id") and get_origin(f.type) is not dict:
             default = f.default if f.default_factory is MISSING else f.default_factory()
-            flags.append((f.name, f.type | None, flag(f"{default!r} when not given")))
+            kind: Any = f.type
+            flags.append((f.name, kind | None, flag(f"{default!r} when not given")))
     group = {"_argument_group_name": f"{config_class.__name__} of a new model"}
     return make_dataclass("ConfigFlags", flags, namespace=group)
 

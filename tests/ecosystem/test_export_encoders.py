@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
-from sublayers.hub.tokenizers import save_tokenizer
+from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -53,7 +53,7 @@ def save_model(folder, family, head, **options):
     tokenizer = train_tokenizer([*TEXTS, *PROMPTS.values()], "wordpiece", 200)
     model = build(family, head, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **options)
     model.save_pretrained(folder)
-    save_tokenizer(tokenizer, folder, model.config)
+    save_tokenizers([tokenizer], folder, model.config)
 
 
 def make_encoder(folder, family, mode, method, normalizes, *others):

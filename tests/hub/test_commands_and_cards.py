@@ -95,12 +95,19 @@ def opened(tmp_path_factory):
         commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
         commands["nsp"] = [f"{word}+nsp" if word == "mlm" else word for word in commands["mlm"]]
         for name, words in commands.items():
-            cli.run([*words, "--output_dir", str(out / name)])
+            cli.run([*with_settings_file(words, place / "settings.yaml"), "--output_dir", str(out / name)])
         cli.run(["convert", str(place / "teachers" / "words"), str(out / "convert")])
         if HAS_SENTENCE_TRANSFORMERS:
             export(out / "cls", out / "exported")
             cli.run(["convert", str(place / "teachers" / "cls"), str(out / "converted")])
     return place, out, dict(zip(EXPECTED, read_cards(home, [out / name for name in EXPECTED]), strict=True))
+
+
+def with_settings_file(words, file):
+    """Have the learning rate come from a settings file, after a teacher if there is one."""
+    place, first = words.index("--learning_rate"), 2 if words[0] == "distill" else 1
+    file.write_text(f"learning_rate: {words[place + 1]}\n")
+    return [*words[:first], str(file), *words[first:place], *words[place + 2 :]]
 
 
 def read_cards(home, folders):
@@ -132,8 +139,13 @@ def test_nothing_that_is_published_tells_where_it_was_made(opened, name):
     for file in told:
         assert str(place.parent) not in file.read_text(), file
     if name not in ("convert", "untrained", "exported", "converted"):
-        settings = json.loads((out / name / "run.json").read_text())["settings"]
-        assert settings["learning rate"] == 0.01
+        run = json.loads((out / name / "run.json").read_text())
+        # neither a rate of a settings file nor a default is lost
+        assert run["arguments"]["learning_rate"] == run["settings"]["learning rate"] == 0.01
+        assert run["arguments"]["adam_beta1"] == 0.9
+        card = (out / name / "README.md").read_text()
+        assert {"| learning rate | 0.01 |", "| save_steps | 2 |"} <= {*card.splitlines()}
+        assert "0.01" not in run["command"]
 
 
 LONG = "a line of a tiny corpus " * 200

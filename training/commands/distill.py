@@ -3,22 +3,16 @@
 import os
 from dataclasses import MISSING, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from accelerate.utils import parse_flag_from_env
-from datasets import Dataset, IterableDataset
-from transformers import set_seed
 
 from sublayers.configuration.order import Order
-from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments, Text, load_corpus
-from sublayers.training.data.files import Used
+from sublayers.training.data.corpus import STANDARD_LIBRARY, CorpusArguments
 from sublayers.training.flags import flag, parse_flags
 from sublayers.training.trainers.arguments import FromScratchArguments, default
 
 if TYPE_CHECKING:
-    from sublayers.training.distill.objectives import Objective
-    from sublayers.training.distill.teacher import Teacher
     from sublayers.training.distill.trainer import DistillTrainer
 
 USAGE = "sublayers distill TEACHER [SETTINGS.yaml] --sublayer_order ORDER [--name value ...]"
@@ -41,7 +35,7 @@ class DistillArguments:
         "folder of a student to go on with, in the place of an order, such as one of sublayers prune"
     )
     objective: Literal["embeddings", "states", "logits", "words", "relations", "next"] = flag(
-        "what it learns: embeddings of sentences; states of their tokens behind the last sublayer; "
+        "what it learns: embeddings of sentences; states of their tokens after the last sublayer; "
         "logits of a classifier; masked words of a masked language model; relations of tokens in the last "
         "self-attention (MiniLMv2), after which nothing learns; next tokens of a language model",
         "embeddings",
@@ -89,7 +83,7 @@ class DistillTrainingArguments(FromScratchArguments):
     per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
     learning_rate: float = default("learning_rate", 1e-4)
     weight_decay: float = default("weight_decay", 0.01)
-    # nothing reads a body's pooler, nor what stands behind the relations of tokens
+    # nothing reads a body's pooler, nor what follows the relations of tokens
     ddp_find_unused_parameters: bool | None = default("ddp_find_unused_parameters", True)
 
     def __post_init__(self):
@@ -127,18 +121,20 @@ def main(argv: list[str]) -> dict[str, float]:
             that are kept of another teacher or text; fewer steps than the moves take.
     """
     run, corpus_args, args = parse(argv)
+    # these imports take seconds, for which --help does not wait
+    from sublayers.training.distill.making import make_answers
+    from sublayers.training.trainers.run import run as run_training
+
     if run.only_answers:
         make_answers(run, corpus_args, args)
         return {}
-    # models and Trainers take seconds to import, for which --help does not wait
-    from sublayers.training.trainers.run import run as run_training
-
     return run_training(
         args,
         partial(make_trainer, run, corpus_args, args),
         SCORES,
         corpus_args,
         {"name": STANDARD_LIBRARY},
+        [run],
         unit="loss",
         command=["distill", *argv],
         started_from=run.teacher,
@@ -146,11 +142,7 @@ def main(argv: list[str]) -> dict[str, float]:
 
 
 def parse(argv: list[str]) -> tuple[DistillArguments, CorpusArguments, DistillTrainingArguments]:
-    """Read the teacher's name and the command's flags, with an optional settings file between.
-
-    Raises:
-        ValueError: unknown flags, or such as do not go together.
-    """
+    """Read the command's flags, after the teacher and an optional settings file, or raise a ValueError."""
     run, corpus_args, args = parse_flags(argv, FLAGS, USAGE, "distill")
     if run.only_answers and not run.answers:
         raise ValueError("answers without a student need a folder; name one with --answers")
@@ -198,150 +190,8 @@ def parse(argv: list[str]) -> tuple[DistillArguments, CorpusArguments, DistillTr
     return run, corpus_args, args
 
 
-def make_answers(run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments) -> None:
-    """Ask a teacher for all texts, and keep its answers. Raises what `make_trainer` raises."""
-    from sublayers.training.distill.objectives import OBJECTIVES
+def make_trainer(*parsed: Any) -> "DistillTrainer":
+    """Make the Trainer of what `parse` returns and a checkpoint; see `make_trainer` of `distill.making`."""
+    from sublayers.training.distill import making
 
-    teacher = find_teacher(run)
-    objective = OBJECTIVES[run.objective](teacher, teacher.model, run.pooling, run.temperature, run.relation_heads)
-    with args.main_process_first(desc="reading and tokenizing the texts"):
-        texts, _ = read_texts(objective, run, corpus_args, args)
-    keep_answers(texts, objective, run, args)
-    for each in texts.values():
-        each.complete_all(args.eval_batch_size)
-    if args.process_index == 0:
-        print(f"answers to {', '.join(f'{len(each)} {split} texts' for split, each in texts.items())} in {run.answers}")
-
-
-def make_trainer(
-    run: DistillArguments,
-    corpus_args: CorpusArguments,
-    args: DistillTrainingArguments,
-    checkpoint: str | None,
-) -> "DistillTrainer":
-    """Open the teacher, make a student of it, read the texts, and make the Trainer.
-
-    Raises:
-        OSError: there is no such teacher, or no room for its answers.
-        ValueError: a teacher, order or layers that do not go together, or fewer steps than the moves take.
-    """
-    from sublayers.training.distill.answers import AnswerCollator
-    from sublayers.training.distill.moves import MovesCallback, moves
-    from sublayers.training.distill.objectives import OBJECTIVES
-    from sublayers.training.distill.student import keep_sublayers, make_student, open_student
-    from sublayers.training.distill.trainer import DistillTrainer
-    from sublayers.training.trainers.publish import shown
-
-    teacher = find_teacher(run)
-    # a new head and new sublayers may be random
-    set_seed(args.seed)
-    sizes = {name: size for name in SIZES if (size := getattr(run, name)) is not None}
-    if run.student:
-        student = open_student(run.student, teacher)
-    elif run.sublayers:
-        student = keep_sublayers(teacher, run.sublayers, run.sublayer_order)
-    else:
-        student = make_student(teacher, str(run.sublayer_order), run.layers, sizes, run.max_length)
-    order = student.model.config.sublayer_order
-    if run.tail_query:
-        student.model.config.tail_query = run.tail_query
-    objective = OBJECTIVES[run.objective](teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-    orders = moves(student.start, order) if run.moves_every else [Order(order).letters]
-    with args.main_process_first(desc="reading and tokenizing the texts"):
-        texts, used = read_texts(objective, run, corpus_args, args)
-    body: Any = student.model.base_model
-    callback = MovesCallback(body.layers, orders, run.moves_every)
-    trainer = DistillTrainer(
-        model=student.model,
-        args=args,
-        processing_class=teacher.tokenizer,
-        data_collator=AnswerCollator(teacher.tokenizer),
-        train_dataset=texts.get("train"),
-        eval_dataset=texts.get("validation"),
-        callbacks=[callback],
-        objective=objective,
-        max_length=run.max_length,
-    )
-    if args.do_train:
-        callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
-    keep_answers(texts, objective, run, args)
-    remarks = [f"A student of {shown(run.teacher)}, which learned its {run.objective}: {objective.reduces}."]
-    if run.sublayers:
-        remarks.append(f"It began with the teacher's sublayers {' '.join(run.sublayers)}.")
-    if run.student:
-        remarks.append(f"It began as {shown(run.student)}.")
-    if run.moves_every:
-        number = len(orders) - 1
-        remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")
-    trainer.about |= {"remarks": remarks, "used": used}
-    return trainer
-
-
-def find_teacher(run: DistillArguments) -> "Teacher":
-    """Open a teacher for an objective. Raises what `open_teacher` and `check_length` raise."""
-    from sublayers.training.distill.objectives import OBJECTIVES
-    from sublayers.training.distill.teacher import open_teacher
-    from sublayers.training.trainers.start import check_length
-
-    teacher = open_teacher(run.teacher, OBJECTIVES[run.objective].head)
-    check_length("max_length", run.max_length, teacher.model.config, teacher.tokenizer, least=3)
-    return teacher
-
-
-def read_texts(
-    objective: "Objective", run: DistillArguments, corpus_args: CorpusArguments, args: DistillTrainingArguments
-) -> tuple[dict[str, Any], dict[str, Used]]:
-    """Read the texts of the splits that are needed, which wait for the teacher's answers; a stream has none.
-
-    Returns:
-        The texts, and what is read of each split.
-
-    Raises:
-        ValueError: a text that cannot be read or is empty.
-    """
-    from sublayers.training.distill.answers import AnsweredTexts
-    from sublayers.training.distill.texts import count_answers
-
-    corpus = load_corpus(corpus_args)
-    if args.do_train and "train" not in corpus:
-        raise ValueError("there is nothing to train on; give --train_file, or --do_eval to evaluate only")
-    wanted = {"train": (args.do_train, run.max_train_samples), "validation": (args.do_eval, run.max_eval_samples)}
-    texts, used = {}, {}
-    for split, (is_needed, number) in wanted.items():
-        if is_needed:
-            text = corpus[split].take(number)
-            used[split] = text.used
-            if corpus_args.streaming and split == "validation":
-                # this is read more than once
-                text = Text(Dataset.from_list([*text.rows]), text.documents)
-            rows = objective.encode(text, run.max_length, run.whole_rows)
-            is_stream = isinstance(rows, IterableDataset)
-            texts[split] = count_answers(rows, objective.count) if is_stream else AnsweredTexts(rows, objective)
-    return texts, used
-
-
-def keep_answers(
-    texts: dict[str, Any], objective: "Objective", run: DistillArguments, args: DistillTrainingArguments
-) -> None:
-    """Say where the teacher's answers are kept, and how it runs. Raises what `AnsweredTexts.keep` raises."""
-    from sublayers.training.distill.answers import AnsweredTexts
-    from sublayers.training.distill.sharding import shard
-    from sublayers.training.distill.teacher import hash_vocabulary, hash_weights
-    from sublayers.training.distill.texts import hash_rows
-
-    teacher = objective.teacher
-    known = {
-        "objective": run.objective,
-        "pooling": teacher.pooling,
-        "tokenizer": hash_vocabulary(teacher.tokenizer),
-        "teacher": hash_weights(teacher.model),
-        "max_length": run.max_length,
-    }
-    folder = Path(run.answers or Path(str(args.output_dir), "answers"))
-    with args.main_process_first(desc="making a folder for the answers"):
-        for split, each in texts.items():
-            if isinstance(each, AnsweredTexts):
-                each.keep(folder / split, known | {"text": hash_rows(each.rows)}, args.device)
-    if args.shards:
-        # a teacher whose student does not fit on a device does not, either
-        shard(teacher.model)
+    return making.make_trainer(*parsed)

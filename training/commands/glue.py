@@ -10,27 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
-from sublayers.training.commands.glue_grid import POINT, Grid, TaskRuns, share
 from sublayers.training.data.glue import GLUE_TASKS, GlueDataArguments, load_task
 from sublayers.training.flags import flag, parse_flags
-from sublayers.training.trainers.arguments import FineTuningArguments, default
+from sublayers.training.trainers.arguments import FREE, FineTuningArguments, default
+from sublayers.training.trainers.glue_runs import POINT, Grid, TaskRuns, share
 from sublayers.training.trials import TrialsArguments, check_done, open_study, run_trials
 
 USAGE = "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]"
-# the beginnings of flags that may differ when runs go on
-FREE = (
-    "output_dir",
-    "resume",
-    "push",
-    "hub",
-    "log",
-    "report",
-    "disable_tqdm",
-    "local_rank",
-    "per_device_eval",
-    "jobs",
-    "storage",
-)
 
 
 @dataclass
@@ -126,12 +112,12 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     console.print(f"models, predictions and all scores are in {folder}")
     if (folder / "submission").exists():
         missing = zip_submission(folder / "submission")
-        told = f"; the benchmark also asks for {', '.join(missing)}" if missing else ""
-        console.print(f"{folder / 'submission.zip'} holds the predictions{told}")
+        others = f"; the benchmark also asks for {', '.join(missing)}" if missing else ""
+        console.print(f"{folder / 'submission.zip'} holds the predictions{others}")
     if unpublished:
         # the other tasks do not wait for the Hub
-        told = "; ".join(f"{task['finish']} ({error})" for task, error in unpublished)
-        raise OSError(f"all is trained, but some is not published: {told}; the same command publishes what is missing")
+        rest = "; ".join(f"{task['finish']} ({error})" for task, error in unpublished)
+        raise OSError(f"all is trained, but some is not published: {rest}; the same command publishes what is missing")
     return found
 
 

@@ -95,7 +95,7 @@ def cost(order: str, args: OrderArguments) -> dict[str, Any]:
     """Compute what an order costs with flags of `sublayers order`, by names, lengths and what is read."""
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
-    more = {
+    more: dict[str, Any] = {
         "kernel_size": args.kernel_size,
         "num_attention_heads": args.heads,
         "memory_length": args.memory_length,

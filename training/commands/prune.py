@@ -157,11 +157,11 @@ def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, com
     from sublayers.hub.loading import folder_of
     from sublayers.hub.model_card import RUN, write_card
     from sublayers.hub.self_contained import copy_modules, write_code
+    from sublayers.hub.tokenizers import save_tokenizers
     from sublayers.training.distill.subsets import take_subset
     from sublayers.training.distill.teacher import CLASSIFIER
     from sublayers.training.distill.trainer import save_sentence_encoder
     from sublayers.training.prune.opening import tokenizers_of
-    from sublayers.training.trainers.pair_trainer import save_tokenizers
     from sublayers.training.trainers.publish import command_line, shown
 
     whole: Any = teacher.model

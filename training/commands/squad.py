@@ -1,24 +1,15 @@
 """`sublayers squad`: fine-tune a model on SQuAD, version 1.1 or 2, and evaluate it as the official scorers do."""
 
-import json
 import sys
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from datasets import Dataset
-from tqdm.auto import tqdm
-
-from sublayers.tasks.windows import best_answers
 from sublayers.training.data import squad as squad_data
 from sublayers.training.data.files import used
 from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
 from sublayers.training.flags import flag, parse_flags
-from sublayers.training.metrics.squad import squad_metrics
+from sublayers.training.metrics.squad import evaluate, squad_metrics, start_and_end
 from sublayers.training.trainers.arguments import FineTuningArguments, default
 
 if TYPE_CHECKING:
@@ -91,6 +82,7 @@ def main(argv: list[str]) -> dict[str, float]:
         SQUAD_SCORES,
         data,
         {"name": "SQuAD", "id": squad_data.hub_name(data)},
+        [run],
         unit="loss",
         command=["squad", *argv],
         started_from=run.model_name_or_path,
@@ -124,9 +116,9 @@ def make_trainer(
             read["validation"] = used(questions, data.max_eval_samples)
             eval_windows = answer_windows(questions, tokenizer, data, training=False)
         if args.do_train:
-            asked = load_questions("train", data)
-            read["train"] = used(asked, data.max_train_samples)
-            train_windows = answer_windows(asked, tokenizer, data, training=True)
+            rows = load_questions("train", data)
+            read["train"] = used(rows, data.max_train_samples)
+            train_windows = answer_windows(rows, tokenizer, data, training=True)
     set_seed(args.seed)
     trainer = ResumableTrainer(
         model=load(AutoModelForQuestionAnswering, source),
@@ -135,44 +127,11 @@ def make_trainer(
         eval_dataset=eval_windows,
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=partial(_evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
-        preprocess_logits_for_metrics=_start_and_end,
+        compute_metrics=partial(evaluate, questions=questions, windows=eval_windows, run=run, data=data, args=args),
+        preprocess_logits_for_metrics=start_and_end,
     )
     trainer.about["used"] = read
     return trainer
-
-
-def choose_answers(
-    logits: Any, questions: Dataset, windows: Dataset, run: SquadArguments, progress: bool = False
-) -> dict[str, tuple[list[tuple[float, str]], float]]:
-    """Choose the best answers to each question from all windows of its context (Devlin et al., 2019, section 4.2).
-
-    Args:
-        logits: start and end logits, two arrays of (windows, tokens).
-        questions: what was asked.
-        windows: what `answer_windows` made of the questions for evaluation.
-        run: how many answers of how many tokens.
-        progress: whether to show a progress bar.
-
-    Returns:
-        By id the best answers, best first, each with its score, start logit plus end logit; and the score of no answer,
-        the least that [CLS] has in any window.
-    """
-    answers = {}
-    places = zip(windows.select_columns(squad_data.PLACE), *map(torch.from_numpy, logits), strict=True)
-    groups = groupby(places, key=lambda place: place[0]["example"])
-    bar = tqdm(questions, "choosing answers", disable=not progress)
-    for question, (_, group) in zip(bar, groups, strict=True):
-        null_score, candidates = inf, []
-        for window, start, end in group:
-            context = slice(window["context_start"], window["context_start"] + len(window["offsets"]))
-            candidates.append((start[context], end[context], window["offsets"]))
-            null_score = min(null_score, float(start[window["cls_index"]] + end[window["cls_index"]]))
-        spans = best_answers(candidates, run.max_answer_length, run.n_best_size)
-        texts = [(score, question["context"][start:end]) for score, start, end in spans]
-        # a context may have no tokens
-        answers[question["id"]] = texts or [(null_score, "")], null_score
-    return answers
 
 
 def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTrainingArguments]:
@@ -192,45 +151,6 @@ def parse(argv: list[str]) -> tuple[SquadArguments, SquadDataArguments, SquadTra
     if not (run.model_name_or_path or run.predictions_file):
         raise ValueError("there is no model; give --model_name_or_path, or --predictions_file to score predictions")
     return run, data, args
-
-
-def _start_and_end(logits: Any, labels: Any) -> Any:
-    # other outputs of the model would be kept for all windows
-    return logits[:2]
-
-
-def _evaluate(
-    prediction: Any,
-    questions: Dataset,
-    windows: Dataset,
-    run: SquadArguments,
-    data: SquadDataArguments,
-    args: SquadTrainingArguments,
-) -> dict[str, float]:
-    chosen = choose_answers(prediction.predictions, questions, windows, run, not args.disable_tqdm)
-    predictions = {name: answers[0][1] for name, (answers, _) in chosen.items()}
-    null_odds = {name: null_score - answers[0][0] for name, (answers, null_score) in chosen.items()}
-    metrics = squad_metrics(predictions, questions, data.version_2, null_odds, run.null_score_diff_threshold)
-    files: dict[str, dict[str, Any]] = {"predictions": predictions}
-    if data.version_2:
-        chosen = {name: (sorted([*a, (score, "")], reverse=True), score) for name, (a, score) in chosen.items()}
-        unanswered = {name: "" for name, odds in null_odds.items() if odds > run.null_score_diff_threshold}
-        files = {"predictions": predictions | unanswered, "null_odds": null_odds}
-    files["nbest_predictions"] = {name: _with_probabilities(answers) for name, (answers, _) in chosen.items()}
-    if args.should_save:
-        # the last of several evaluations replaces the others, as with metrics
-        for name, content in files.items():
-            text = json.dumps(content, indent=2, ensure_ascii=False)
-            Path(args.output_dir, f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    return metrics
-
-
-def _with_probabilities(answers: list[tuple[float, str]]) -> list[dict[str, Any]]:
-    probabilities = torch.tensor([score for score, _ in answers]).softmax(0).tolist()
-    return [
-        {"text": text, "score": score, "probability": probability}
-        for (score, text), probability in zip(answers, probabilities, strict=True)
-    ]
 
 
 def _score_file(path: str, data: SquadDataArguments) -> dict[str, float]:

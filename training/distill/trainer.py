@@ -27,7 +27,7 @@ class DistillTrainer(ResumableTrainer):
     Several processes have the losses and gradients that one has whose batches are as large as theirs together.
 
     Args:
-        objective: what is asked, and how answers are compared.
+        objective: what both models compute, and how answers are compared.
         max_length: tokens of a text that the student has read.
     """
 

@@ -1,12 +1,23 @@
 """Exact match and F1 of SQuAD (Rajpurkar et al., 2016, section 6.1; version 2: Rajpurkar et al., 2018)."""
 
+import json
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import TrainingArguments
+
+from sublayers.tasks.windows import best_answers
+from sublayers.training.data.squad import PLACE, SquadDataArguments
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -85,3 +96,81 @@ def _best_threshold(scores: np.ndarray, odds: np.ndarray, has_answer: np.ndarray
     totals = np.cumsum([np.sum(~has_answer), *gains])
     best = int(totals.argmax())
     return 100 * totals[best] / len(scores), float([thresholds[0] - 1, *thresholds][best])
+
+
+def choose_answers(
+    logits: Any, questions: Dataset, windows: Dataset, run: Any, progress: bool = False
+) -> dict[str, tuple[list[tuple[float, str]], float]]:
+    """Choose the best answers to each question from all windows of its context (Devlin et al., 2019, section 4.2).
+
+    Args:
+        logits: start and end logits, two arrays of (windows, tokens).
+        questions: what was asked.
+        windows: what `answer_windows` made of the questions for evaluation.
+        run: how many answers of how many tokens.
+        progress: whether to show a progress bar.
+
+    Returns:
+        By id the best answers, best first, each with its score, start logit plus end logit; and the score of no answer,
+        the least that [CLS] has in any window.
+    """
+    answers = {}
+    places = zip(windows.select_columns(PLACE), *map(torch.from_numpy, logits), strict=True)
+    groups = groupby(places, key=lambda place: place[0]["example"])
+    bar = tqdm(questions, "choosing answers", disable=not progress)
+    for question, (_, group) in zip(bar, groups, strict=True):
+        null_score, candidates = inf, []
+        for window, start, end in group:
+            context = slice(window["context_start"], window["context_start"] + len(window["offsets"]))
+            candidates.append((start[context], end[context], window["offsets"]))
+            null_score = min(null_score, float(start[window["cls_index"]] + end[window["cls_index"]]))
+        spans = best_answers(candidates, run.max_answer_length, run.n_best_size)
+        texts = [(score, question["context"][start:end]) for score, start, end in spans]
+        # a context may have no tokens
+        answers[question["id"]] = texts or [(null_score, "")], null_score
+    return answers
+
+
+def start_and_end(logits: Any, labels: Any) -> Any:
+    """Choose the logits of starts and ends, two tensors of (batch, tokens), from what a model computes."""
+    # other outputs of the model would be kept for all windows
+    return logits[:2]
+
+
+def evaluate(
+    prediction: Any, questions: Dataset, windows: Dataset, run: Any, data: SquadDataArguments, args: TrainingArguments
+) -> dict[str, float]:
+    """Choose answers, score them, and write them into the output folder.
+
+    Args:
+        prediction: logits of starts and ends, two arrays of (windows, tokens).
+        questions: what was asked.
+        windows: what `answer_windows` made of the questions for evaluation.
+        run: the flags of `sublayers squad` for the choice of answers.
+        data: those for the questions.
+        args: of the Trainer.
+    """
+    chosen = choose_answers(prediction.predictions, questions, windows, run, not args.disable_tqdm)
+    predictions = {name: answers[0][1] for name, (answers, _) in chosen.items()}
+    null_odds = {name: null_score - answers[0][0] for name, (answers, null_score) in chosen.items()}
+    metrics = squad_metrics(predictions, questions, data.version_2, null_odds, run.null_score_diff_threshold)
+    files: dict[str, dict[str, Any]] = {"predictions": predictions}
+    if data.version_2:
+        chosen = {name: (sorted([*a, (score, "")], reverse=True), score) for name, (a, score) in chosen.items()}
+        unanswered = {name: "" for name, odds in null_odds.items() if odds > run.null_score_diff_threshold}
+        files = {"predictions": predictions | unanswered, "null_odds": null_odds}
+    files["nbest_predictions"] = {name: _with_probabilities(answers) for name, (answers, _) in chosen.items()}
+    if args.should_save:
+        # the last of several evaluations replaces the others, as with metrics
+        for name, content in files.items():
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            Path(str(args.output_dir), f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    return metrics
+
+
+def _with_probabilities(answers: list[tuple[float, str]]) -> list[dict[str, Any]]:
+    probabilities = torch.tensor([score for score, _ in answers]).softmax(0).tolist()
+    return [
+        {"text": text, "score": score, "probability": probability}
+        for (score, text), probability in zip(answers, probabilities, strict=True)
+    ]

@@ -1,7 +1,6 @@
 """A model's folder as one for another program, which needs neither this package nor the model's code."""
 
 import importlib
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,8 +11,9 @@ from jinja2 import Template
 from transformers import AutoTokenizer
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.hub.folder import copy_record
 from sublayers.hub.loading import load
-from sublayers.hub.model_card import LOSS_CURVE, RUN, Graph, write_card
+from sublayers.hub.model_card import Graph, write_card
 from sublayers.hub.self_contained import copy_tokenizer, copy_tokenizers
 from sublayers.training.data.corpus import standard_library
 from sublayers.training.data.files import check_file, reading
@@ -83,10 +83,7 @@ def export_graph(
             copy_tokenizer(source, folder, model_max_length=max_length)
         if int8 and not tokenizer:
             raise ValueError(f"{source} has no tokenizer, without which int8 cannot be measured; save it there")
-        for name in (RUN, LOSS_CURVE):
-            if (source / name).exists():
-                shutil.copyfile(source / name, folder / name)
-
+        copy_record(source, folder)
         program = trace(finished)
         file, full = folder / runtime.FILE, (Path(place) if int8 else folder) / runtime.FILE
         runtime.write(program, full)

@@ -1,1 +1,1 @@
-"""Running a training: arguments, trainers, checkpoints, and what is left behind at its end."""
+"""Running a training: arguments, trainers, checkpoints, and what it leaves at its end."""

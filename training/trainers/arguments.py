@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
-from transformers import SchedulerType, TrainingArguments
+from transformers import SchedulerType, Seq2SeqTrainingArguments, TrainingArguments
 
 from sublayers.training.flags import flag
 
@@ -19,6 +19,9 @@ RANGES |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_s
 RANGES |= dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (0, inf))
 RANGES |= dict.fromkeys(("num_train_epochs", "warmup_steps", "max_grad_norm", "weight_decay"), (0, inf))
 RANGES |= {"label_smoothing_factor": (0, 1), "neftune_noise_alpha": (0, inf)}
+# beginnings of flags that change nothing of what a run leaves, so they may differ when it goes on
+FREE: tuple[str, ...] = ("output_dir", "resume", "push", "hub", "log", "report", "disable_tqdm", "local_rank")
+FREE += ("per_device_eval", "jobs", "storage")
 # schedules that do not warm up, and those that have no settings
 WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 WITHOUT_SETTINGS = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP)
@@ -45,7 +48,7 @@ class ModelArguments:
 
 
 def schedule_settings(arguments: TrainingArguments, steps: int) -> dict[str, Any]:
-    """Give the settings of the learning rate's schedule for a training of so many steps.
+    """Give the settings of the learning rate's schedule for a training of this many steps.
 
     A number of steps that is less than 1 is a share of them all, as that of the warm-up is.
 
@@ -113,7 +116,7 @@ class TrainerArguments(TrainingArguments):
         try:
             super().__post_init__()
             if self.do_train and self.max_steps > 0:
-                # without them, the data tell how many steps there are
+                # without them, the data decide how many steps there are
                 schedule_settings(self, self.max_steps)
         except (AttributeError, LookupError, TypeError) as error:
             # flags that are given as JSON raise these
@@ -164,3 +167,42 @@ class FromScratchArguments(TrainerArguments):
         if not (self.do_train and self.do_eval):
             self.eval_strategy = "no"
         super().__post_init__()
+
+
+@dataclass
+class Seq2SeqTrainerArguments(FromScratchArguments, Seq2SeqTrainingArguments):
+    """The Trainer's arguments with the papers' defaults for translation; train and evaluate by default."""
+
+    output_dir: str = default("output_dir", "runs/seq2seq")
+    lr_scheduler_type: str = default("lr_scheduler_type", "inverse_sqrt")
+    warmup_steps: float = default("warmup_steps", 0.1)
+    weight_decay: float = default("weight_decay", 0.0)
+    adam_beta2: float = default("adam_beta2", 0.98)
+    label_smoothing_factor: float = default("label_smoothing_factor", 0.1)
+    per_device_eval_batch_size: int = default("per_device_eval_batch_size", 32)
+    # generation needs the cache; training passes labels, with which no model fills it
+    use_cache: bool = default("use_cache", True)
+    predict_with_generate: bool = flag(
+        "write texts and score them; while training only if --metric_for_best_model is such a score", True
+    )
+    generation_max_length: int | None = flag(
+        "most tokens of a text and the one that starts it; default: the model's, or --max_target_length + 1"
+    )
+    generation_num_beams: int | None = flag("default: the model's, for a new model 5", None, aliases=["--num_beams"])
+
+    @property
+    def generates_in_training(self) -> bool:
+        """Whether the evaluations of a run need generated texts, which take long."""
+        best = self.metric_for_best_model
+        return self.predict_with_generate and best is not None and best.removeprefix("eval_") != "loss"
+
+    @property
+    def number_of_saves(self) -> float:
+        """How many checkpoints there will be, infinite where the size of the data decides."""
+        if not self.do_train or self.save_strategy == "no":
+            return 0
+        if self.save_strategy == "epoch" and self.max_steps < 1:
+            return ceil(self.num_train_epochs)
+        if self.save_strategy == "steps" and self.save_steps < 1:
+            return ceil(1 / self.save_steps)
+        return ceil(self.max_steps / self.save_steps) if self.save_strategy == "steps" and self.max_steps > 0 else inf

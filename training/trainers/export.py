@@ -1,15 +1,14 @@
 """A model's folder as one that works without this package."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
 from sublayers import AUTO_CLASSES
+from sublayers.hub.folder import write_folder
 from sublayers.hub.loading import MODULES, load
-from sublayers.hub.model_card import CARD, LOSS_CURVE, RUN, is_draft, read_run, write_card
-from sublayers.hub.self_contained import copy_modules
+from sublayers.hub.model_card import CARD, is_draft, read_run
 from sublayers.hub.sources import check_model
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
@@ -32,12 +31,7 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
     refuse_to_overwrite(destination)
     model = read_model(source)
     with whole_folder(destination) as folder:
-        for name in (RUN, LOSS_CURVE, CARD):
-            if (source / name).exists():
-                shutil.copyfile(source / name, folder / name)
-        model.save_pretrained(folder, self_contained=True)
-        copy_modules(source, folder)
-        write_card(folder, model_id or destination.resolve().name)
+        write_folder(folder, model, source=source, model_id=model_id or destination.resolve().name)
 
 
 def read_model(source: Path) -> SublayersPreTrainedModel:

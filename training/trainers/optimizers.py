@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from pytorch_optimizer import Lamb
+from transformers import TrainingArguments
 
 
 class JITLamb(Lamb):
-    """LAMB (You et al., 2020) as NVIDIA trains Transformer-XL with it, behind Mandava et al. (2020), table 1.
+    """LAMB (You et al., 2020) as NVIDIA trains Transformer-XL with it, after Mandava et al. (2020), table 1.
 
     There is no bias correction, weight decay is part of the update that the trust ratio scales, and the norm of the
     weights counts as 10 at most. Unlike in `NVLamb`, parameters without weight decay have a trust ratio, too.
@@ -65,3 +66,15 @@ class ClippingAdagrad(torch.optim.Adagrad):
                 share = (largest / parameter.grad.norm()).clamp(max=1)
                 self.state[parameter]["sum"].add_(parameter.grad.square() * (1 - share**2))
                 parameter.grad.mul_(share)
+
+
+def own_optimizer(
+    name: str | None, max_tensor_grad_norm: float | None, args: TrainingArguments
+) -> tuple[type, dict[str, Any]] | None:
+    """Choose an optimizer of this module by its name in the flags, with its settings; None is the Trainer's own."""
+    if name is None:
+        return None
+    if name == "adagrad":
+        return ClippingAdagrad, {"lr": args.learning_rate, "max_tensor_grad_norm": max_tensor_grad_norm}
+    lamb = {"lamb": NVLamb, "jitlamb": JITLamb}[name]
+    return lamb, {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}

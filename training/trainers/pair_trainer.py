@@ -14,15 +14,13 @@ from torch.utils.data import DataLoader
 from transformers import (
     EvalPrediction,
     GenerationConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
 )
 from transformers.trainer_utils import TrainOutput
 
-from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
-from sublayers.hub.tokenizers import save_tokenizer
+from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.training.data.token_batches import TokenBatchSampler
 from sublayers.training.trainers.average import average_checkpoints
 from sublayers.training.trainers.publish import PREFIXES
@@ -194,11 +192,3 @@ def in_new_tokens(config: GenerationConfig) -> GenerationConfig:
     if config.max_length is not None:
         config.max_new_tokens, config.max_length = config.max_length - 1, None
     return config
-
-
-def save_tokenizers(tokenizers: list[PreTrainedTokenizerBase], folder: str, config: PreTrainedConfig) -> None:
-    """Save one tokenizer, or that of the sources and that of the targets in a folder of its own, beside a model."""
-    places = (Path(folder), Path(folder, TARGET_TOKENIZER))
-    # the tokenizer of the sources is saved last, so its file tells that both are there
-    for tokenizer, place in reversed([*zip(tokenizers, places, strict=False)]):
-        save_tokenizer(tokenizer, place, config)

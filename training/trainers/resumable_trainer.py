@@ -18,7 +18,7 @@ from transformers.trainer import FSDP_MODEL_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, has_length
 
 from sublayers.hub.self_contained import write_code
-from sublayers.hub.tokenizers import save_tokenizer
+from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.hub.trainer_callback import SelfContainedCallback
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import is_of_a_file
@@ -67,7 +67,7 @@ class ResumableTrainer(Trainer):
 
     Attributes:
         leaves_model: whether the run leaves a model in its folder.
-        about: what the card tells of this run beside what its command knows.
+        about: what the card says of this run beside what its command knows.
         use_cache: of the model's configuration, which the Trainer sets to its own.
 
     Raises, besides what the Trainer raises:
@@ -87,7 +87,7 @@ class ResumableTrainer(Trainer):
         self.remove_callback(SelfContainedCallback)
 
     def evaluations(self) -> Iterator[tuple[str, Any]]:
-        """Give the data on which a run is evaluated at its end, each behind the prefix of its metrics."""
+        """Give the data on which a run is evaluated at its end, each after the prefix of its metrics."""
         if self.args.do_eval:
             yield "eval", self.eval_dataset
 
@@ -179,7 +179,7 @@ class ResumableTrainer(Trainer):
             if self.args.should_save and isinstance(model, SublayersPreTrainedModel):
                 write_code(model.config, folder)
                 if isinstance(self.processing_class, PreTrainedTokenizerBase):
-                    save_tokenizer(self.processing_class, folder, model.config)
+                    save_tokenizers([self.processing_class], folder, model.config)
         model.config.use_cache = while_training
 
     def push_to_hub(self, *args, **kwargs) -> Any:

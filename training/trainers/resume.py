@@ -79,14 +79,14 @@ def find_checkpoint(args: TrainerArguments) -> str | None:
         FileNotFoundError: the checkpoint is not there or not complete.
         ValueError: it was made by another number of processes.
     """
-    asked = args.resume_from_checkpoint
-    if asked is None or asked.lower() == "false":
+    given = args.resume_from_checkpoint
+    if given is None or given.lower() == "false":
         refuse_to_overwrite(str(args.output_dir), " or continue with --resume_from_checkpoint")
         return None
-    is_named = asked.lower() != "true"
-    if is_named and (fault := find_fault(Path(asked), NEEDED_TO_RESUME)):
+    is_named = given.lower() != "true"
+    if is_named and (fault := find_fault(Path(given), NEEDED_TO_RESUME)):
         raise FileNotFoundError(f"{fault}; give another")
-    found = asked if is_named else _find_last(args)
+    found = given if is_named else _find_last(args)
     # without its own random state, a process would go on with another one, and say nothing
     if found and not args.any_world_size and not has_states_of(found, args.world_size):
         raise ValueError(
@@ -97,7 +97,7 @@ def find_checkpoint(args: TrainerArguments) -> str | None:
 
 
 def has_states_of(checkpoint: str | Path, processes: int) -> bool:
-    """Find out whether a checkpoint has the random states of so many processes, and no others."""
+    """Find out whether a checkpoint has the random states of this many processes, and no others."""
     names = {f"rng_state_{process}.pth" for process in range(processes)} if processes > 1 else {"rng_state.pth"}
     return {path.name for path in Path(checkpoint).glob("rng_state*.pth")} == names
 
@@ -137,7 +137,7 @@ def _read_archive(path: Path) -> None:
 
 
 def _read_weights(path: Path) -> None:
-    # the head of the file tells how long it should be
+    # the head of the file says how long it should be
     with safe_open(path, "pt"):
         pass
 
@@ -148,7 +148,7 @@ def _read_index(path: Path) -> None:
 
 
 def _read_shard(path: Path) -> None:
-    # archives, one behind the other, each with an end of 22 bytes
+    # archives, one after the other, each with an end of 22 bytes
     with path.open("rb") as file:
         file.seek(-22, SEEK_END)
         if file.read(4) != b"PK\5\6":

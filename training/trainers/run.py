@@ -9,7 +9,15 @@ from accelerate import PartialState
 from sublayers.training.folders import LOCK, claim
 from sublayers.training.trainers.arguments import TrainerArguments
 from sublayers.training.trainers.loss_curve import save_loss_curve, save_spans
-from sublayers.training.trainers.publish import PREFIXES, describe_data, describe_used, publish, result, summary
+from sublayers.training.trainers.publish import (
+    PREFIXES,
+    all_arguments,
+    describe_data,
+    describe_used,
+    publish,
+    result,
+    summary,
+)
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 from sublayers.training.trainers.resume import find_checkpoint
 
@@ -20,17 +28,19 @@ def run(
     scores: Sequence[str],
     data: Any,
     default: dict[str, str],
+    flags: Sequence[Any],
     unit: str = "loss (nats per token)",
     **about: Any,
 ) -> dict[str, Any]:
-    """Hold the output folder, train, evaluate, draw the losses, write the card, publish when asked to.
+    """Hold the output folder, train, evaluate, draw the losses, write the card, publish with `--push_to_hub`.
 
     Args:
         args: of the Trainer.
         make_trainer: makes it; its argument is the checkpoint that the run goes on from, if any.
-        scores: names, without prefix, of the metrics that the card and the last line tell.
+        scores: names, without prefix, of the metrics that the card and the last line show.
         data: dataclass of flags that name the data, for `describe_data`.
         default: names what is read without them.
+        flags: what else the command was given, for `all_arguments`.
         unit: of the loss.
         about: `command`, `started_from` and what else `publish` takes.
 
@@ -41,6 +51,8 @@ def run(
         FileExistsError: the output folder is not empty and the run does not resume.
         FileNotFoundError: not all processes see the output folder.
     """
+    # making the Trainer changes some
+    arguments = all_arguments(args, data, *flags)
     with claim(str(args.output_dir), args.process_index):
         check_shared(str(args.output_dir))
         checkpoint = find_checkpoint(args)
@@ -59,7 +71,7 @@ def run(
         if trainer.leaves_model:
             found = {name: metrics[name] for name in names if name in metrics}
             results = [result(about["data"], *names[name], value, args.seed) for name, value in found.items()]
-            publish(folder, args, results=results, seeds=[args.seed], **about)
+            publish(folder, args, arguments, results=results, seeds=[args.seed], **about)
         print(f"{summary(metrics, ['train_loss', *names])} in {folder}")
         return metrics
 
@@ -86,7 +98,7 @@ def train_and_evaluate(
     Args:
         trainer: of the run.
         checkpoint: from which it goes on, if any.
-        evaluations: the data to evaluate on, each behind the prefix of its metrics; by default the Trainer's own.
+        evaluations: the data to evaluate on, each after the prefix of its metrics; by default the Trainer's own.
     """
     metrics: dict[str, Any] = {}
     if trainer.args.do_train:

@@ -28,8 +28,8 @@ class WindowTrainer(ResumableTrainer):
         kwargs: arguments of the Trainer; its training data are `StreamedWindows`.
 
     Raises:
-        FileNotFoundError: a checkpoint to resume from that does not tell how far it has read.
-        ValueError: one that has another stream, or too few files for so many readers.
+        FileNotFoundError: a checkpoint to resume from that does not say how far it has read.
+        ValueError: one that has another stream, or too few files for the readers.
     """
 
     def __init__(self, **kwargs: Any):

@@ -27,7 +27,7 @@ from sublayers.convert.transformer_xl import (
 from sublayers.convert.verify import ConversionReport, report_on
 from sublayers.convert.weights import Pieces, Weights, agreed, load_checkpoint, read_fairseq, refusing_values
 from sublayers.hub.loading import load, never_running_code
-from sublayers.hub.tokenizers import save_tokenizer
+from sublayers.hub.tokenizers import save_tokenizers
 
 # the fields of orders, by whether the source is an encoder-decoder
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
@@ -307,7 +307,7 @@ def take_tokenizer(source: Path, destination: Path, config: PreTrainedConfig) ->
         one_segment = config.to_dict().get("type_vocab_size") == 1
         options: dict[str, Any] = {"model_input_names": ["input_ids", "attention_mask"]} if one_segment else {}
         try:
-            save_tokenizer(load(AutoTokenizer, source, **options), destination, config)
+            save_tokenizers([load(AutoTokenizer, source, **options)], destination, config)
         except (ImportError, ValueError) as error:
             raise ValueError(
                 f"the tokenizer in {source} cannot be loaded; it has code of its own, or needs a package such as "

@@ -1,4 +1,4 @@
-"""The card of a model: what it is, what it costs, where it comes from and what it scored, as its folder tells."""
+"""The card of a model: what it is, what it costs, where it comes from and what it scored."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from sublayers.hub.loading import MODULES
 from sublayers.hub.papers import citation, paper
 
 CARD = "README.md"
-# what a training command leaves behind: its own command, data, seeds and scores
+# what a command leaves: its words, arguments, data, seeds and scores
 RUN = "run.json"
 LOSS_CURVE = "loss_curve.png"
 # other files in that folder are the user's
@@ -94,7 +94,7 @@ class Score(TypedDict):
 
 
 class Run(TypedDict, total=False):
-    """What `run.json` tells, as far as a card tells it again."""
+    """What `run.json` holds, as far as a card shows it."""
 
     command: str
     date: str
@@ -103,6 +103,7 @@ class Run(TypedDict, total=False):
     data: list[dict[str, Any]]
     seeds: list[int]
     settings: dict[str, str | float | int]
+    arguments: dict[str, Any]
     machine: dict[str, str | float | int | None]
     results: list[dict[str, Any]]
     remarks: list[str]
@@ -128,8 +129,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        told = {**_plain(json.loads(file.read_text(encoding="utf-8")))}
-        run = {name: told[name] for name in Run.__annotations__ if name in told}
+        known = {**_plain(json.loads(file.read_text(encoding="utf-8")))}
+        run = {name: known[name] for name in Run.__annotations__ if name in known}
         kinds: list[tuple[Any, Any]] = [(Run, [run]), (Part, run.get("data", [])), (Score, run.get("results", []))]
         for kind, records in kinds:
             for record in records:
@@ -152,7 +153,7 @@ def write_card(
     A card that was edited by hand is left alone, and a class from elsewhere gets none.
 
     Args:
-        folder: of a model with safetensors; what `run.json` in it says of training is told, too.
+        folder: of a model with safetensors; the card shows what `run.json` in it says of training.
         model_id: by which it will be loaded; by default the folder's name.
         tags: for the Hub, beside our own.
         graph: what there is instead of safetensors.

@@ -18,7 +18,9 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from sublayers.auto_models import AUTO_CLASSES
 from sublayers.hub.loading import MODULES, load, never_running_code
-from sublayers.hub.model_card import write_card
+
+# models find it here, as the rest of what writes their folders
+from sublayers.hub.model_card import write_card as write_card
 
 OWN_IMPORT = re.compile(r"^(\s*)from (sublayers\.[\w.]+) import", re.MULTILINE)
 # the files that sentence-transformers reads beside a model
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def write_code(config: PreTrainedConfig, folder: str | Path) -> None:
-    """Write the code of a configuration's family into the folder of its config.json, and tell there where it is.
+    """Write the code of a configuration's family into the folder of its config.json, and say there where it is.
 
     `auto_map` names the configuration and all heads, `custom_pipelines` the pipelines for them that transformers lacks.
 
@@ -139,12 +141,13 @@ def push(
     **kwargs: Any,
 ) -> CommitInfo:
     """Upload a model's self-contained folder in one commit; other arguments are those of `upload`."""
-    # this import takes a moment, too
+    # these imports take a moment, too
+    from sublayers.hub.folder import write_folder
     from sublayers.hub.upload import upload
 
     with TemporaryDirectory() as folder:
-        model.save_pretrained(folder, self_contained=True, max_shard_size=max_shard_size)
-        write_card(folder, repo_id, [*(model.model_tags or []), *(tags or [])])
+        tags = [*(model.model_tags or []), *(tags or [])]
+        write_folder(Path(folder), model, model_id=repo_id, tags=tags, max_shard_size=max_shard_size)
         return upload(folder, repo_id, **kwargs)
 
 

@@ -1,16 +1,18 @@
 """Tokenizers beside models: what they give them."""
 
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
+from sublayers.configuration.configuration_reordered_seq2seq import TARGET_TOKENIZER
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 
 
 def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Let a tokenizer give what a model reads, if one of ours has this `config`: no longer texts, no other tensors."""
+    """Let a tokenizer give what a model of this package with this `config` reads: no longer texts, no other tensors."""
     if not isinstance(config, SublayersConfig):
         return
     # with memory, a text has no end
@@ -23,7 +25,15 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) 
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path, config: PreTrainedConfig) -> None:
-    """Save a tokenizer beside a model with this `config`, see `fit_tokenizer`."""
-    fit_tokenizer(tokenizer, config)
-    tokenizer.save_pretrained(folder)
+def save_tokenizers(
+    tokenizers: Sequence[PreTrainedTokenizerBase], folder: str | Path, config: PreTrainedConfig
+) -> None:
+    """Save one tokenizer, or that of the sources and in a folder of its own that of the targets, beside a model.
+
+    They are changed as `fit_tokenizer` does for this `config`.
+    """
+    places = (Path(folder), Path(folder, TARGET_TOKENIZER))
+    # the tokenizer of the sources is saved last, so its file says that both are there
+    for tokenizer, place in reversed([*zip(tokenizers, places, strict=False)]):
+        fit_tokenizer(tokenizer, config)
+        tokenizer.save_pretrained(place)

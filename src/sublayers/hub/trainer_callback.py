@@ -9,7 +9,7 @@ class SelfContainedCallback(TrainerCallback):
     """Have a Trainer that publishes a model of this package save and upload its code, too."""
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        """Name the code in the checkpoints, whose configuration is uploaded where that is asked for."""
+        """Name the code in the checkpoints, whose configuration is uploaded with `push_to_hub`."""
         if args.push_to_hub:
             name_code(model)
 

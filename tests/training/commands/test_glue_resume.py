@@ -48,7 +48,7 @@ PLACES = [
     # all is tested, but not written; the best one has no name yet; nothing is told of it
     ("sublayers.training.metrics.glue", "write_submission", 1),
     ("pathlib:Path", "rename", 1),
-    ("sublayers.training.commands.glue_grid:TaskRuns", "publish", 1),
+    ("sublayers.training.trainers.glue_runs:TaskRuns", "publish", 1),
 ]
 
 

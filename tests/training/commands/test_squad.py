@@ -15,9 +15,10 @@ from transformers import AutoModelForQuestionAnswering, pipeline
 import sublayers.pipelines  # noqa: F401
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.tasks.windows import context_windows
-from sublayers.training.commands.squad import SquadArguments, choose_answers, main as squad
+from sublayers.training.commands.squad import SquadArguments, main as squad
 from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
 from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.metrics.squad import choose_answers
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForSeq2SeqLM, TrainerState
 
 from sublayers import SandwichSeq2SeqConfig
-from sublayers.training.commands.seq2seq import Seq2SeqTrainerArguments
 from sublayers.training.data.pairs import tokenize_pairs, train_pair_tokenizers
+from sublayers.training.trainers.arguments import Seq2SeqTrainerArguments
 from sublayers.training.trainers.pair_trainer import PairTrainer, Scorer
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,15 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM
 from sublayers.training.commands.pretrain import main as pretrain
 from sublayers.training.data.files import Used
 from sublayers.training.trainers.arguments import TrainerArguments
-from sublayers.training.trainers.publish import command_line, describe_data, describe_used, result
+from sublayers.training.trainers.publish import (
+    all_arguments,
+    card_settings,
+    command_line,
+    describe_data,
+    describe_used,
+    result,
+    training_settings,
+)
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 pytest_plugins = ["hub_server"]
@@ -48,6 +56,26 @@ def test_a_command_is_told_without_tokens_and_passwords(given):
 )
 def test_a_command_is_told_without_the_folders_of_whoever_ran_it(word, told):
     assert shlex.split(command_line([word])) == [told]
+
+
+def test_all_arguments_are_told_but_for_secrets_and_places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("text")
+    args = TrainerArguments(output_dir=str(tmp_path / "run"), report_to="none", use_cpu=True, weight_decay=0.1)
+    own = SimpleNamespace(
+        train_file=[str(tmp_path / "texts.txt"), "/gone/a.txt"], seeds=[], storage="ann@host", layers=0
+    )
+    told = all_arguments(
+        args, own, {"model": "ann/bert", "rope": {"theta": 1.5}, "hub_token": "hf_x", "streaming": False}
+    )
+    assert json.loads(json.dumps(told)) == told
+    assert told["train_file"] == ["texts.txt", "a.txt"]
+    assert (told["output_dir"], told["model"], told["learning_rate"]) == ("run", "ann/bert", 5e-5)
+    assert {*told} & {"storage", "hub_token", "push_to_hub_token"} == set()
+    assert str(tmp_path) not in json.dumps(told)
+    shown = {"train_file": "texts.txt a.txt", "layers": 0, "model": "ann/bert", "rope": "{'theta': 1.5}"}
+    assert card_settings(told) == {"use_cpu": "True"} | shown
+    assert training_settings(args)["weight decay"] == 0.1
 
 
 def test_data_are_named_by_file_folder_or_id(tmp_path):

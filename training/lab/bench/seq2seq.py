@@ -81,7 +81,7 @@ def encoder_decoders(args: Flags) -> dict[str, Any]:
         encoder, decoder = orders.split(":")
         feed_forwards = Order(encoder).counts["f"] + Order(decoder).counts["f"]
         sizes["intermediate_size"] = 8 * args.hidden_size * args.layers // feed_forwards
-        both = {"encoder_sublayer_order": encoder, "decoder_sublayer_order": decoder}
+        both: dict[str, Any] = {"encoder_sublayer_order": encoder, "decoder_sublayer_order": decoder}
         config = SandwichSeq2SeqConfig(**both, **sizes, **options)
         models[f"{OURS} {orders}"] = SandwichSeq2SeqForConditionalGeneration(config)
     if find_spec("x_transformers"):
@@ -89,7 +89,7 @@ def encoder_decoders(args: Flags) -> dict[str, Any]:
     return contenders.place(models, args)
 
 
-def x_transformer(args: Flags, positions: int) -> nn.Module:
+def x_transformer(args: Any, positions: int) -> nn.Module:
     """Build the encoder-decoder of x-transformers that is nearest to ours."""
     from x_transformers import XTransformer
 
@@ -111,7 +111,7 @@ def read_lengths(shape: str) -> tuple[list[int], list[int]]:
     return (read_shape(shape),) * 2
 
 
-def make_batch(shape: str, args: Flags) -> dict[str, Tensor]:
+def make_batch(shape: str, args: Any) -> dict[str, Tensor]:
     """Draw random sources, padded on the right, and labels, whose padding is -100."""
     source, target = (torch.tensor(lengths)[:, None] for lengths in read_lengths(shape))
     mask, labelled = (torch.arange(int(lengths.max())) < lengths for lengths in (source, target))
@@ -166,7 +166,7 @@ def compare(
     models: dict[str, Any],
     peers: dict[str, list[str]],
     calls: Callable[[Any, dict[str, Tensor]], dict[str, Call]],
-    args: Flags,
+    args: Any,
     remark: str,
 ) -> Comparison:
     """Compare training steps, encoders and decoding of models; `calls` makes what a model calls on a batch."""

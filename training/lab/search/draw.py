@@ -40,7 +40,6 @@ def draw(order: str, number: int, seed: int, unbalanced: bool = False) -> list[C
     Raises:
         ValueError: there are fewer.
     """
-
     like = Order(order)
 
     def one(seed: int) -> str:

@@ -1,4 +1,4 @@
-"""The grid of `sublayers glue`: its runs, what is kept of them, and what comes behind the last one of a task."""
+"""The grid of `sublayers glue`: its runs, what is kept of them, and what follows the last one of a task."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -20,10 +20,10 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from sublayers.hub.upload import hub_errors
 from sublayers.training.data.files import used
 from sublayers.training.data.glue import GLUE_TASKS, HUB_NAME, GlueDataArguments, Splits
+from sublayers.training.trainers.arguments import TrainerArguments
 from sublayers.training.trials import TASK, results
 
 if TYPE_CHECKING:
-    from sublayers.training.commands.glue import GlueArguments, GlueTrainingArguments
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 # what names a run
@@ -42,7 +42,7 @@ def share(value: Any) -> Any:
 
 @dataclass
 class Grid:
-    """Does the runs of all tasks, and what comes behind the last run of each.
+    """Does the runs of all tasks, and what follows the last run of each.
 
     Attributes:
         runs: by task.
@@ -89,7 +89,7 @@ class TaskRuns:
         name: of the task.
         splits: its data, as `load_task` reads them.
         tokenizer: that of the model.
-        run: what is fine-tuned how often.
+        run: the command's flags for what is fine-tuned how often.
         data_args: where the data are from.
         args: of each run, but for its point of the grid and its seed.
     """
@@ -97,16 +97,16 @@ class TaskRuns:
     name: str
     splits: Splits
     tokenizer: PreTrainedTokenizerBase
-    run: "GlueArguments"
+    run: Any
     data_args: GlueDataArguments
-    args: "GlueTrainingArguments"
+    args: TrainerArguments
 
     def __post_init__(self):
         self.task = GLUE_TASKS[self.name]
         # what decides
         self.split, self.metric = self.task.validation[0], self.task.metrics[0]
         # only the folder of a finished task has this name
-        self.kept = Path(self.args.output_dir, self.name)
+        self.kept = Path(str(self.args.output_dir), self.name)
         # with all tasks, each has a model of its own
         suffix = f"-{self.name}" if self.run.task_name == "all" else ""
         repository = f"{self.args.hub_model_id}{suffix}" if self.args.hub_model_id else self.name
@@ -173,7 +173,7 @@ class TaskRuns:
             OSError: it could not be published.
             ValueError: the Hub refuses it.
         """
-        from sublayers.training.trainers.publish import describe_data, describe_used, publish, result
+        from sublayers.training.trainers.publish import all_arguments, describe_data, describe_used, publish, result
 
         named = describe_data(self.data_args, {"name": f"GLUE {self.name}", "id": HUB_NAME}, self.name)
         data = describe_used(named, self.used)
@@ -190,7 +190,10 @@ class TaskRuns:
             learning_rate=best["learning_rate"],
             per_device_train_batch_size=best["batch_size"],
         )
-        is_ours = publish(self.kept, own, command, data, results, self.run.seeds, self.run.model_name_or_path)
+        arguments = all_arguments(own, self.run, self.data_args)
+        is_ours = publish(
+            self.kept, own, arguments, command, data, results, self.run.seeds, self.run.model_name_or_path
+        )
         if self.repository and not is_ours:
             with hub_errors(self.repository):
                 self._make_trainer(str(self.kept), own).push_to_hub()
@@ -255,7 +258,7 @@ class TaskRuns:
                 file.unlink(missing_ok=True)
                 write_submission(self.task, np.asarray(predictions), file)
 
-    def _make_trainer(self, model: str, args: "GlueTrainingArguments") -> "ResumableTrainer":
+    def _make_trainer(self, model: str, args: TrainerArguments) -> "ResumableTrainer":
         from transformers import AutoModelForSequenceClassification
 
         from sublayers.hub.loading import load
