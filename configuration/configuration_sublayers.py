@@ -276,7 +276,7 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
         Raises:
             AttributeError: every slot keeps as many tokens, all or those of `sliding_window`.
         """
-        kinds = [self.order.kinds[place].slot_type for place in self.order.slots("self")]
+        kinds: list[str] = [self.order.kinds[place].slot_type for place in self.order.slots("self")]
         if self.is_encoder_decoder:
             # the caches of both sequences are made alike, and that of the source must stay whole
             kinds = ["hybrid" if kind == "hybrid" else "full_attention" for kind in kinds]

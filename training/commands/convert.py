@@ -74,14 +74,11 @@ def main(argv: list[str]) -> None:
     # these imports take seconds, for which --help and simple mistakes do not wait
     from sublayers.convert.sources import can_run, convert, take_tokenizer
     from sublayers.convert.verify import compare
+    from sublayers.hub.folder import write_folder
     from sublayers.hub.loading import download, refuse_ways_out
-    from sublayers.hub.model_card import RUN, write_card
-    from sublayers.hub.self_contained import copy_modules, write_code
-    from sublayers.training.trainers.publish import command_line
+    from sublayers.training.trainers.publish import all_arguments, record
 
     source = download(arguments.source)
-    # a downloaded folder is named by a number
-    name = source.name if Path(arguments.source).exists() else arguments.source
     refuse_ways_out(source)
     if destination.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{destination} lies in the source {source}; choose a folder outside of it")
@@ -94,14 +91,9 @@ def main(argv: list[str]) -> None:
     with whole_folder(destination) as folder:
         take_tokenizer(source, folder, model.config)
         # the card tells where the weights are from
-        command = command_line(["sublayers", "convert", *argv])
-        run = {"command": command, "started_from": name, "remarks": report.summary().splitlines()}
-        (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        model.save_pretrained(folder)
-        write_code(model.config, folder)
-        if (source / "config.json").exists():
-            copy_modules(source, folder)
-        write_card(folder)
+        remarks = report.summary().splitlines()
+        run = record(["convert", *argv], all_arguments(arguments), arguments.source, remarks=remarks)
+        write_folder(folder, model, run=run, source=source if (source / "config.json").exists() else None)
         if arguments.verify and original is not None:
             difference = compare(type(model).from_pretrained(folder), original)
             print(f"verified: the outputs differ by at most {difference:.1e} of their size")

@@ -88,7 +88,7 @@ def entries() -> Iterator[Entry]:
     tasks += [(task, auto_class) for task, (_, auto_class) in PIPELINES.items()]
 
     def entry(kind: str, name: str, config: Any, heads: Collection[Any]) -> Entry:
-        orders = [order for _, order in named_orders(config)]
+        orders = [str(order) for _, order in named_orders(config)]
         names = [head.__name__ for head in heads]
         return Entry(kind, name, config.model_type, orders, names, sorted({t for t, head in tasks if head in heads}))
 

@@ -1,6 +1,5 @@
 """`sublayers prune`: find the sublayers that a trained model needs least, and keep the others."""
 
-import json
 import sys
 from dataclasses import MISSING, dataclass
 from functools import partial
@@ -103,6 +102,7 @@ def prune(run: PruneArguments, corpus_args: CorpusArguments, command: list[str])
     from sublayers.training.prune.prices import Use, measured, price_by
     from sublayers.training.prune.report import KINDS, Pruning, draw, write_table
     from sublayers.training.prune.search import remembering, search
+    from sublayers.training.trainers.publish import all_arguments, record
     from sublayers.training.trainers.start import check_length
     from sublayers.training.trials import open_study
 
@@ -138,10 +138,11 @@ def prune(run: PruneArguments, corpus_args: CorpusArguments, command: list[str])
     best = {(kind, budget): pruning.best(kind, budget) for kind in KINDS for budget in run.budget}
     if unmet := [budget for budget in run.budget if best["sublayers", budget] is None]:
         raise ValueError(f"no sublayers of {source} meet --budget {min(unmet):g}; give a larger one")
+    about_run = record(["prune", *command], all_arguments(run, corpus_args), source)
     for budget in run.budget:
         place, subset = folder / f"{budget:g}", best["sublayers", budget]
         if subset and not place.exists():
-            save(teacher, subset, place, run.max_length, command)
+            save(teacher, subset, place, run.max_length, about_run)
     shown = [*dict.fromkeys(filter(None, (full, *best.values())))]
     times = measured(model, (orders_of(subset, *orders) for subset in shown), use)
     # what is best on some texts may be so by chance
@@ -152,34 +153,21 @@ def prune(run: PruneArguments, corpus_args: CorpusArguments, command: list[str])
     print(table)
 
 
-def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, command: list[str]) -> None:
-    """Save a model of some sublayers, which opens as the whole one does."""
+def save(teacher: "Teacher", subset: "Subset", place: Path, max_length: int, run: dict[str, Any]) -> None:
+    """Save a model of some sublayers, which opens as the whole one does, with the record of the `run`."""
+    from sublayers.hub.folder import write_folder
     from sublayers.hub.loading import folder_of
-    from sublayers.hub.model_card import RUN, write_card
-    from sublayers.hub.self_contained import copy_modules, write_code
-    from sublayers.hub.tokenizers import save_tokenizers
     from sublayers.training.distill.subsets import take_subset
     from sublayers.training.distill.teacher import CLASSIFIER
     from sublayers.training.distill.trainer import save_sentence_encoder
     from sublayers.training.prune.opening import tokenizers_of
-    from sublayers.training.trainers.publish import command_line, shown
 
     whole: Any = teacher.model
     model: Any = take_subset(whole, subset)
+    kept = " ".join(model.config.kept_sublayers)
+    remark = f"These sublayers of {run['started_from']} are left: {kept}. It was not trained after that."
+    pooled = teacher.pooling if teacher.is_sentence_encoder else None
+    finish = pooled and partial(save_sentence_encoder, teacher=teacher, pooling=pooled, max_length=max_length)
+    source = folder_of(teacher.source) if teacher.head is CLASSIFIER and not pooled else None
     with whole_folder(place) as folder:
-        save_tokenizers(tokenizers_of(teacher), str(folder), model.config)
-        model.save_pretrained(folder)
-        kept = " ".join(model.config.kept_sublayers)
-        run: dict[str, Any] = {
-            "command": command_line(["sublayers", "prune", *command]),
-            "started_from": shown(teacher.source),
-        }
-        remark = f"These sublayers of {run['started_from']} are left: {kept}. It was not trained after that."
-        run["remarks"] = [remark]
-        (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        write_code(model.config, folder)
-        if teacher.is_sentence_encoder and teacher.pooling:
-            save_sentence_encoder(folder, teacher, teacher.pooling, max_length)
-        elif teacher.head is CLASSIFIER:
-            copy_modules(folder_of(teacher.source), folder)
-        write_card(folder)
+        write_folder(folder, model, tokenizers_of(teacher), run | {"remarks": [remark]}, source, finish)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 
-from sublayers.configuration.order import Order, expand
+from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.order import Order
 from sublayers.training.distill.subsets import orders_of
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.metrics.price import count
@@ -47,7 +48,7 @@ def price_by(kind: Any, model: Any, use: Use, study: optuna.Study) -> Price:
     Raises:
         ValueError: milliseconds of a family whose stacks are not measured.
     """
-    orders, sizes = tuple(map(expand, model.config.orders.values())), model.config.sizes._asdict()
+    orders, sizes = tuple(order.letters for order in model.config.orders.values()), model.config.sizes._asdict()
     # what is kept for a next token is the decoder's
     reads = reads_of(orders, "next" if kind == "cache" else use.read)
     if kind == "milliseconds" and TIMES not in study.user_attrs:
@@ -71,13 +72,13 @@ def reads_of(orders: Sequence[str], read: str) -> list[str | None]:
 
 
 def features(order: str) -> np.ndarray:
-    """Count what the time of an order is a sum of: kinds of sublayers before the tail and in it, and the rest.
+    """Count what the time of an order is a sum of: the sublayers of each kind before the tail and in it.
 
     The first sublayer of a tail computes less, too, but for its keys and values.
     """
     tail = Order(order).tail_start
     parts = order[: max(tail - 1, 0)], order[max(tail - 1, 0) : tail], order[tail:]
-    return np.array([1.0, *chain.from_iterable((*map(part.count, "cfw"), len(part)) for part in parts)])
+    return np.array([1.0, *chain.from_iterable(map(part.count, ALPHABET) for part in parts)])
 
 
 def time_table(model: Any, order: str, read: str | None, use: Use) -> np.ndarray:

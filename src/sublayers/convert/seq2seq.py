@@ -164,7 +164,7 @@ def put_together(model_class: type[Model], parts: Parts, **fields: Any) -> tuple
     config = config_class(**{"norm_position": norm_position} | fields | parts.fields)
     pieces = parts.others
     for side, (order, *_), (_, sublayers) in zip(SIDES, config.stack_orders, parts.stacks, strict=True):
-        pieces = pieces | place(order, sublayers, f"model.{side}.layers")
+        pieces = pieces | place(str(order), sublayers, f"model.{side}.layers")
     return fill(model_class, config, pieces)
 
 

@@ -38,7 +38,7 @@ class Space(NamedTuple):
     @property
     def order(self) -> str:
         """The order that the flags give."""
-        return self.config.orders[self.training.field]
+        return str(self.config.orders[self.training.field])
 
     @property
     def letters(self) -> str:

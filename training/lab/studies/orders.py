@@ -193,8 +193,8 @@ def study_model(
     encoders, decoders = writer.model.config.stack_orders
     orders: list[dict[str, Any]] = [
         {
-            "encoder": encoders[m],
-            "decoder": decoders[n],
+            "encoder": str(encoders[m]),
+            "decoder": str(decoders[n]),
             "trained": number < writer.trained,
             "metrics": score(texts[number], pairs["target"]),
         }

@@ -132,7 +132,7 @@ def train(
     own["intermediate_size"] = round(intermediate_size * chosen.width)
     run_once(folder, f"{model}, seed {seed}", ["seq2seq", *flags, *as_flags(own)])
     trained = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    encoder, decoder = map(" ".join, trained.config.stack_orders)
+    encoder, decoder = (" ".join(map(str, orders)) for orders in trained.config.stack_orders)
     about = {"encoder": encoder, "decoder": decoder, "parameters": trained.num_parameters()}
     found = read_results(folder / "all_results.json") | {"curves": read_losses(folder)}
     data = [part["name"] for part in read_results(folder / RUN)["data"]]
