@@ -32,7 +32,7 @@ def provenance(
     """Tell how figures are made that are measured now.
 
     Args:
-        command: the words of the command line behind `sublayers`.
+        command: the words of the command line after `sublayers`.
         data: names of what is read.
         device: on which it is measured.
         packages: versions of more packages, beside those that are always told.
@@ -154,5 +154,5 @@ def _cell(row: Row, name: str) -> str:
 
 
 def _number(value: str) -> str:
-    # Decimal keeps the digits behind the point that the file has
+    # Decimal keeps the digits after the point that the file has
     return f"{Decimal(value):,}" if re.fullmatch(r"-?\d+(\.\d+)?", value) else value

@@ -23,7 +23,7 @@ def publish_code(module: ModuleType) -> None:
 
 
 wrapt.register_post_import_hook(hand_over_hub, "sublayers.configuration.configuration_sublayers")
-# before anything of ours meets a transformers with which it was not tested
+# before anything of this package meets a transformers with which it was not tested
 wrapt.register_post_import_hook(lambda _: import_module("sublayers.configuration.versions"), "transformers")
 wrapt.register_post_import_hook(publish_code, "transformers.trainer")
 # AutoConfig learns of our configurations when somebody imports it, and with the first of them come the models: who

@@ -24,7 +24,7 @@ def documented_functions(source: str) -> Iterator[tuple[str, str]]:
             continue
         documentation, first = ast.get_docstring(node, clean=False), node.body[0]
         if documentation and documentation.strip() and len(node.body) > 1:
-            # what stands before the documentation string, and behind it
+            # what stands before the documentation string, and after it
             code = lines[node.lineno - 1 : first.lineno - 1] + lines[first.end_lineno : node.end_lineno]
             yield cleandoc(documentation).splitlines()[0], cleandoc("\n".join(["", *code]))
 

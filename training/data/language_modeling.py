@@ -90,7 +90,7 @@ def token_pieces(
 ) -> Iterator[tuple[np.ndarray, list[int]]]:
     """Iterate over the tokens of a corpus from one of its pieces on, several at a time.
 
-    A piece is a document behind its end token; of lines, the end token is the first piece, and then a run of lines is
+    A piece is a document after its end token; of lines, the end token is the first piece, and then a run of lines is
     one. Pieces before the first are not tokenized.
 
     Returns:

@@ -35,7 +35,7 @@ class Sentences(NamedTuple):
 def tokenize_sentences(text: Text, tokenizer: PreTrainedTokenizerBase) -> Sentences:
     """Tokenize a corpus, and find its sentences and documents.
 
-    A sentence ends with its line, or behind a full stop, question or exclamation mark before a capital. Lines (`.txt`)
+    A sentence ends with its line, or after a full stop, question or exclamation mark before a capital. Lines (`.txt`)
     are documents between blank lines.
 
     Raises:

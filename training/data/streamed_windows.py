@@ -17,7 +17,7 @@ Window = dict[str, Tensor]
 
 
 class Place(NamedTuple):
-    """Where a stream goes on: behind how many windows, and at which token of which piece of which file.
+    """Where a stream goes on: after how many windows, and at which token of which piece of which file.
 
     Files are counted on when the stream begins with its first one again.
     """
@@ -36,7 +36,7 @@ class StreamedWindows(IterableDataset):
     window of each in turn, and several readers of a stream take its windows in turn. So what a step reads does not
     depend on the number of readers, as long as it is the same number of windows and the streams are the same.
 
-    A window has `input_ids` and `labels`, (block_size,), and the `place` behind it, with the number of its stream
+    A window has `input_ids` and `labels`, (block_size,), and the `place` after it, with the number of its stream
     before.
 
     Args:

@@ -31,7 +31,7 @@ from sublayers.training.trainers.resumable_trainer import writing
 ABOUT = "about.json"
 # what its files look like; folders of older versions do not say so
 FORMAT = 2
-# a shard is two files: rows of answers one behind the other, and the numbers of the texts whose answers they are
+# a shard is two files: rows of answers one after the other, and the numbers of the texts whose answers they are
 ANSWERS, TEXTS = ".npy", ".texts"
 # texts that a process claims at a time
 RANGE = 1024
@@ -239,7 +239,7 @@ def _map(file: Path, rows: int) -> np.ndarray:
 
 
 class AnswerCollator:
-    """Pad texts to a batch; put answers, if they have any, one behind the other, (rows, width), and count them."""
+    """Pad texts to a batch; put answers, if they have any, one after the other, (rows, width), and count them."""
 
     def __init__(self, tokenizer: Any):
         self.pad = padding(tokenizer)

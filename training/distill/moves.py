@@ -55,5 +55,5 @@ class MovesCallback(TrainerCallback):
         self.stack.run_in(self.orders[: made + 1][-1])
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Leave the last order behind."""
+        """Stay in the last order."""
         self.stack.run_in(self.orders[-1])

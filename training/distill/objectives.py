@@ -178,7 +178,7 @@ class OfTokens(Objective):
 
 
 class States(OfTokens):
-    """The hidden states behind the last sublayer; those of another width through a linear map that learns, too."""
+    """The hidden states after the last sublayer; those of another width through a linear map that learns, too."""
 
     metric = "cosine"
     reduces = "the squared difference of the states of each token"
@@ -278,7 +278,7 @@ class Words(Logits):
         return np.array([ids.count(self.mask) for ids in texts["input_ids"]])
 
     def ask_teacher(self, batch: Batch) -> torch.Tensor:
-        """Take the states of masked words behind the head's transform."""
+        """Take the states of masked words after the head's transform."""
         return self.transform(self.teacher.model, batch)
 
     def ask(self, model: Any, batch: Batch) -> torch.Tensor:
@@ -323,11 +323,11 @@ class NextTokens(OfTokens):
         return cut_stream(text, self.teacher.tokenizer, max_length)
 
     def count(self, texts: Any) -> np.ndarray:
-        """Count tokens that have one behind them."""
+        """Count tokens that have one after them."""
         return super().count(texts) - 1
 
     def ask_teacher(self, batch: Batch) -> torch.Tensor:
-        """Take the states of tokens that have one behind them."""
+        """Take the states of tokens that have one after them."""
         return self.states(self.teacher.model, batch)
 
     def ask(self, model: Any, batch: Batch) -> torch.Tensor:
@@ -356,7 +356,7 @@ class NextTokens(OfTokens):
 
 
 def followed(batch: Batch) -> torch.Tensor:
-    """Say which tokens, but the last one, have one behind them: (batch, length - 1)."""
+    """Say which tokens, but the last one, have one after them: (batch, length - 1)."""
     mask = batch["attention_mask"].bool()
     return mask[:, :-1] & mask[:, 1:]
 

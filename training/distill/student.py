@@ -127,7 +127,7 @@ def open_student(source: str, teacher: Teacher) -> Student:
 
     Raises:
         OSError: there is no such folder or repository.
-        ValueError: it has another vocabulary or head than the teacher, or is no model of ours.
+        ValueError: it has another vocabulary or head than the teacher, or is no model of this package.
     """
     if hash_vocabulary(load(AutoTokenizer, source)) != hash_vocabulary(teacher.tokenizer):
         raise ValueError(f"{source} has other tokens than {teacher.source}; give another student")

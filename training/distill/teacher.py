@@ -71,7 +71,7 @@ class Teacher:
 
     Attributes:
         source: folder or repository that it is from.
-        model: one of ours where it is a BERT, else as transformers has it.
+        model: one of this package where it is a BERT, else as transformers has it.
         pooling: of the tokens of a text; None for a model with a head.
         head: of the model.
         is_sentence_encoder: whether it is from a SentenceTransformer.

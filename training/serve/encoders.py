@@ -28,7 +28,7 @@ ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": nn.Sigmoid(),
     "torch.nn.modules.activation.Tanh": nn.Tanh(),
 }
-# programs that run such a graph look up what they know of the type; they know none of ours, and this one reads the same
+# programs that run a graph look its type up; they know none of this package, and this one reads the same inputs
 KNOWN_TYPE = "bert"
 
 

@@ -66,7 +66,7 @@ def trace(model: nn.Module) -> ExportedProgram:
         setattr(model.config, name, False)
     batch = draw_inputs(model, *TRACED)
     shapes = {name: _dimensions(name, tensor.ndim, model.config) for name, tensor in batch.items()}
-    # outputs of a class of ours or of transformers could not be read where there is torch alone
+    # outputs of a class of this package or of transformers could not be read where there is torch alone
     with model.eval().register_forward_hook(lambda module, given, outputs: _tensors(outputs)):
         program = torch.export.export(model, (), batch, dynamic_shapes=shapes, strict=False)
     for node in program.graph.nodes:

@@ -1,4 +1,4 @@
-"""Replace a loaded model by one of ours that gives the same answers faster, and undo it."""
+"""Replace a loaded model by one of this package that gives the same answers faster, and undo it."""
 
 import copy
 import inspect
@@ -50,7 +50,7 @@ def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = 
             that is measured to be faster: in 32 bits, on CPUs. It is made at the first call without gradients.
 
     Returns:
-        Another model; the one that was given stays as it is. One of ours is returned itself.
+        Another model; the one that was given stays as it is. One of this package is returned itself.
 
     Raises:
         ValueError: a model that none here is like, or one with hooks, adapters, weights that are quantized or sharded,

@@ -255,7 +255,7 @@ def from_transformer_xl(
         if is_shared:
             others[f"model.positions.{name}"] = found[0]
             continue
-        # a vector that the source shares between layers is given to each of ours
+        # a vector that the layers of the source share is given to each layer here
         found = found * len(attentions) if len(found) == 1 else found
         if len(found) != len(attentions):
             raise ValueError(f"{len(found)} vectors do not fit {len(attentions)} attention sublayers; is it complete?")
