@@ -30,7 +30,7 @@ DOCUMENTS = 8
 
 
 def open_model(source: str) -> Teacher:
-    """Open a model of this package, or one that is converted, with its head and what a SentenceTransformer does with it.
+    """Open a model, converted if it is not of this package, with its head and what a SentenceTransformer does with it.
 
     Raises:
         OSError: there is no such folder or repository.
