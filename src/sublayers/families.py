@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 BERT: tuple[str, ...] = ("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForSequenceClassification")
 BERT += ("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+HEADS: tuple[str, ...] = (*BERT, "ForCausalLM", "ForConditionalGeneration")
 # heads whose Auto class has another name
 AUTO_NAMES = {"Model": "AutoModel", "ForConditionalGeneration": "AutoModelForSeq2SeqLM"}
 
@@ -43,6 +44,11 @@ NAMES = {
     "convert.optimize": ["optimize", "restore"],
     **{MODELS[model_type]: sorted(family.models.values()) for model_type, family in FAMILIES.items()},
 }
+
+
+def head_of(name: str) -> str:
+    """Say which of `HEADS` a class has, by the end of its name, or "Model" where it has none of them."""
+    return next((head for head in HEADS if name.endswith(head)), "Model")
 
 
 def stub() -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from sublayers.families import head_of
 from sublayers.hub.loading import MODULES
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.training.distill.teacher import (
@@ -155,7 +156,7 @@ def _read_cross_encoder(model: PreTrainedModel, source: Path) -> Encoder | None:
         return None
     kinds = [row["type"].split(".")[-1] for row in read_json(source / MODULES) or [{"type": "Transformer"}]]
     architecture = type(model).__name__
-    if kinds != ["Transformer"] or not architecture.endswith("ForSequenceClassification"):
+    if kinds != ["Transformer"] or head_of(architecture) != "ForSequenceClassification":
         raise ValueError(
             f"{source} is a CrossEncoder of {', '.join(kinds)} around {architecture}; give one of a Transformer alone "
             "around a classifier"

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sublayers.convert.weights import BUFFERS, UNUSED, Pieces
+from sublayers.families import head_of
 
 # the largest difference, as a share of the outputs' size
 TOLERANCE = 1e-4
@@ -129,7 +130,7 @@ def draw(model: PreTrainedModel, source: PreTrainedModel) -> dict[str, torch.Ten
     length = min(13 + window, model.config.max_position_embeddings)
     mask = torch.ones(4, length, dtype=torch.long)
     mask[RIGHT, length - length // 2 :] = mask[LEFT, : length // 2] = mask[BETWEEN, 1:-1:3] = 0
-    if type(source).__name__.endswith("MultipleChoice"):
+    if head_of(type(source).__name__) == "ForMultipleChoice":
         mask = mask[:, None].repeat(1, 2, 1)
     generator = torch.Generator().manual_seed(0)
 

@@ -22,6 +22,7 @@ from sublayers.configuration.configuration_reordered_bert import ReorderedBertCo
 from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
+from sublayers.families import head_of
 from sublayers.hub.loading import MODULES
 from sublayers.hub.papers import citation, paper
 
@@ -176,11 +177,11 @@ def write_card(
     heads = {head.__name__: auto_class.__name__ for auto_class, head in AUTO_CLASSES.get(type(config), {}).items()}
     if architecture not in heads:
         return
-    task, purpose = next(known for ending, known in HEAD_TASKS.items() if architecture.endswith(ending))
+    task, purpose = HEAD_TASKS[head_of(architecture)]
     task = run.get("task", task)
     opener = None
     if (folder / MODULES).exists():
-        opener, task, purpose = SENTENCE_TASKS[architecture.endswith("Model")]
+        opener, task, purpose = SENTENCE_TASKS[head_of(architecture) == "Model"]
     drawn = stacks(config)
     data = ModelCardData(
         model_name=model_id,

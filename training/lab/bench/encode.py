@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from sublayers import optimize
+from sublayers.families import head_of
 from sublayers.hub.loading import load
 from sublayers.training.flags import flag, number as count
 from sublayers.training.lab.bench.flags import BenchFlags, size
@@ -73,7 +74,7 @@ def open_model(source: str, device: Any) -> tuple[Any, bool]:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
     architectures = load(AutoConfig, source).architectures or [""]
-    is_reranker = architectures[0].endswith(("ForSequenceClassification", "ForCausalLM"))
+    is_reranker = head_of(architectures[0]) in ("ForSequenceClassification", "ForCausalLM")
     return (CrossEncoder if is_reranker else SentenceTransformer)(source, device=str(device)), is_reranker
 
 
