@@ -20,6 +20,7 @@ import yaml
 # flags that ask for help
 HELP = {"-h", "--help", "--help_all"}
 RECIPES = Path(__file__).with_name("recipes")
+TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
 
 
 def flag(help_text: str, value: Any = None, **metadata: Any) -> Any:
@@ -77,6 +78,12 @@ def parse_flags(
         words = sum(f.metadata.get("positional", False) for f in known)
         leading = sum(1 for _ in takewhile(lambda word: not word.startswith("-"), argv[:words]))
         argv = [*argv[:leading], *expand_settings_file(argv[leading:], settings)]
+    if any(f.metadata.get("positional") for f in known):
+        # the word after a flag that is on or off may be one of these
+        names = (name for f in known if f.type is bool for name in (f.name, *f.metadata.get("aliases", ())))
+        switches = {name if name.startswith("-") else f"--{name}" for name in names}
+        following = zip(argv, [*argv[1:], "true"], strict=True)
+        argv = [word if word not in switches or after.lower() in TRUTH else f"{word}=true" for word, after in following]
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         name = unknown[0].split("=")[0].lstrip("-")
@@ -309,10 +316,9 @@ def truth(text: str) -> bool:
     Raises:
         ArgumentTypeError: the text says neither.
     """
-    for value, names in {True: ("yes", "true", "t", "y", "1"), False: ("no", "false", "f", "n", "0")}.items():
-        if text.lower() in names:
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    if text.lower() not in TRUTH:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return TRUTH[text.lower()]
 
 
 def nearest(name: str, known: Collection[str]) -> str:

@@ -46,6 +46,7 @@ def read(words, kind=Flags, settings=""):
     ("words", "values"),
     {
         "s f --number 4": {"orders": ["s", "f"], "number": 4},
+        "--out s f --on false": {"orders": ["s", "f"], "off": True, "on": False},
         "--kind one s --no_on --out --place x": {
             "orders": ["s"], "kind": "one", "on": False, "off": True, "place": Path("x")
         },
