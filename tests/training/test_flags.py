@@ -65,7 +65,7 @@ def test_text_becomes_the_values_of_fields(words, values):
         "s --number 0": "argument --number: 0 is not a positive number",
         "s --number x": "argument --number: invalid positive value: 'x'",
         "s --kind three": "argument --kind: invalid choice: 'three' (choose from 'one', 'two')",
-        "s --off maybe": "argument --off/--out: 'maybe' is neither true nor false",
+        "s --off=maybe": "argument --off/--out: 'maybe' is neither true nor false",
         "s --rate nan": "argument --rate: 'nan' is not a finite number",
         "s --numbr=3": "unknown option 'numbr', did you mean 'number'?",
         "s --num 3": "unknown option 'num', did you mean 'number'?",
