@@ -4,8 +4,7 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import strict
-from sublayers.configuration.field_values import number
+from sublayers.configuration.field_values import number, strict
 from sublayers.configuration.order import Order
 
 

@@ -3,7 +3,8 @@
 from typing import Literal
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
-from sublayers.configuration.configuration_sublayers import NormPosition, PositionEmbeddingType, strict
+from sublayers.configuration.configuration_sublayers import NormPosition, PositionEmbeddingType
+from sublayers.configuration.field_values import strict
 
 
 @strict

@@ -1,7 +1,8 @@
 """Configuration of the Macaron encoder-decoder."""
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import NormPosition, strict
+from sublayers.configuration.configuration_sublayers import NormPosition
+from sublayers.configuration.field_values import strict
 
 
 @strict

@@ -1,7 +1,7 @@
 """Configuration of PAR BERT."""
 
 from sublayers.configuration.configuration_reordered_bert import ReorderedBertConfig
-from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.field_values import strict
 
 
 @strict

@@ -5,8 +5,7 @@ from typing import Literal
 
 from sublayers.configuration.adaptive_bands import check_cutoffs, divide
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.configuration_sublayers import strict
-from sublayers.configuration.field_values import number
+from sublayers.configuration.field_values import number, strict
 
 
 @strict

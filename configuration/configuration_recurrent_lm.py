@@ -2,7 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
+from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig
+from sublayers.configuration.field_values import strict
 from sublayers.configuration.order import Order
 
 # what attention with memory leaves as it is

@@ -3,8 +3,8 @@
 from dataclasses import field
 from typing import ClassVar
 
-from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig, strict
-from sublayers.configuration.field_values import number
+from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig
+from sublayers.configuration.field_values import number, strict
 from sublayers.configuration.order import Order
 
 # the folder beside a model's files that has the tokenizer of a target side with a vocabulary of its own

@@ -3,8 +3,7 @@
 from typing import Literal
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
-from sublayers.configuration.configuration_sublayers import strict
-from sublayers.configuration.field_values import number
+from sublayers.configuration.field_values import number, strict
 
 
 @strict

@@ -1,8 +1,8 @@
 """Configuration of the sandwich language model."""
 
 from sublayers.configuration.adaptive_bands import check_cutoffs, divide
-from sublayers.configuration.configuration_sublayers import SublayersConfig, strict
-from sublayers.configuration.field_values import number
+from sublayers.configuration.configuration_sublayers import SublayersConfig
+from sublayers.configuration.field_values import number, strict
 from sublayers.configuration.letters.letter import Sizes
 
 

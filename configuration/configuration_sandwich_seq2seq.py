@@ -1,7 +1,7 @@
 """Configuration of the sandwich encoder-decoder."""
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
-from sublayers.configuration.configuration_sublayers import strict
+from sublayers.configuration.field_values import strict
 
 
 @strict

@@ -4,19 +4,15 @@ import difflib
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import field, fields, make_dataclass
-from functools import wraps
-from inspect import formatannotation
+from dataclasses import field, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
-from huggingface_hub.dataclasses import strict as strict_dataclass
-from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers import PreTrainedConfig
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.field_values import LEAST_EPS, check_ranges, check_value, number
+from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
 from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.order import Order, compact
 
@@ -24,49 +20,11 @@ PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # before the mixer, after the sum, or before the mixer and after it, inside the residual branch (Gemma 2)
 NormPosition = Literal["pre", "post", "both"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
-Config = TypeVar("Config", bound=PreTrainedConfig)
-# the fields that letters declare: numbers, or None where no order has the letter
-FieldsOfLetters: Any = make_dataclass(
-    "FieldsOfLetters",
-    [
-        (name, int | None, number(None, least=least))
-        for kind in ALPHABET.values()
-        for name, least in kind.fields.items()
-    ],
-)
 # what transformers makes fields of
 CONSUMED = {"attn_implementation", "torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"}
 # what transformers and sentence-transformers set beside fields
 SET_BY_OTHERS = {"custom_pipelines", "distributed_config", "fusion_config", "gradient_checkpointing", "is_causal"}
 SET_BY_OTHERS |= {"quantization_config", "sentence_transformers", "sbert_ce_default_activation_function"}
-
-
-def strict(config_class: type[Config]) -> type[Config]:
-    """Make a configuration check its fields' types and values, with a ValueError of one sentence."""
-    checked: Any = strict_dataclass(config_class)
-    check_ranges(checked)
-    set_field, validate = checked.__setattr__, checked.validate
-
-    def set_in_one_sentence(self, name, value):
-        # the check ignores names that attribute_map maps to a field
-        name = self.attribute_map.get(name, name)
-        try:
-            set_field(self, name, value)
-        except StrictDataclassFieldValidationError as error:
-            kind = formatannotation(self.__dataclass_fields__[name].type)
-            raise ValueError(f"{name}={value!r} does not fit; give {kind}") from error
-
-    # validate keeps its module and name, which subclasses look up
-    @wraps(validate)
-    def validate_in_one_sentence(self):
-        try:
-            validate(self)
-        except StrictDataclassClassValidationError as error:
-            raise ValueError(str(error.__cause__)) from error
-
-    checked.__setattr__ = set_in_one_sentence
-    checked.validate = validate_in_one_sentence
-    return checked
 
 
 @strict

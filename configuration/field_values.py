@@ -1,15 +1,21 @@
 """Which values the fields of configurations can have, whatever the others have, and how fields declare it."""
 
 import math
-from dataclasses import field, fields
-from functools import cache
-from inspect import get_annotations
+from dataclasses import field, fields, make_dataclass
+from functools import cache, wraps
+from inspect import formatannotation, get_annotations
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
+from huggingface_hub.dataclasses import strict as strict_dataclass
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
+from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
+from sublayers.configuration.alphabet import ALPHABET
+
+Config = TypeVar("Config", bound=PreTrainedConfig)
 # where a field's metadata have it
 RANGE = "range"
 # beyond which states overflow
@@ -39,6 +45,17 @@ def number(default: Any, least: float = 0, most: float = LARGEST) -> Any:
     A subclass that gives only another default keeps the range, which it would not keep of transformers' validators.
     """
     return field(default=default, metadata={RANGE: (least, most)})
+
+
+# the fields that letters declare: numbers, or None where no order has the letter
+FieldsOfLetters: Any = make_dataclass(
+    "FieldsOfLetters",
+    [
+        (name, int | None, number(None, least=least))
+        for kind in ALPHABET.values()
+        for name, least in kind.fields.items()
+    ],
+)
 
 
 @cache
@@ -100,3 +117,31 @@ def _check_rope(parameters: dict[str, Any] | None) -> None:
         is_number = isinstance(value, int | float) and low <= value <= high and value != math.inf
         if not (is_number or name == "rope_type" or (value is None and name != "factor")):
             raise ValueError(f"rope_parameters hold {name}={value!r}; give a finite number from {low} to {high}")
+
+
+def strict(config_class: type[Config]) -> type[Config]:
+    """Make a configuration check its fields' types and values, with a ValueError of one sentence."""
+    checked: Any = strict_dataclass(config_class)
+    check_ranges(checked)
+    set_field, validate = checked.__setattr__, checked.validate
+
+    def set_in_one_sentence(self, name, value):
+        # the check ignores names that attribute_map maps to a field
+        name = self.attribute_map.get(name, name)
+        try:
+            set_field(self, name, value)
+        except StrictDataclassFieldValidationError as error:
+            kind = formatannotation(self.__dataclass_fields__[name].type)
+            raise ValueError(f"{name}={value!r} does not fit; give {kind}") from error
+
+    # validate keeps its module and name, which subclasses look up
+    @wraps(validate)
+    def validate_in_one_sentence(self):
+        try:
+            validate(self)
+        except StrictDataclassClassValidationError as error:
+            raise ValueError(str(error.__cause__)) from error
+
+    checked.__setattr__ = set_in_one_sentence
+    checked.validate = validate_in_one_sentence
+    return checked

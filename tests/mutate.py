@@ -19,7 +19,9 @@ from tqdm.auto import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = [
     "configuration",
+    "configuration/letters",
     "modeling",
+    "modeling/mixers",
     "src/sublayers/convert",
     "src/sublayers/hub",
     "src/sublayers/tasks",
