@@ -97,7 +97,10 @@ def test_the_language_and_the_costs_know_it(capsys):
     sizes = small(SandwichLMConfig, sublayer_order="yf", state_size=6).sizes._asdict()
     assert count("cache", "yf", 5, "next", sizes) == cache_bytes("yf", length=5, **sizes) == 2 * (6 + 2 * 5)
     assert count("flops", "y", 5, "next", sizes) == 2 * 6 * (2 * 32 + 1)
-    cli.main(["order", "sf", "--hidden_size", "8"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["order", "yf"])
+    assert "sublayers y need --state_size; give a number" in capsys.readouterr().err
+    cli.main(["order", "yf", "--hidden_size", "8", "--state_size", "6"])
     assert "moving average" in capsys.readouterr().out
 
 

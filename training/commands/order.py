@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +57,12 @@ class OrderArguments:
     picture: Path | None = flag("draw the orders, or what --decide measures, into a new .svg, .png or .pdf file")
 
 
+# what letters need beside these
+OTHERS = {name for kind in ALPHABET.values() for name in kind.fields} - {f.name for f in fields(OrderArguments)}
+OF_LETTERS = [(name, int | None, number("needed by orders with some letter")) for name in sorted(OTHERS)]
+LetterArguments: Any = make_dataclass("LetterArguments", OF_LETTERS, namespace={"__module__": __name__})
+
+
 def main(argv: list[str]) -> None:
     """Draw the orders and compare their costs in one table, or print the same numbers as JSON.
 
@@ -64,12 +70,13 @@ def main(argv: list[str]) -> None:
         FileExistsError: the file for the picture, or for what is measured, exists.
         ValueError: bad flags, or a bad order, with a line that points at the character.
     """
-    [args] = parse_flags(argv, [OrderArguments], USAGE, description="Draw orders and compare what they cost.")
+    flags = [OrderArguments, LetterArguments]
+    args, of_letters = parse_flags(argv, flags, USAGE, description="Draw orders and compare what they cost.")
     refuse_to_replace(args.picture, args.csv)
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
         raise ValueError(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
     orders = {given: compact(given) for given in args.orders}
-    costs = {given: cost(order, args) for given, order in orders.items()}
+    costs = {given: cost(order, args, vars(of_letters)) for given, order in orders.items()}
     if args.decide:
         # this import takes seconds, for which drawings do not wait
         from sublayers.training.metrics.order_decision import decide
@@ -91,8 +98,15 @@ def main(argv: list[str]) -> None:
     console.print(table(costs))
 
 
-def cost(order: str, args: OrderArguments) -> dict[str, Any]:
-    """Compute what an order costs with flags of `sublayers order`, by names, lengths and what is read."""
+def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None]) -> dict[str, Any]:
+    """Compute what an order costs with flags of `sublayers order`, by names, lengths and what is read.
+
+    Raises:
+        ValueError: a letter needs a number that is not given.
+    """
+    for letter, kind in zip(Order(order), Order(order).kinds, strict=True):
+        if lacking := [name for name in kind.fields if name in letter_fields and letter_fields[name] is None]:
+            raise ValueError(f"sublayers {letter} need --{lacking[0]}; give a number")
     hidden = args.hidden_size
     intermediate = args.intermediate_size or 4 * hidden
     more: dict[str, Any] = {
@@ -102,6 +116,7 @@ def cost(order: str, args: OrderArguments) -> dict[str, Any]:
         "num_key_value_heads": args.key_value_heads,
         "head_dim": args.head_dim,
         "attention_window": args.attention_window,
+        "letter_fields": letter_fields,
         "is_causal": args.causal,
         "qk_norm": args.qk_norm,
         "folds_attention": args.key_value_heads in (None, args.heads) and not (args.rotary or args.qk_norm),
