@@ -1,6 +1,7 @@
 """How long stacks of sublayers take."""
 
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from math import inf
 from statistics import median
@@ -102,7 +103,8 @@ def time_stacks(
             whole = batch(text, plan)
             plan, layout = stacks[order].lay_out(whole)
             steps = [(place, None) for place in stacks[order].places]
-            calls[order] = partial(stack.run, text, plan, stack.prepare(whole), layout, steps)
+            inputs = stack.prepare(replace(whole, plan=plan))
+            calls[order] = partial(stack.run, text, plan, inputs, layout, steps)
         times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
             found[order][read] = times[order]
