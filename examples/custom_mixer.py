@@ -1,12 +1,14 @@
 """Add a letter to the order language, `g`, a gate of each channel: `python examples/custom_mixer.py`."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from sublayers import PARBertConfig, PARBertModel
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.modeling.mixers.builders import BUILDERS
 from sublayers.modeling.mixers.mixer import Mixer
-from sublayers.modeling.stack import BUILDERS
 from sublayers.modeling.sublayer import Sublayer
 
 
@@ -22,8 +24,7 @@ class Gate(Mixer):
         return self.output_map(hidden_states).sigmoid() * hidden_states, None
 
 
-ALPHABET["g"] = ALPHABET["f"]._replace(name="gate", multiply_adds=lambda sizes, work: work.read * sizes.hidden_size**2)
+ALPHABET["g"] = replace(ALPHABET["f"], name="gate", multiply_adds=lambda sizes, work: work.read * sizes.hidden_size**2)
 BUILDERS["g"] = lambda config, order, index, is_causal: Sublayer(config, Gate(config))
-sizes = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}
-config = PARBertConfig(sublayer_order="(sfg)2f", **sizes)
+config = PARBertConfig(sublayer_order="(sfg)2f", hidden_size=64, intermediate_size=256, num_attention_heads=4)
 print(PARBertModel(config)(torch.tensor([[2, 11, 7, 3]])).last_hidden_state.shape)

@@ -131,10 +131,10 @@ def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
 
     def parse(argv):
         commands.append(argv)
-        source, run, corpus, args = parse_distill(argv)
+        run, corpus, args = parse_distill(argv)
         assert (run.pooling, run.max_length, args.warmup_steps) == ("cls", 16, 0.0333)
         assert args.lr_scheduler_kwargs == {"num_decay_steps": 0.5}
-        return source, run, corpus, args
+        return run, corpus, args
 
     monkeypatch.setattr(distill, "parse", parse)
     source, *others = flags
