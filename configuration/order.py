@@ -55,6 +55,10 @@ class Order:
             raise TypeError(f"an order is a string such as 's6(sf)10f6', not {order!r} of type {kind}")
         object.__setattr__(self, "letters", _read(order) if isinstance(order, str) else order.letters)
 
+    def __reduce__(self) -> tuple[type["Order"], tuple[str]]:
+        # what is cached holds functions, which cannot be sent to other processes
+        return Order, (self.letters,)
+
     def __str__(self) -> str:
         return self.canonical
 

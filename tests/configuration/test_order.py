@@ -1,7 +1,10 @@
+import copy
 import math
+import pickle
 import random
 import re
 from collections import Counter
+from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given, strategies as st
@@ -57,6 +60,17 @@ def test_published_orders(pattern, canonical, printed):
     assert pattern == canonical
     assert compact(printed) == canonical
     assert expand(printed) == expand(canonical)
+
+
+def test_an_order_is_a_value():
+    order = Order("S2(SF)x2 f2")
+    assert (str(order), len(order), [*order], order.kinds[0].name) == ("s2(sf)2f2", 8, [*"sssfsfff"], "self-attention")
+    assert {order, Order("sssfsfff"), Order(order)} == {order}
+    assert order != Order("sf")
+    for copied in (pickle.loads(pickle.dumps(order)), copy.deepcopy(order)):
+        assert (copied, copied.kinds) == (order, order.kinds)
+    with pytest.raises(FrozenInstanceError):
+        order.letters = "sf"
 
 
 @pytest.mark.parametrize(
