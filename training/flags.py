@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields, make_dataclass
 from enum import Enum
 from inspect import get_annotations
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
@@ -82,7 +82,7 @@ def parse_flags(
         # the word after a flag that is on or off may be one of these
         names = (name for f in known if f.type is bool for name in (f.name, *f.metadata.get("aliases", ())))
         switches = {name if name.startswith("-") else f"--{name}" for name in names}
-        following = zip(argv, [*argv[1:], "true"], strict=True)
+        following = pairwise([*argv, "true"])
         argv = [word if word not in switches or after.lower() in TRUTH else f"{word}=true" for word, after in following]
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:

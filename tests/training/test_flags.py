@@ -77,6 +77,19 @@ def test_other_text_is_refused_in_a_sentence(words, sentence):
         read(words)
 
 
+@dataclass
+class Listed:
+    order: str | None = flag("or not", None, positional=True)
+    json: bool = flag("printed", False)
+
+
+def test_a_word_after_a_switch_is_not_its_value():
+    assert read("", Listed) == {"order": None, "json": False}
+    assert read("--json", Listed) == {"order": None, "json": True}
+    assert read("--json s", Listed) == {"order": "s", "json": True}
+    assert read("--json no s", Listed) == {"order": "s", "json": False}
+
+
 def test_settings_come_after_the_words_that_have_no_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text("seed: 3\n")
