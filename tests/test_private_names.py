@@ -94,7 +94,6 @@ LOST = [
     ("torch:ops.mkldnn", "_linear_pointwise _reorder_linear_weight", "fast products in oneDNN"),
     ("torch.utils._python_dispatch", "_disable_current_modes", "their measurement while a model is loaded"),
     ("accelerate.hooks", "_hf_hook", "the refusal to optimize dispatched models"),
-    ("argparse:ArgumentParser", "_actions", "flags that --help leaves out"),
 ]
 LISTED = {name: (where, lost) for where, names, lost in LOST for name in names.split()}
 PRIVATE = re.compile(r"\b_[a-zA-Z]\w*")
