@@ -23,14 +23,15 @@ TRAINED = ["--max_steps=12", "--validation_split_percentage=20", "--train_sampli
 TRAINED += ["--per_device_train_batch_size=8", "--per_device_eval_batch_size=8", "--sublayer_order=s2f3"]
 # a teacher that takes its time, asked about few texts at a time
 ASK = """
-import sys, time
+import os, sys, time
 from sublayers.training.commands.distill import main
 from sublayers.training.distill import answers
 from sublayers.training.distill.objectives import Logits
 
 answers.RANGE = 256
 ask = Logits.ask_teacher
-Logits.ask_teacher = lambda *args: time.sleep(0.2) or ask(*args)
+# so slowly that nobody comes to the end before all others have been killed
+Logits.ask_teacher = lambda *args: time.sleep(1.5 * os.path.exists("slowly")) or ask(*args)
 main(sys.argv[1:])
 """
 
@@ -70,11 +71,13 @@ def test_two_processes_make_the_answers_of_one_though_they_are_killed(tmp_path):
 
     def start():
         command = [sys.executable, "-c", ASK, *flags, str(folder.parent)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, env=environment, cwd=tmp_path, **quiet)
 
     def shards():
         return {*folder.glob("*.texts")}
 
+    (tmp_path / "slowly").touch()
     running = start()
     for _ in range(3):
         before, victim = shards(), start()
@@ -84,6 +87,7 @@ def test_two_processes_make_the_answers_of_one_though_they_are_killed(tmp_path):
         time.sleep(chance.uniform(0, 0.7))
         victim.kill()
         victim.wait()
+    (tmp_path / "slowly").unlink()
     assert running.wait() == 0
     assert answers_in(folder) == expected
     assert len(shards()) == 4
