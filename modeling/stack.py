@@ -74,7 +74,7 @@ class SublayerStack(nn.ModuleList):
             fits = all(x in (y, kind.twin) for x, y, kind in zip(running, built, built.kinds, strict=True))
         if not fits:
             raise ValueError(
-                f"{str(order)!r} has other sublayers than {self.built!r}; give an order of the same letters"
+                f"{str(order)!r} has other sublayers than {str(built)!r}; give an order of the same letters"
             )
         self.letters = running
         self.set_order(order)

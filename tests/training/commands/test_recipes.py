@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from sublayers.training.commands import pretrain, seq2seq
+from sublayers.training.trainers.language_modeling import evaluation_settings
 from sublayers.training.trainers.start import load_config
 
 pytestmark = pytest.mark.slow
@@ -104,7 +105,7 @@ def test_language_models(name, tmp_path, monkeypatch):
     if order:
         config = load_config(None, pretrain.PRETRAINED[run.model_type], flags, vocab_size=run.vocab_size)
         assert config.sublayer_order == order
-        settings = pretrain.evaluation_settings(config, run)
+        settings = evaluation_settings(config, run)
         assert settings.get("same_length", False) == (run.model_type == "par_transformer_xl")
         assert size in (None, count(config, "AutoModelForCausalLM"))
 
