@@ -23,8 +23,8 @@ PUBLISHING = {"repo_id", "commit_message", "commit_description", "private", "tok
 PASSED_ON = {"is_causal", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 PASSED_ON |= {"read_index", "write_index", "block_table", "logits_indices", "logits_processor_args"}
 PASSED_ON |= {"output_hidden_states", "output_attentions", "return_dict", "num_items_in_batch"}
-# which places of the order a stack leaves out; transformers adds the other by the configuration, in encoders too
-PASSED_ON |= {"dropped", "use_cache"}
+# transformers adds this by the configuration, in encoders too
+PASSED_ON |= {"use_cache"}
 
 
 def refuse_unknown_keywords(forward: Callable[..., Any]) -> Callable[..., Any]:

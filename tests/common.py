@@ -21,7 +21,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from sublayers import expand, random_unbalanced
-from sublayers.modeling.plan import Plan
+from sublayers.modeling.plan import Plan, select_positions
 from sublayers.modeling.stack import SublayerStack
 
 # random weights, and what the original implementations make of them
@@ -120,6 +120,16 @@ def assert_accumulates(model, rows: list[dict], folder, expected: dict | None = 
     options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": len(rows) // 2}
     for found in (whole, train_gradients(model, rows, folder, **options)):
         assert_same(found, whole if expected is None else expected, atol=atol, rtol=rtol)
+
+
+def silence(body, places):
+    """Let the sublayers at some places of a body add nothing."""
+
+    def nothing(states, *sources, read_positions=None, **kwargs):
+        return states if read_positions is None else select_positions(states, read_positions)
+
+    for place in places:
+        body.layers[place].forward = nothing
 
 
 class FamilyContract:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.order import Order
 from sublayers.hub.sources import check_model, check_source
 from sublayers.training.flags import HELP, expand_settings_file, nearest, words_by_flag
@@ -89,6 +90,7 @@ def check_flags(names: Iterable[str], *modules: str) -> None:
             waiting += [package / f"{name.replace('.', '/')}.py" for name in imported]
     sources = [file.read_text(encoding="utf-8") for file in found]
     known = {name for source in sources for form in (FIELD, QUOTED) for name in form.findall(source)}
+    known |= {name for kind in ALPHABET.values() for name in kind.fields}
     for name in names:
         if name.removeprefix("no_") not in known:
             raise ValueError(f"unknown option {name!r}{nearest(name, sorted(known))}")

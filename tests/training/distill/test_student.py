@@ -1,5 +1,6 @@
 import pytest
 import torch
+from common import silence
 from families import build
 from tiny_teachers import TEXTS, save_teacher
 from transformers import AutoModel, DistilBertConfig, DistilBertModel
@@ -54,11 +55,12 @@ def test_a_student_of_some_sublayers_is_its_teacher_without_the_others(tmp_path)
     batch = teacher.tokenizer(TEXTS, padding=True, return_tensors="pt")
     student = keep_sublayers(teacher, ["s0", "f0", "f2"])
     assert student.start == "sff"
-    expected = teacher.model(**batch, dropped={2, 3, 4}).logits
-    torch.testing.assert_close(student.model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match=r"--sublayers s0 f0 f2 run in the order sf2, not s2f"):
         keep_sublayers(teacher, ["s0", "f0", "f2"], "s2f")
     assert keep_sublayers(teacher, ["s0", "f0", "f2"], "sf2").start == "sff"
+    silence(teacher.model.base_model, {2, 3, 4})
+    expected = teacher.model(**batch).logits
+    torch.testing.assert_close(student.model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_sublayers_of_a_foreign_model_are_refused(tmp_path):
