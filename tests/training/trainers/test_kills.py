@@ -15,9 +15,9 @@ PLACES = [
     ("transformers:Trainer", "_save_optimizer_and_scheduler", 1),
     ("transformers:Trainer", "_save_rng_state", 2),
     ("transformers:TrainerState", "save_to_json", 2),
-    # behind the last two checkpoints, the model has weights and no tokenizer, and then no card
+    # after the last two checkpoints, the model has weights and no tokenizer, and then no card
     (f"{TRAINERS}.pair_trainer", "save_tokenizers", 3),
-    (f"{TRAINERS}.publish", "write_card", 1),
+    ("sublayers.hub.folder", "write_card", 1),
 ]
 
 
