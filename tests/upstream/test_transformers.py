@@ -63,8 +63,8 @@ class Inputs:
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
         self.num_attention_heads = config.num_attention_heads
         first, *_ = self.options.values() if "iot" in family else config.orders.values()
-        order = expand(first if isinstance(first, str) else first[0])
-        # a state behind each sublayer and one in front of all; weights of each attention
+        order = expand(first[0] if isinstance(first, list) else first)
+        # a state after each sublayer and one before all; weights of each attention
         self.expected_num_hidden_layers, self.num_hidden_layers = len(order) + 1, order.count("s")
 
     def get_config(self):
