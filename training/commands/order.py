@@ -104,7 +104,8 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
     Raises:
         ValueError: a letter needs a number that is not given.
     """
-    for letter, kind in zip(Order(order), Order(order).kinds, strict=True):
+    whole = Order(order)
+    for letter, kind in zip(whole, whole.kinds, strict=True):
         if lacking := [name for name in kind.fields if name in letter_fields and letter_fields[name] is None]:
             raise ValueError(f"sublayers {letter} need --{lacking[0]}; give a number")
     hidden = args.hidden_size
@@ -133,8 +134,8 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
         memory["memory_bytes"] = memory_bytes(order, hidden, args.memory_length, args.bytes_per_number)
     return {
         "order": order,
-        "sublayers": len(Order(order)),
-        **Order(order).counts,
+        "sublayers": len(whole),
+        **whole.counts,
         "parameters": parameters(order, hidden, intermediate, **more),
         **memory,
         "cache_bytes": {
