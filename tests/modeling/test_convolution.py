@@ -17,7 +17,7 @@ from sublayers import (
     expand,
 )
 from sublayers.configuration.sublayer_cost import parameters
-from sublayers.modeling import convolution
+from sublayers.modeling.mixers import convolution
 from sublayers.modeling.mixers.convolution import Convolution, find_tokens
 from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.plan import Packing, Plan
