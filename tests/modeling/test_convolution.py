@@ -16,7 +16,9 @@ from sublayers import (
     SandwichSeq2SeqModel,
     expand,
 )
+from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import parameters
+from sublayers.modeling.instance_wise_stack import InstanceWiseStack
 from sublayers.modeling.mixers import convolution
 from sublayers.modeling.mixers.convolution import Convolution, find_tokens
 from sublayers.modeling.mixers.mixer import Batch
@@ -195,7 +197,7 @@ class TestConvolutionsWithoutGates(TestConvolutionsInTheContract):
     def config(self, *orders, **overrides):
         return super().config(*orders, **{"gated_convolutions": False} | overrides)
 
-    # searches do not see what stands in front of a convolution
+    # searches do not see what comes before a convolution
     test_generates_from_a_start = test_continues_from_a_cache = None
     test_beams = test_assisted_decoding = None
 
@@ -265,7 +267,7 @@ def test_tensors_of_compiled_graphs_grow_with_the_length_alone():
 def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(order, packed):
     config = SandwichSeq2SeqConfig(hidden_size=16, intermediate_size=24, num_attention_heads=4)
     config._attn_implementation = "sdpa"
-    stack = SublayerStack(config, [order], is_causal=False).eval()
+    stack = SublayerStack(config, Order(order), is_causal=False).eval()
     states, read = torch.randn(3, 6, 16), torch.tensor([[0, 5], [3, 4], [1, 2]])
     mask = torch.ones(3, 6, dtype=torch.long)
     if packed:
@@ -282,8 +284,8 @@ def test_positions_that_nobody_reads_leave_the_stack_at_the_last_convolution(ord
 
 def test_several_orders_run_the_same_convolutions():
     config = SandwichSeq2SeqConfig(hidden_size=16, intermediate_size=24, num_attention_heads=4, kernel_sizes=[3, 5])
-    stack = SublayerStack(config, ["dlfd", "fddl"], is_causal=True).eval()
-    alone = SublayerStack(config, ["fddl"], is_causal=True).eval()
+    stack = InstanceWiseStack(config, [Order("dlfd"), Order("fddl")], is_causal=True).eval()
+    alone = SublayerStack(config, Order("fddl"), is_causal=True).eval()
     # the second order's sublayers by their places in the first
     for place, layer in zip([2, 0, 3, 1], alone, strict=True):
         layer.mixer = stack[place].mixer
@@ -304,7 +306,7 @@ def test_padding_inside_a_packing_counts_as_zeros():
     torch.testing.assert_close(mixer(states, tokens=tokens_seen, packing=packing)[0][:, 2:], expected)
 
 
-def test_finds_tokens_behind_a_past_in_the_mask_of_any_backend():
+def test_finds_tokens_after_a_past_in_the_mask_of_any_backend():
     real = torch.tensor([[1, 1, 0, 0, 1], [0, 1, 1, 1, 1], [1, 0, 1, 1, 1]]).bool()
 
     def sees(row, head, query, key):
@@ -327,5 +329,5 @@ def test_families_of_one_stack_have_no_convolutions(config_class, letter):
 
 def test_convolutions_are_not_split_between_processes():
     config = SandwichSeq2SeqConfig()
-    assert config.tensor_parallel_plan("dclf") == config.tensor_parallel_plan("cf")
+    assert config.tensor_parallel_plan(Order("dclf")) == config.tensor_parallel_plan(Order("cf"))
     assert expand("(dl)2") == "dldl"
