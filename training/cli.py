@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from sublayers.training.extras import require
 from sublayers.training.flags import nearest, underscored
 from sublayers.training.folders import is_of_a_file
-from sublayers.training.inputs import check_words
 from sublayers.training.progress import write_lines
 
 # importing a command's module is slow (torch), so it waits until the command is chosen
@@ -84,7 +83,6 @@ def main(argv: list[str] | None = None) -> None:
 
 def _run(name: str, rest: list[str]) -> None:
     try:
-        check_words(name, COMMANDS[name][0], rest)
         atexit.register(_leave)
         run([*name.split(), *rest])
     except ModuleNotFoundError as error:

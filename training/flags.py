@@ -89,6 +89,9 @@ def parse_flags(
         name = unknown[0].split("=")[0].lstrip("-")
         raise ValueError(f"unknown option {name!r}{nearest(name, [f.name for f in known])}")
     given = vars(namespace)
+    # a misspelt flag may be the one that is missing, so those are told first
+    if missing := [f"--{f.name}" for f in known if f.name not in given]:
+        raise ValueError(f"the following arguments are required: {', '.join(missing)}")
     return tuple(kind(**{f.name: given[f.name] for f in fields(kind) if f.init}) for kind in dataclass_types)
 
 
@@ -112,7 +115,7 @@ def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
     metadata = {**f.metadata}
     positional, names = metadata.pop("positional", False), [f"--{f.name}", *metadata.pop("aliases", [])]
     default = f.default if f.default_factory is MISSING else f.default_factory()
-    options = _how_to_read(kind, default) | ({} if default is MISSING else {"default": default}) | metadata
+    options = _how_to_read(kind, default) | {"default": argparse.SUPPRESS if default is MISSING else default} | metadata
     if not is_shown:
         options["help"] = argparse.SUPPRESS
     if positional:
@@ -120,7 +123,7 @@ def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
         optional = {} if default is MISSING else {"nargs": "*" if isinstance(default, list) else "?"}
         group.add_argument(f.name, **options | optional)
         return
-    group.add_argument(*names, required=default is MISSING, dest=f.name, **options)
+    group.add_argument(*names, dest=f.name, **options)
     if kind is bool and default is True:
         off = {**metadata, "help": options["help"], "action": "store_false", "default": False}
         group.add_argument(f"--no_{f.name}", dest=f.name, **off)

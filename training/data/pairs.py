@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from sublayers.training.data.files import (
     BUILDERS,
     Used,
+    check_file,
     ending,
     first_rows,
     load_splits,
@@ -192,6 +193,7 @@ def _read_files(split: str, paths: list[str], args: Seq2SeqDataArguments) -> Dat
             f"--{split}_file {' '.join(paths)} is neither one file that ends in {', '.join(BUILDERS)} (compressed or "
             "not) nor two plain text files, source and target"
         )
+    check_file(paths[0], BUILDERS)
     return _choose(read_rows(paths), paths[0], args)
 
 
