@@ -18,7 +18,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
 
     Raises:
         ValueError: a list of orders that is empty, repeats one, mixes different sublayers or has self-attention and
-            convolutions in several sequences, a temperature that is not positive, a least probability that so many
+            convolutions in several sequences, a temperature that is not positive, a least probability that this many
             orders cannot all have, or what every configuration refuses.
     """
 

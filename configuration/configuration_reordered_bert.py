@@ -51,7 +51,7 @@ class ReorderedBertConfig(SublayersConfig):
     norm_position: NormPosition = "post"
     embedding_norm: bool = True
     position_embedding_type: PositionEmbeddingType = "learned"
-    # beside positions: attention adds a bias for each of so many groups of distances; None: no bias
+    # beside positions: attention adds a bias for each group of distances, of which there are this many; None: no bias
     relative_attention_num_buckets: int | None = number(None, least=4)
     scale_embedding: bool = False
     # bert: a pooler, a bias for each word and two next-sentence logits; macaron: none of them, and a single logit
@@ -64,7 +64,7 @@ class ReorderedBertConfig(SublayersConfig):
         """Check the orders and heads, that what adds biases to its scores is `s` or `m`, and that one mean is read."""
         super().validate_architecture()
         if self.classifier_pooling == "mean" and self.tail_query == "mean":
-            raise ValueError("classifier_pooling='mean' needs all states behind the tail; leave tail_query='mean' out")
+            raise ValueError("classifier_pooling='mean' needs all states after the tail; leave tail_query='mean' out")
         if self.relative_attention_num_buckets is not None and self.has_windows:
             raise ValueError(
                 f"relative_attention_num_buckets={self.relative_attention_num_buckets} is for s and m alone; leave it "

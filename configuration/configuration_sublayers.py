@@ -76,7 +76,7 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     # the dropout inside feed-forward sublayers
     activation_dropout: float | int = number(0.1, most=1)
     norm_position: NormPosition = "pre"
-    # whether the first sublayer has one, where norms stand in front
+    # whether the first sublayer has one, where norms come first
     first_norm: bool = True
     norm_type: Literal["layer", "rms"] = "layer"
     # without gain and bias, norms have no parameters
@@ -385,7 +385,7 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                     f"number, {least} or more; give another head_dim or partial_rotary_factor"
                 )
         if not self.first_norm and self.norm_position == "post":
-            raise ValueError("first_norm=False needs norms in front of sublayers; give norm_position='pre'")
+            raise ValueError("first_norm=False needs norms before sublayers; give norm_position='pre'")
         if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
             raise ValueError(
                 "norm_unit_offset=True needs RMS norms with a gain; give norm_type='rms' and norm_affine=True"

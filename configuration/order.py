@@ -206,7 +206,7 @@ def _read(order: str) -> str:
             continue
         if unit == ")":
             if not open_groups:
-                raise _error("this ')' has no '(' in front of it; remove it, or add a '('", order, position)
+                raise _error("this ')' has no '(' before it; remove it, or add a '('", order, position)
             unit = expanded
             before, start = open_groups.pop()
             if not unit:
@@ -241,11 +241,11 @@ def _fault(letters: Sequence[str]) -> tuple[str, int] | None:
         return None
     m, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
     if not any(map(_mixes, letters[:first])):
-        return f"{m!r} attends to the states in front of it, where no token has seen another; put an s there", first
+        return f"{m!r} attends to the states before it, where no token has seen another; put an s there", first
     if not changing:
         return None
-    problem = f"the states that {m!r} attends to stand still behind it, so {letters[changing[0]]!r} cannot follow"
-    return f"{problem}; put it in front of the first {m}, or write {m} in its place", changing[0]
+    problem = f"the states that {m!r} attends to must not change after it, so {letters[changing[0]]!r} cannot follow"
+    return f"{problem}; put it before the first {m}, or write {m} in its place", changing[0]
 
 
 def _number(digits: str) -> int:
@@ -270,7 +270,7 @@ def _error(problem: str, order: str, position: int) -> ValueError:
 def _explain(character: str) -> str:
     if character in "0123456789^x×*{}":  # noqa: RUF001
         return (
-            f"{character!r} is part of a repeat, which needs a letter or a group in front of it and a number; write "
+            f"{character!r} is part of a repeat, which needs a letter or a group before it and a number; write "
             "repeats such as s6, (sf)x10 or s^{6}"
         )
     letters = ", ".join(f"{letter} ({row.name})" for letter, row in ALPHABET.items())

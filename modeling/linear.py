@@ -49,7 +49,7 @@ def has_onednn() -> bool:
 
 @cache
 def measure(rows: int, outputs: int, inputs: int, threads: int) -> dict[Product, float]:
-    """Measure a product of this size in each way, with so many threads as there are now: seconds, the least of some."""
+    """Measure a product of this size in each way with the present number of threads: seconds, the least of some."""
     # models are also built and run where all new tensors are without values, or of other types
     with torch.no_grad(), _disable_current_modes(), torch.autocast("cpu", enabled=False):
         weight, states = (
@@ -81,13 +81,13 @@ def choose(rows: int, outputs: int, inputs: int, threads: int, prepacks: bool) -
     chosen: Product = "onednn" if seconds["onednn"] < GAIN * seconds["torch"] else "torch"
     if prepacks and seconds["prepacked"] < GAIN * seconds[chosen]:
         chosen = "prepacked"
-    told = ", ".join(f"{name} {1e6 * least:.0f}" for name, least in seconds.items())
-    logger.info("(%s, %s) x (%s, %s) runs in %s; microseconds: %s", rows, inputs, inputs, outputs, chosen, told)
+    listed = ", ".join(f"{name} {1e6 * least:.0f}" for name, least in seconds.items())
+    logger.info("(%s, %s) x (%s, %s) runs in %s; microseconds: %s", rows, inputs, inputs, outputs, chosen, listed)
     return chosen
 
 
 def fastest(states: torch.Tensor, weight: torch.Tensor, prepacks: bool = False) -> Product:
-    """Say how a product of states (..., in) with a weight (out, in) runs, which is measured once for such sizes."""
+    """Say how a product of states (..., in) with a weight (out, in) runs, which is measured once for each size."""
     if weight.numel() < SMALLEST:
         return "prepacked" if prepacks else "onednn"
     rows = states.numel() // states.shape[-1]

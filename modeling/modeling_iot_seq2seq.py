@@ -291,7 +291,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         self.anneal(0)
 
     def anneal(self, update: int) -> None:
-        """Set the temperature for a step after so many updates."""
+        """Set the temperature for a step after this number of updates."""
         config = self.config
         decay = math.exp(-config.gumbel_temperature_decay * (update - update % ANNEALING_STEPS))
         self.temperature = max(config.gumbel_temperature * decay, float(config.gumbel_temperature_min))
@@ -495,8 +495,8 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
             if inputs is not None:
                 source["input_ids"] = inputs
             settings, _ = self._prepare_generation_config(generation_config, **kwargs)  # type: ignore[misc]
-            asked = {name: getattr(settings, name) for name in ("output_attentions", "output_hidden_states")}
-            encoded = encoder(**source, **asked, return_dict=True)
+            recorded = {name: getattr(settings, name) for name in ("output_attentions", "output_hidden_states")}
+            encoded = encoder(**source, **recorded, return_dict=True)
         kwargs["encoder_outputs"] = encoded = encoder.choose_decoder_order(encoded, mask, forced)
         orders = {name: encoded[name] for name in ("encoder_order", "decoder_order") if name in encoded}
         generated = super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers.utils.import_utils import is_tracing
 
-# where padding takes less than one place in so many, leaving it out costs more than computing it
+# where padding is a smaller share than 1 / this number, leaving it out costs more than computing it
 LEAST_PADDING = 32
 
 
@@ -177,8 +177,8 @@ class Plan:
         distances = read - torch.arange(self.length, device=read.device)
         packing: Any = self.packing
         index, found = packing.index, {}
-        for name, (before, behind) in reaches.items():
-            seen = (distances <= before) & (distances >= -behind)
+        for name, (before, after) in reaches.items():
+            seen = (distances <= before) & (distances >= -after)
             if attention_mask is not None:
                 seen = seen & (attention_mask.bool() | (distances == 0))
             places = seen.expand(self.batch, -1).flatten().nonzero()[:, 0]

@@ -6,7 +6,7 @@ import torch
 
 from sublayers.modeling.plan import Plan
 
-# another run of the stack, over the prefix alone, has to save so many tokens
+# another run of the stack, over the prefix alone, has to save this number of tokens
 LEAST_SAVED = 256
 
 

@@ -89,7 +89,7 @@ def parse_flags(
         name = unknown[0].split("=")[0].lstrip("-")
         raise ValueError(f"unknown option {name!r}{nearest(name, [f.name for f in known])}")
     given = vars(namespace)
-    # a misspelt flag may be the one that is missing, so those are told first
+    # a misspelt flag may be the one that is missing, so unknown ones are named first
     if missing := [f"--{f.name}" for f in known if f.name not in given]:
         raise ValueError(f"the following arguments are required: {', '.join(missing)}")
     return tuple(kind(**{f.name: given[f.name] for f in fields(kind) if f.init}) for kind in dataclass_types)

@@ -13,7 +13,7 @@ from sublayers.modeling.mixers.mixer import Batch, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
 from sublayers.modeling.sublayer import Sublayer
 
-# so many positions share a matrix; a larger one would hold more zeros
+# positions that share a matrix; more of them would add zeros
 BLOCK = 64
 
 
@@ -74,7 +74,7 @@ class Convolution(Mixer):
         self.layer_idx = layer_idx
         self.num_heads = config.num_attention_heads
         self.before = kernel_size - 1 if is_causal else (kernel_size - 1) // 2
-        self.behind = kernel_size - 1 - self.before
+        self.after = kernel_size - 1 - self.before
         self.is_dynamic = is_dynamic
         self.is_gated = config.gated_convolutions
         self.in_proj = nn.Linear(config.hidden_size, (1 + self.is_gated) * config.hidden_size)
@@ -114,7 +114,7 @@ class Convolution(Mixer):
     def windows(self, states: torch.Tensor, cache: Cache | None) -> torch.Tensor:
         """Put the states before and after around new ones, (batch, heads, length, head_dim)."""
         if cache is None:
-            return nn.functional.pad(states, (0, 0, self.before, self.behind))
+            return nn.functional.pad(states, (0, 0, self.before, self.after))
         # counted before the update, since a static cache counts in place
         positions = torch.arange(-self.before, states.shape[2], device=states.device)
         positions = positions + cache.get_seq_length(self.layer_idx)

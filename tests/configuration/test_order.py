@@ -261,7 +261,7 @@ def test_counts_and_tail(order):
         ("s٣", 1, "is not a sublayer"),
         ("ss(sf", 2, "never closed"),
         ("((sf)2", 0, "never closed"),
-        ("(sf))2", 4, "has no '\\(' in front of it"),
+        ("(sf))2", 4, "has no '\\(' before it"),
         ("s()f", 1, "group is empty"),
         ("s(( )2)", 2, "group is empty"),
         ("s0", 1, "repeat of zero"),

@@ -205,5 +205,5 @@ def test_the_first_sublayer_may_lack_a_norm():
     config = PARBertConfig(sublayer_order="sf", first_norm=False, norm_position="pre", **SIZES)
     layers = PARBertModel(config).layers
     assert [type(layer.norm) for layer in layers] == [nn.Identity, nn.LayerNorm]
-    with pytest.raises(ValueError, match="first_norm=False needs norms in front of sublayers"):
+    with pytest.raises(ValueError, match="first_norm=False needs norms before sublayers"):
         PARBertConfig(first_norm=False, norm_position="post")

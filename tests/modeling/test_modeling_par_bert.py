@@ -142,5 +142,5 @@ def test_heads_that_read_the_mean_read_all_tokens_and_no_padding():
     pooled = torch.cat([model.model.pooler(each.mean(1)) for each in states])
     torch.testing.assert_close(model(ids, mask).logits, model.classifier(pooled), rtol=1e-5, atol=1e-5)
     assert model(ids).logits.shape == (2, model.config.num_labels)
-    with pytest.raises(ValueError, match="classifier_pooling='mean' needs all states behind the tail"):
+    with pytest.raises(ValueError, match="classifier_pooling='mean' needs all states after the tail"):
         PARBertConfig(classifier_pooling="mean", tail_query="mean")

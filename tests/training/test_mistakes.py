@@ -10,7 +10,7 @@ MISTAKES = {
     "distill teacher --sublayer_order=saf": "'a' is not a sublayer; use the letters s (self-attention), w (local",
     "distill teacher shrot_texts": "recipe 'shrot_texts' is unknown; choose from short_texts or give a .yaml file",
     "pretrain --train_file gone.txt": "there is no file gone.txt",
-    "pretrain modern --sublayer_order 2s": "'2' is part of a repeat, which needs a letter or a group in front",
+    "pretrain modern --sublayer_order 2s": "'2' is part of a repeat, which needs a letter or a group before it",
     "pretrain gone.yaml": "No such file or directory: 'gone.yaml'",
     "seq2seq --decoder_sublayer_order s(cf": "this parenthesis is never closed",
     "seq2seq --task translation --source a --target b --train_file a.jsonl": "there is no file a.jsonl",

@@ -19,7 +19,7 @@ from sublayers.training.folders import refuse_to_replace
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
     "in classification. A prompt reads one and fills the cache for all. With a memory, the length is that of a segment "
-    "behind it."
+    "after it."
 )
 USAGE = "sublayers order ORDER [ORDER ...] [--name value ...]"
 

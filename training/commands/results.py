@@ -63,7 +63,7 @@ def render(text: str, folder: Path) -> str:
     last = {match[2]: match.start() for match in found}
     whole = [match.start() for match in found]
     if cut := [start for start in re.finditer(START, text) if start.start() not in whole]:
-        raise ValueError(f"a table of {cut[0][1]} has no end; write <!-- end of {cut[0][1]} --> behind it")
+        raise ValueError(f"a table of {cut[0][1]} has no end; write <!-- end of {cut[0][1]} --> after it")
 
     def fill(match: re.Match[str]) -> str:
         rows = read(folder / match[2])

@@ -58,7 +58,7 @@ def load_splits(args: Any, wanted: Collection[str], **options: Any) -> dict[str,
 
 
 def first_rows(rows: Dataset, number: int | None, what: str) -> Dataset:
-    """Take the first rows, as far as there are so many; None takes all. Raises a ValueError for less than one."""
+    """Take the first rows, or all where there are fewer; None takes all. Raises a ValueError for less than one."""
     if number is not None and number < 1:
         raise ValueError(f"no {what} is left of the first {number}; use at least one")
     return rows if number is None else rows.take(min(number, len(rows)))

@@ -155,7 +155,7 @@ def tokenize_pairs(
     encoded = rows.map(encode, batched=True, remove_columns=rows.column_names, desc=f"tokenizing {desc}")
     if target_tokenizer.eos_token_id not in encoded[0]["labels"]:
         raise ValueError(
-            f"the tokenizer puts no end token ({target_tokenizer.eos_token}) behind targets, and a model would never "
+            f"the tokenizer puts no end token ({target_tokenizer.eos_token}) after targets, and a model would never "
             "stop; choose one that is made for sequence-to-sequence models"
         )
     if number := sum(encoded["long"]):

@@ -49,7 +49,7 @@ class StreamedWindows(IterableDataset):
         batches: how many batches this process has trained on.
 
     Raises:
-        ValueError: too few files for so many readers, or a stream without a token to predict.
+        ValueError: fewer files than readers, or a stream without a token to predict.
     """
 
     def __init__(self, text: Text, tokenizer: PreTrainedTokenizerBase, block_size: int):
@@ -70,7 +70,7 @@ class StreamedWindows(IterableDataset):
         self.go_on([Place()] * streams, 0)
 
     def go_on(self, places: list[Place], batches: int) -> None:
-        """Begin each stream at a place. Raises a ValueError if the readers cannot share so many streams evenly."""
+        """Begin each stream at a place. Raises a ValueError if the readers cannot share the streams evenly."""
         readers = self.processes * self.workers
         if max(readers, len(places)) % min(readers, len(places)):
             raise ValueError(

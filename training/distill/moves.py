@@ -25,7 +25,7 @@ def moves(start: str, end: str) -> list[str]:
 
 
 class MovesCallback(TrainerCallback):
-    """Run a stack in the first of some orders, in the next one after so many steps, and in the last one in the end.
+    """Run a stack in the first of some orders, in the next one after a number of steps, and in the last one in the end.
 
     The step alone decides, so that a training can be resumed in between.
     """
@@ -34,7 +34,7 @@ class MovesCallback(TrainerCallback):
         self.stack, self.orders, self.every = stack, orders, every
 
     def check(self, steps: int) -> None:
-        """Check that so many steps are enough for all moves.
+        """Check that the steps are enough for all moves.
 
         Raises:
             ValueError: they are not.

@@ -28,7 +28,7 @@ CAPTION = (
     "Milliseconds of the sublayers, without embeddings and head; in brackets the median of the ratios to the first "
     "order within a round, or between what it lies where rounds disagree, and the plain Transformer with most layers "
     "that takes no longer, where most times are interpolated. "
-    "The next token is generated behind the others, with a cache. Time is half of the answer: in most of our studies, "
+    "The next token is generated after the others, with a cache. Time is half of the answer: in most of our studies, "
     "fewer plain layers of equal time were as good."
 )
 

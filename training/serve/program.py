@@ -7,8 +7,8 @@
     quantize(full, file, batches=None)      what was written to `full`, with linear maps and embeddings in 8 bits,
                                             to `file`; `batches` of inputs tell how large activations are, without
                                             which they are measured while it runs
-    load(file, threads=None)                a function from inputs to outputs, both arrays by name, that runs on so many
-                                            cores, by default on all, and rows of about the same length together
+    load(file, threads=None)                a function from inputs to outputs, both arrays by name, that runs on this
+                                            number of cores, by default on all, and rows of about the same length together
 
     program = trace(model)
     onnx_runtime.write(program, file)

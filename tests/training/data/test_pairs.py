@@ -296,7 +296,7 @@ def test_lengths_that_leave_nothing_are_refused():
 def test_a_given_tokenizer():
     # as BART's: a start token, too
     given = train_tokenizer(GERMAN + ENGLISH, "bpe", 300, {"bos_token": "<s>", "eos_token": "</s>"})
-    with pytest.raises(ValueError, match=re.escape("puts no end token (</s>) behind targets")):
+    with pytest.raises(ValueError, match=re.escape("puts no end token (</s>) after targets")):
         tokenize_pairs(PAIRS, given, given, 99, 99, drop_long=True, desc="train")
     given.backend_tokenizer.post_processor = TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
