@@ -8,7 +8,7 @@
                                             to `file`; `batches` of inputs tell how large activations are, without
                                             which they are measured while it runs
     load(file, threads=None)                a function from inputs to outputs, both arrays by name, that runs on this
-                                            number of cores, by default on all, and rows of about the same length together
+                                            number of cores, by default on all, and rows of like lengths together
 
     program = trace(model)
     onnx_runtime.write(program, file)
@@ -102,7 +102,7 @@ def draw_inputs(model: nn.Module, rows: int, length: int) -> dict[str, torch.Ten
 
 
 def by_length(run: Run) -> Run:
-    """Let a graph run rows of about the same length together, for graphs compute padding: the same outputs, sooner.
+    """Let a graph run rows of like lengths together, for graphs compute padding: the same outputs, sooner.
 
     Outputs of padding are zero then. Batches with padding on the left or in between, and those of encoder-decoders, run
     as a whole.
