@@ -26,12 +26,11 @@ class JITLamb(Lamb):
 
 
 class NVLamb(JITLamb):
-    """LAMB (You et al., 2020, Algorithm 2) with the choices of NVIDIA's BERT recipe, but without bias correction.
+    """LAMB (You et al., 2020, Algorithm 2) with the choices of NVIDIA's BERT recipe, which Mandava et al. (2020) use.
 
-    The norm of the weights is not clamped, and parameters without weight decay have a trust ratio of 1, which leaves
-    them Adam's update. Clip the norm of all gradients to 1 before each step (`--max_grad_norm 1`). NVIDIA corrects the
-    bias of both moments, which the library's implementation cannot: the trust ratio cancels that for matrices up to
-    their weight decay, but the first steps of parameters without one are up to 3 times as large.
+    The bias of both moments is corrected, the norm of the weights is not clamped, and parameters without weight decay
+    have a trust ratio of 1, which leaves them Adam's update. Clip the norm of all gradients to 1 before each step
+    (`--max_grad_norm 1`).
     """
 
     clamp = math.inf
@@ -40,6 +39,30 @@ class NVLamb(JITLamb):
         super().__init__(params, **settings)
         for group in self.param_groups:
             group["adam"] = group["weight_decay"] == 0
+        # by group, the settings that a step replaces
+        self.given: list[dict[str, float]] = []
+        self.register_step_pre_hook(self.correct)
+        self.register_step_post_hook(self.restore)
+
+    def correct(self, *_: Any) -> None:
+        """Change the settings so that the library's step, which corrects no bias, is one with corrected moments.
+
+        With b = 1 - beta^t for each moment, the corrected update is sqrt(b2) / b1 times the library's with an epsilon of
+        sqrt(b2) * eps. Adam's update takes that factor in its rate. Where there is a trust ratio, no factor of the
+        update counts, and the weight decay is divided by it.
+        """
+        self.given = [{name: group[name] for name in ("lr", "eps", "weight_decay")} for group in self.param_groups]
+        for group in self.param_groups:
+            first, second = (1 - beta ** (group.get("step", 0) + 1) for beta in group["betas"])
+            factor = math.sqrt(second) / first
+            group["eps"] *= math.sqrt(second)
+            group["weight_decay"] /= factor
+            group["lr"] *= factor if group["adam"] else 1
+
+    def restore(self, *_: Any) -> None:
+        """Set what `correct` has changed back."""
+        for group, given in zip(self.param_groups, self.given, strict=True):
+            group.update(given)
 
 
 class ClippingAdagrad(torch.optim.Adagrad):

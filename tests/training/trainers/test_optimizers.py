@@ -26,13 +26,16 @@ def test_a_step_is_that_of_the_paper_and_of_nvidias_code(lamb, weight_decay, tmp
         for name, parameter in model.named_parameters():
             parameter.grad = gradients[name].clone()
         optimizer.step()
+        assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.02]
         with torch.no_grad():
             for name, parameter in naive.named_parameters():
                 first, second = moments[name]
                 first.copy_(0.8 * first + 0.2 * gradients[name])
                 second.copy_(0.9 * second + 0.1 * gradients[name] ** 2)
                 decay = weight_decay * (name == "linear.weight")
-                update = first / (second.sqrt() + 1e-3) + decay * parameter
+                # the one corrects the bias of its moments
+                bias = [1 - beta ** (step + 1) if lamb is NVLamb else 1 for beta in (0.8, 0.9)]
+                update = first / bias[0] / ((second / bias[1]).sqrt() + 1e-3) + decay * parameter
                 norm = parameter.norm()
                 # the one scales what decays; the other all by a norm of at most ten, unless they are zeros
                 is_scaled = decay > 0 if lamb is NVLamb else norm > 0
