@@ -39,14 +39,15 @@ def save_translator(folder, family="post-norm", joint=True, **options):
     """Save a model of random weights with one tokenizer or two."""
     config_class, orders = FAMILIES[family]
     pairs = Dataset.from_list([{"source": source, "target": target} for source, target in draw_pairs(30)])
-    source, target = train_pair_tokenizers(pairs, 300, joint)
+    trained = train_pair_tokenizers(pairs, [300] if joint else [300, 300])
+    source, target = trained[0], trained[-1]
     sizes = {"vocab_size": len(target), "label_smoothing": 0.3, "final_norm": True}
     if not joint:
         sizes |= {"encoder_vocab_size": len(source), "share_encoder_decoder_embeddings": False}
     ids = {name: getattr(target, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     model = randomize(AutoModelForSeq2SeqLM.from_config(small(config_class, **orders | sizes | ids | options)))
     model.generation_config.update(num_beams=2, max_length=12)
-    save_tokenizers([source] if joint else [source, target], str(folder), model.config)
+    save_tokenizers(trained, str(folder), model.config)
     model.save_pretrained(folder)
     return model.eval(), source, target
 

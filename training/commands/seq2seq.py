@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.families import FAMILIES
-from sublayers.training.data.pairs import Seq2SeqDataArguments
+from sublayers.training.data.pairs import PairTokenizerModel, Seq2SeqDataArguments
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, flag, given_flags, parse_flags
 from sublayers.training.trainers.arguments import ModelArguments, Seq2SeqTrainerArguments
 
@@ -40,7 +40,9 @@ class Seq2SeqArguments(ModelArguments):
     language: Literal["python", "java"] = flag("what the targets of --task code are written in", "python")
     model_type: str = flag("family of a new model, such as iot_seq2seq", "macaron_seq2seq")
     target_tokenizer_name_or_path: str | None = flag("tokenizer of the targets, if it differs")
+    tokenizer_model: PairTokenizerModel = flag("kind of tokenizer to train: byte-level BPE, or whole words", "bpe")
     separate_vocabularies: bool = flag("train one tokenizer for sources and one for targets", False)
+    target_vocab_size: int | None = flag("with --separate_vocabularies; default: --vocab_size")
     source_prefix: str = flag("text before every source, as T5 was trained with", "")
     max_tokens: int | None = flag(
         "tokens in a training batch of pairs of similar length, padding included, on its larger side; "
@@ -169,6 +171,8 @@ def check_arguments(
         raise ValueError(
             "--separate_vocabularies trains two tokenizers for a new model; leave it out with a model or tokenizer"
         )
+    if run.target_vocab_size and not run.separate_vocabularies:
+        raise ValueError("--target_vocab_size is that of a tokenizer of the targets; give --separate_vocabularies, too")
     if (run.separate_vocabularies or own[1]) and config.get("share_encoder_decoder_embeddings"):
         raise ValueError("two vocabularies cannot share embeddings; leave --share_encoder_decoder_embeddings out")
     if run.average_checkpoints > 1:

@@ -1,14 +1,15 @@
 """Pairs of texts for encoder-decoders: reading them, training their tokenizers, and tokenizing them."""
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import fsspec
 from accelerate import PartialState
 from datasets import Dataset
-from tokenizers import decoders, normalizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from sublayers.training.data.files import (
@@ -31,6 +32,10 @@ from sublayers.training.flags import flag, nearest
 SIDES = ("source", "target")
 # in the order of their ids, which is fairseq's
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+PairTokenizerModel = Literal["bpe", "word"]
+# a level of indentation, and what a word is: that, a line end, or what stands between spaces
+INDENTATION = "    "
+WORD = rf"\n|{INDENTATION}|\S+"
 
 
 @dataclass
@@ -88,25 +93,28 @@ def pairs_used(split: str, rows: Dataset, args: Seq2SeqDataArguments) -> Used:
 
 
 def train_pair_tokenizers(
-    train: Dataset, vocab_size: int, joint: bool, lowercase: bool = False
-) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Train byte-level BPEs of sources and targets, which end each text in </s> and decode to exactly that text.
+    train: Dataset,
+    vocab_sizes: Sequence[int],
+    model: PairTokenizerModel = "bpe",
+    lowercase: bool = False,
+) -> list[PreTrainedTokenizerFast]:
+    """Train a tokenizer of both sides, or one of sources and one of targets, which end each text in </s>.
 
-    A word has the same tokens at the start of a text as inside it.
+    Byte-level BPEs decode to exactly the text that they encoded, and give a word the same tokens at the start of a text
+    as inside it. Words are what stands between spaces, the most frequent ones; line ends and indentations by four
+    spaces are words, too.
 
     Args:
         train: columns `source` and `target`.
-        vocab_size: largest number of tokens of each tokenizer, special ones included.
-        joint: one tokenizer for both, returned twice.
+        vocab_sizes: largest number of tokens of each tokenizer, special ones included; one for a joint tokenizer.
+        model: kind of tokens.
         lowercase: the tokenizers turn what they read to lower case.
 
     Raises:
         ValueError: a vocabulary too small for the bytes and special tokens.
     """
-    if joint:
-        tokenizer = _train(train, SIDES, vocab_size, lowercase)
-        return tokenizer, tokenizer
-    return _train(train, ("source",), vocab_size, lowercase), _train(train, ("target",), vocab_size, lowercase)
+    groups = [SIDES] if len(vocab_sizes) == 1 else [[side] for side in SIDES]
+    return [_train(train, sides, size, model, lowercase) for sides, size in zip(groups, vocab_sizes, strict=True)]
 
 
 def tokenize_pairs(
@@ -153,7 +161,9 @@ def tokenize_pairs(
         return {"input_ids": sources, "labels": targets, "long": long}
 
     encoded = rows.map(encode, batched=True, remove_columns=rows.column_names, desc=f"tokenizing {desc}")
-    if target_tokenizer.eos_token_id not in encoded[0]["labels"]:
+    # a language code may follow
+    ends, codes = [target_tokenizer.eos_token_id], {*target_tokenizer.all_special_ids}
+    if any(labels[-1:] != ends and (labels[-2:-1] != ends or labels[-1] not in codes) for labels in encoded["labels"]):
         raise ValueError(
             f"the tokenizer puts no end token ({target_tokenizer.eos_token}) after targets, and a model would never "
             "stop; choose one that is made for sequence-to-sequence models"
@@ -248,18 +258,24 @@ def _lower(batch: dict[str, list[str]]) -> dict[str, list[str]]:
     return {side: [text.lower() for text in batch[side]] for side in SIDES}
 
 
-def _train(train: Dataset, sides: tuple[str, ...], vocab_size: int, lowercase: bool) -> PreTrainedTokenizerFast:
+def _train(
+    train: Dataset, sides: Sequence[str], vocab_size: int, model: PairTokenizerModel, lowercase: bool
+) -> PreTrainedTokenizerFast:
     def texts() -> Iterator[str]:
         for batch in train.iter(batch_size=1000):
             for side in sides:
-                # as the normalizer below does it
-                yield from (" " + (text.lower() if lowercase else text) for text in batch[side])
+                yield from (text.lower() if lowercase else text for text in batch[side])
 
-    tokenizer = train_tokenizer(texts(), "bpe", vocab_size, SPECIAL_TOKENS).backend_tokenizer
-    # ByteLevel's own prefix would make " a" and "a" the same
-    prefix = normalizers.Prepend(" ")
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), prefix]) if lowercase else prefix
-    tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Strip(" ", 1, 0)])
+    changes = [normalizers.Lowercase()] if lowercase else []
+    if model == "word":
+        tokenizer = _words(texts(), vocab_size)
+    else:
+        # as the normalizer does it; ByteLevel's own prefix would make " a" and "a" the same
+        prefixed = (" " + text for text in texts())
+        tokenizer = train_tokenizer(prefixed, "bpe", vocab_size, SPECIAL_TOKENS).backend_tokenizer
+        changes.append(normalizers.Prepend(" "))
+        tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Strip(" ", 1, 0)])
+    tokenizer.normalizer = normalizers.Sequence(changes)
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
@@ -271,3 +287,16 @@ def _train(train: Dataset, sides: tuple[str, ...], vocab_size: int, lowercase: b
         split_special_tokens=True,
         **SPECIAL_TOKENS,
     )
+
+
+def _words(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    counts = Counter(word for text in texts for word in re.findall(WORD, text))
+    words = [*SPECIAL_TOKENS.values(), *(word for word, _ in counts.most_common())]
+    vocabulary = {word: number for number, word in enumerate(list(dict.fromkeys(words))[:vocab_size])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, SPECIAL_TOKENS["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+    # the first one puts a space before every word, as none begins with that prefix; those of layout go
+    joining = [decoders.WordPiece(prefix="\n\n", cleanup=False), decoders.Fuse()]
+    layout = [decoders.Replace(Regex(" ?\n ?"), "\n"), decoders.Replace(Regex("( {4}) "), INDENTATION)]
+    tokenizer.decoder = decoders.Sequence([*joining, *layout])
+    return tokenizer

@@ -47,7 +47,7 @@ class NVLamb(JITLamb):
     def correct(self, *_: Any) -> None:
         """Change the settings so that the library's step, which corrects no bias, is one with corrected moments.
 
-        With b = 1 - beta^t for each moment, the corrected update is sqrt(b2) / b1 times the library's with an epsilon of
+        With b = 1 - beta^t for each moment, the corrected update is sqrt(b2) / b1 times the library's with the epsilon
         sqrt(b2) * eps. Adam's update takes that factor in its rate. Where there is a trust ratio, no factor of the
         update counts, and the weight decay is divided by it.
         """

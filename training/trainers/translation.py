@@ -71,9 +71,11 @@ def make_trainer(
         pairs = _load_splits(run, data_args, args)
 
         def train_into(folder: str) -> None:
-            joint = not run.separate_vocabularies
-            trained = train_pair_tokenizers(pairs["train"], run.vocab_size, joint, data_args.lowercase)
-            save_tokenizers(list(dict.fromkeys(trained)), folder, config)
+            sizes = [run.vocab_size]
+            if run.separate_vocabularies:
+                sizes.append(run.target_vocab_size or run.vocab_size)
+            trained = train_pair_tokenizers(pairs["train"], sizes, run.tokenizer_model, data_args.lowercase)
+            save_tokenizers(trained, folder, config)
 
         source = find_tokenizer(run, args, checkpoint, train_into)
         # one tokenizer for both sides, or one for sources and one for targets

@@ -31,6 +31,7 @@ PAPER |= {"predictor_dropout": 0.0, "adam_epsilon": 1e-9}
 RELEASED = {"order_paths": "paired", "shared_encoder": False, "gumbel_per_pass": True, "weighted_smoothing": False}
 RELEASED |= {"predictor_dropout": 0.3, "adam_epsilon": 1e-8}
 CODE = {"task": "code", "language": "python", "lowercase": False, "separate_vocabularies": True}
+CODE |= {"tokenizer_model": "word", "target_vocab_size": 50_000}
 IOT = {"diversity_weight": 0.1, "sharpness_weight": 0.01, "min_order_probability": 0.05, "clamp_gumbel": True}
 IOT |= {"gumbel_temperature": 20, "gumbel_temperature_min": 2, "gumbel_temperature_decay": 0, "dropout": 0.3}
 IOT |= {"adam_beta1": 0.9, "adam_beta2": 0.98, "learning_rate": 5e-4, "warmup_steps": 4000, "max_steps": 100_000}
@@ -42,7 +43,7 @@ ORDERS = {
     **{f"iot_n{len(n)}": (n, (10_152, 512, 1024, 4, 6), IWSLT | PAPER) for n in ("46", "146", "1246", "12456")},
     "iot_released": ("1246", (10_152, 512, 1024, 4, 6), IWSLT | RELEASED),
     "iot_wmt": ("1246", (32_768, 1024, 4096, 16, 6), WMT | PAPER),
-    "iot_code": ("1246", (50_000, 256, 1024, 4, 3), IWSLT | PAPER | CODE),
+    "iot_code": ("1246", (18_000, 256, 1024, 4, 3), IWSLT | PAPER | CODE),
     "iot_summarization": ("1246", (29_000, 512, 2048, 8, 6), IWSLT | PAPER | SUMMARIES),
 }
 LARGE = {"hidden_size": 1024, "num_attention_heads": 16, "adaptive_factor": 4, "dropout": 0.2, "block_size": 384}

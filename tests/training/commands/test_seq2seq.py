@@ -184,7 +184,7 @@ def test_the_final_model_is_the_mean_of_the_last_checkpoints(tmp_path, settings,
 def test_label_smoothing_of_other_models_is_the_trainers(tmp_path, settings, files):
     start, out = tmp_path / "bart", tmp_path / "out"
     pairs = datasets.Dataset.from_list([{"source": "eins", "target": "one"}])
-    train_pair_tokenizers(pairs, vocab_size=262, joint=True)[0].save_pretrained(start)
+    train_pair_tokenizers(pairs, [262])[0].save_pretrained(start)
     sizes = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 8)
     sizes |= dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
     sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)

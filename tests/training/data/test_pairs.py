@@ -17,7 +17,7 @@ from sublayers.training.flags import parse_flags
 GERMAN = ["Ein Hund läuft.", "Zwei Hunde  spielen", "Der Hund schläft, sagt man.", "Hund", "Ein Mann mit Hund"]
 ENGLISH = ["A dog runs.", "Two dogs  play", "def f():\n    return 'a , b'\n", "dog", "A man with a dog"]
 PAIRS = Dataset.from_dict({"source": GERMAN, "target": ENGLISH})
-JOINT = train_pair_tokenizers(PAIRS, 320, joint=True)[0]
+[JOINT] = train_pair_tokenizers(PAIRS, [320])
 
 
 def write(path, lines):
@@ -213,22 +213,21 @@ def test_special_tokens_and_the_way_through_a_folder(tmp_path):
 
 
 def test_joint_and_separate_vocabularies():
-    source, target = train_pair_tokenizers(PAIRS, 320, joint=True)
-    assert source is target
+    [source] = train_pair_tokenizers(PAIRS, [320])
     assert {"ĠHund", "Ġdog"} <= set(source.get_vocab())
     # a word has the same tokens at the start and inside; "Ein" stands at starts only
     assert source("Hund").input_ids[:-1] == source("Ein Hund").input_ids[-2:-1]
     assert len(source("Hund").input_ids) == len(source("Ein").input_ids) == 2
-    source, target = train_pair_tokenizers(PAIRS, 320, joint=False)
+    source, target = train_pair_tokenizers(PAIRS, [270, 320])
     assert {"ĠHund", "Ġdog"} & set(source.get_vocab()) == {"ĠHund"}
     assert {"ĠHund", "Ġdog"} & set(target.get_vocab()) == {"Ġdog"}
-    assert max(len(source), len(target)) <= 320
+    assert len(source) <= 270 < len(target) <= 320
     with pytest.raises(ValueError, match="vocab_size=259 is less than the 256 bytes and 4 special tokens"):
-        train_pair_tokenizers(PAIRS, 259, joint=True)
+        train_pair_tokenizers(PAIRS, [259])
 
 
 def test_a_tokenizer_that_turns_texts_to_lower_case(tmp_path):
-    tokenizer, _ = train_pair_tokenizers(PAIRS, 320, joint=True, lowercase=True)
+    [tokenizer] = train_pair_tokenizers(PAIRS, [320], lowercase=True)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded("Ein HUND").input_ids == tokenizer("ein hund").input_ids
@@ -237,8 +236,36 @@ def test_a_tokenizer_that_turns_texts_to_lower_case(tmp_path):
     assert not any(token.startswith("ĠH") for token in loaded.get_vocab())
 
 
+def test_whole_words_keep_the_layout_of_code(tmp_path):
+    code = "def f ( x ) :\n    if x :\n        return x\n    return 1"
+    pairs = Dataset.from_dict({"source": ["Give x", "give y"], "target": [code, "x x"]})
+    source, target = train_pair_tokenizers(pairs, [50, 13], "word", lowercase=True)
+    target.save_pretrained(tmp_path)
+    target = AutoTokenizer.from_pretrained(tmp_path)
+    assert [source.decode(source(text).input_ids, skip_special_tokens=True) for text in pairs["source"]] == [
+        "give x",
+        "give y",
+    ]
+    # the most frequent ones are left: indentations, x, line ends, return and :
+    assert {"    ", "x", "\n", "return", ":"} < {*target.get_vocab()}
+    assert len(target) == 13
+    known = "\n    x :\n        return x\n    return"
+    assert target.decode(target(known).input_ids, skip_special_tokens=True) == known
+    assert target("x unknown x").input_ids == [*target.convert_tokens_to_ids(["x", "<unk>", "x"]), 2]
+    encoded = tokenize_pairs(pairs, source, target, 50, 60, drop_long=True, desc="train")
+    assert all(labels[-1] == 2 and labels.count(2) == 1 for labels in encoded["labels"])
+
+
+def test_an_end_token_inside_a_target_is_not_its_end():
+    # of this tokenizer, a line end is the end token
+    words = train_tokenizer(["a b\n"], "word", 10)
+    pairs = Dataset.from_dict({"source": ["a", "a"], "target": ["a\nb", "a\n"]})
+    with pytest.raises(ValueError, match=re.escape("puts no end token (<eos>) after targets")):
+        tokenize_pairs(pairs, words, words, 99, 99, drop_long=True, desc="train")
+
+
 def test_tokens_of_pairs(capsys):
-    source, target = train_pair_tokenizers(PAIRS, 300, joint=False)
+    source, target = train_pair_tokenizers(PAIRS, [300, 300])
     encoded = tokenize_pairs(PAIRS, source, target, 50, 60, drop_long=True, desc="train")
     assert encoded.column_names == ["input_ids", "labels"]
     assert [source.decode(ids) for ids in encoded["input_ids"]] == [f"{text}</s>" for text in GERMAN]

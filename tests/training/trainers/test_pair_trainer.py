@@ -94,7 +94,7 @@ def test_accumulated_token_batches_have_the_gradients_of_one_batch(tmp_path):
 def test_predictions_stand_beside_their_pairs_although_long_sources_come_first(tmp_path):
     rows = [{"source": "a " * (7 * n % 5 + 1), "target": f"{n} \u00e9\n"} for n in range(5)]
     pairs = datasets.Dataset.from_list(rows)
-    tokenizer, _ = train_pair_tokenizers(pairs, vocab_size=262, joint=True)
+    [tokenizer] = train_pair_tokenizers(pairs, [262])
     encoded = tokenize_pairs(pairs, tokenizer, tokenizer, 32, 32, drop_long=False, desc="test")
     scored = []
     scorer = Scorer(pairs, encoded, tokenizer, lambda *texts: scored.append(texts) or {"bleu": 1.0})
