@@ -1,10 +1,13 @@
 """What an installation brings, as setup.cfg tells, and by what version it is cited."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from configparser import ConfigParser
 from fnmatch import fnmatch
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import yaml
@@ -38,6 +41,22 @@ def is_installed(file):
 def test_every_file_of_the_package_is_installed():
     assert len({file.parts[1] for file in FILES}) > 8
     assert [str(file) for file in FILES if not is_installed(file)] == []
+
+
+def test_every_package_that_is_imported_is_declared():
+    options = SETUP["options"]["install_requires"].split() + "\n".join(SETUP["options.extras_require"].values()).split()
+    declared = {re.split("[<>=]", option)[0].replace("-", "_") for option in options}
+    imported = set()
+    for file in FILES:
+        for node in ast.walk(ast.parse((SOURCE / file).read_text())) if file.suffix == ".py" else ():
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module).split(".")[0])
+    owners = packages_distributions()
+    others = imported - {"sublayers", *sys.stdlib_module_names}
+    assert len(others) > 20
+    assert [name for name in others if not declared & {each.lower().replace("-", "_") for each in owners[name]}] == []
 
 
 def test_the_package_is_found_beside_a_clone_of_the_same_name(tmp_path):
