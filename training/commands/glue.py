@@ -4,7 +4,7 @@ import json
 from dataclasses import MISSING, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from sublayers.training.data.glue import GLUE_TASKS, GlueDataArguments, load_task
 from sublayers.training.flags import flag, parse_flags
 from sublayers.training.trainers.arguments import FREE, FineTuningArguments, default
-from sublayers.training.trainers.glue_runs import POINT, Grid, TaskRuns, share
+from sublayers.training.trainers.glue_runs import AXES, POINT, VALUES, Grid, TaskRuns, share
 from sublayers.training.trials import TrialsArguments, check_done, open_study, run_trials
 
 USAGE = "sublayers glue [SETTINGS.yaml] --task_name NAME --model_name_or_path MODEL [--name value ...]"
@@ -31,6 +31,11 @@ class GlueArguments(TrialsArguments):
     seeds: list[int] = flag("one run each; default: --seed", [])
     learning_rates: list[float] = flag("grid; default: --learning_rate", [])
     batch_sizes: list[int] = flag("grid; default: --per_device_train_batch_size", [])
+    epochs: list[float] = flag("grid; default: --num_train_epochs", [])
+    select: Literal["median", "best"] = flag(
+        "what decides on a point of the grid, and which of its runs is kept: the median over seeds, or the best run",
+        "median",
+    )
 
 
 @dataclass
@@ -52,9 +57,10 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     """Fine-tune a model on one task of GLUE or on all, once per seed and point of the grid, and evaluate every run.
 
     The best point has the best median over seeds of the metric that decides. Its median run, the lower one of an even
-    number, leaves model and tokenizer in the folder TASK of the output folder, and in `submission` and `submission.zip`
-    its predictions for the test data, where there are any; that of MNLI also for the diagnostic data, AX. The same
-    command goes on where it was killed. Processes that run it at the same time in the same folder share the runs.
+    number, or with `--select best` the best run of all, leaves model and tokenizer in the folder TASK of the output
+    folder, and in `submission` and `submission.zip` its predictions for the test data, where there are any; that of
+    MNLI also for the diagnostic data, AX. The same command goes on where it was killed. Processes that run it at the
+    same time in the same folder share the runs.
 
     Args:
         argv: flags, after an optional .yaml or .json file with the same names; see `sublayers glue --help`.
@@ -95,7 +101,7 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     grid = Grid(runs, ["glue", *argv])
     if study is None:
         return grid.follow()
-    points = product(runs, run.learning_rates, run.batch_sizes, run.seeds)
+    points = product(runs, *(getattr(run, flag) for flag in VALUES.values()), run.seeds)
     tasks = [dict(zip(POINT, point, strict=True)) for point in points]
     check_done(run_trials(study, grid, folder, tasks, jobs=run.jobs))
     endings = [{"finish": name, "repository": each.repository} for name, each in runs.items()]
@@ -103,7 +109,8 @@ def main(argv: list[str]) -> dict[str, dict[str, Any]]:
     found = share({name: each.search(study) for name, each in runs.items()})
     (folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     seeds = f"seeds {' '.join(map(str, run.seeds))}"
-    table = Table("task", "metric", "median", seeds, "learning rate", "batch size", title="scores times 100")
+    axes = [axis.replace("_", " ") for axis in AXES]
+    table = Table("task", "metric", "median", seeds, *axes, title="scores times 100")
     for column in table.columns:
         column.overflow = "fold"
     for name, each in runs.items():
@@ -134,15 +141,16 @@ def parse(argv: list[str]) -> tuple[GlueArguments, GlueDataArguments, GlueTraini
         raise ValueError(
             f"several runs cannot go on from {args.resume_from_checkpoint}; they do from where they stopped without it"
         )
-    run.seeds = run.seeds or [args.seed]
-    run.learning_rates = run.learning_rates or [args.learning_rate]
-    run.batch_sizes = run.batch_sizes or [args.per_device_train_batch_size]
-    for name in ("seeds", "learning_rates", "batch_sizes"):
-        values = getattr(run, name)
+    if run.epochs and args.max_steps > 0:
+        raise ValueError(f"--max_steps {args.max_steps} leaves --epochs without effect; give one of them")
+    arguments = {"seeds": "seed"} | {VALUES[axis]: argument for axis, argument in AXES.items()}
+    for name, argument in arguments.items():
+        values = getattr(run, name) or [getattr(args, argument)]
+        setattr(run, name, values)
         if len(set(values)) < len(values):
             raise ValueError(f"--{name} {' '.join(map(str, values))} has a value twice; give each once")
-    if min(run.batch_sizes) < 1:
-        raise ValueError(f"batch size {min(run.batch_sizes)} is not a positive number; give another")
+        if name != "seeds" and min(values) <= 0:
+            raise ValueError(f"--{name} {min(values)} is not a positive number; give another")
     return run, data_args, args
 
 

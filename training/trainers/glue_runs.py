@@ -26,8 +26,11 @@ from sublayers.training.trials import TASK, results
 if TYPE_CHECKING:
     from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
+# of each axis of the grid, the argument of the Trainer that it sets, and the flag that has its values
+AXES = {"learning_rate": "learning_rate", "batch_size": "per_device_train_batch_size", "epochs": "num_train_epochs"}
+VALUES = {"learning_rate": "learning_rates", "batch_size": "batch_sizes", "epochs": "epochs"}
 # what names a run
-POINT = ("task_name", "learning_rate", "batch_size", "seed")
+POINT = ("task_name", *AXES, "seed")
 
 
 def is_run(trial: FrozenTrial) -> bool:
@@ -53,12 +56,12 @@ class Grid:
     command: list[str]
 
     def __call__(self, trial: Trial) -> float:
-        """Do what a trial asks for; a run's value is the metric that decides, and that of an ending the best median."""
+        """Do what a trial asks for; return the metric that decides, of a run or of the best point."""
         task = share(trial.user_attrs[TASK])
         if "finish" in task:
             best = share(self.runs[task["finish"]].search(trial.study)["best"])
             self._finish(task, best)
-            return best["median"]
+            return best[self.runs[task["finish"]].run.select]
         scores = self._train(task)
         trial.set_user_attr("scores", scores)
         runs = self.runs[task["task_name"]]
@@ -75,7 +78,7 @@ class Grid:
         return found
 
     def _train(self, task: dict[str, Any]) -> dict[str, Any]:
-        return self.runs[task["task_name"]].train(*(task[name] for name in POINT[1:]))
+        return self.runs[task["task_name"]].train(task, task["seed"])
 
     def _finish(self, task: dict[str, Any], best: dict[str, Any]) -> None:
         self.runs[task["finish"]].finish(best, self.command)
@@ -120,7 +123,7 @@ class TaskRuns:
             self.splits = {split: self._tokenize(rows, split) for split, rows in self.splits.items()}
 
     def search(self, study: Study, *more: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
-        """Find the best of the points whose runs are all done.
+        """Find the best of the points whose runs are all done, by its median or its best run, as `--select` says.
 
         Args:
             study: that has the scores of runs.
@@ -132,16 +135,16 @@ class TaskRuns:
         known = [(trial.user_attrs[TASK], trial.user_attrs["scores"]) for trial in results(study) if is_run(trial)]
         scores = {tuple(task[name] for name in POINT): found for task, found in [*known, *more]}
         points: list[dict[str, Any]] = []
-        for learning_rate, batch_size in product(self.run.learning_rates, self.run.batch_sizes):
-            keys = [(self.name, learning_rate, batch_size, seed) for seed in self.run.seeds]
+        for values in product(*(getattr(self.run, flag) for flag in VALUES.values())):
+            keys = [(self.name, *values, seed) for seed in self.run.seeds]
             if not scores.keys() >= {*keys}:
                 continue
             runs = [{"seed": seed} | scores[key] for seed, key in zip(self.run.seeds, keys, strict=True)]
             deciding = [each[self.split][self.metric] for each in runs]
-            middle = self.run.seeds[deciding.index(median_low(deciding))]
-            point = {"learning_rate": learning_rate, "batch_size": batch_size, "median": median(deciding)}
-            points.append(point | {"seed": middle, "runs": runs})
-        best = max(points, key=lambda point: point["median"], default=None)
+            chosen = max(deciding) if self.run.select == "best" else median_low(deciding)
+            point = dict(zip(AXES, values, strict=True)) | {"median": median(deciding), "best": max(deciding)}
+            points.append(point | {"seed": self.run.seeds[deciding.index(chosen)], "runs": runs})
+        best = max(points, key=lambda point: point[self.run.select], default=None)
         return {"split": self.split, "metric": self.metric, "best": best, "points": points}
 
     def remove_losers(self, study: Study, task: dict[str, Any], scores: dict[str, Any]) -> None:
@@ -149,13 +152,13 @@ class TaskRuns:
         found = self.search(study, (task, scores))
         for point, seed in product(found["points"], self.run.seeds):
             if point != found["best"] or seed != point["seed"]:
-                shutil.rmtree(self._folder(point["learning_rate"], point["batch_size"], seed), ignore_errors=True)
+                shutil.rmtree(self._folder(point, seed), ignore_errors=True)
 
     def finish(self, best: dict[str, Any], command: list[str]) -> None:
         """Predict with the best run, give its folder the name of the task, and `publish` it."""
         PartialState().wait_for_everyone()
         if not self.kept.exists():
-            chosen = self._folder(best["learning_rate"], best["batch_size"], best["seed"])
+            chosen = self._folder(best, best["seed"])
             self._predict(chosen)
             if self.args.process_index == 0:
                 chosen.rename(self.kept)
@@ -187,8 +190,7 @@ class TaskRuns:
             self.args,
             hub_model_id=self.repository,
             output_dir=str(self.kept),
-            learning_rate=best["learning_rate"],
-            per_device_train_batch_size=best["batch_size"],
+            **{argument: best[axis] for axis, argument in AXES.items()},
         )
         arguments = all_arguments(own, self.run, self.data_args)
         is_ours = publish(
@@ -200,7 +202,7 @@ class TaskRuns:
 
     def add_rows(self, table: Table, best: dict[str, Any]) -> None:
         """Add the scores of the best point to a table, a row for each split and metric."""
-        point = (str(best["learning_rate"]), str(best["batch_size"]))
+        point = [str(best[axis]) for axis in AXES]
         for split, metric in product(self.task.validation, self.task.metrics):
             if scores := [run[split][metric] for run in best["runs"] if split in run]:
                 values = (f"{100 * median(scores):.1f}", " ".join(f"{100 * score:.1f}" for score in scores))
@@ -215,20 +217,19 @@ class TaskRuns:
 
         return rows.map(encode, batched=True, remove_columns=columns, desc=f"tokenizing {self.name}, {split}")
 
-    def _folder(self, learning_rate: float, batch_size: int, seed: int) -> Path:
-        return self.kept.with_name(f"{self.name}-{learning_rate}-{batch_size}-{seed}")
+    def _folder(self, point: dict[str, Any], seed: int) -> Path:
+        return self.kept.with_name("-".join([self.name, *(str(point[axis]) for axis in AXES), str(seed)]))
 
-    def train(self, learning_rate: float, batch_size: int, seed: int) -> dict[str, dict[str, float]]:
+    def train(self, point: dict[str, Any], seed: int) -> dict[str, dict[str, float]]:
         """Train and evaluate with a point of the grid and a seed; return the scores by split."""
         from sublayers.training.trainers.resume import find_checkpoint
         from sublayers.training.trainers.run import train_and_evaluate
 
-        folder = self._folder(learning_rate, batch_size, seed)
+        folder = self._folder(point, seed)
         args = replace(
             self.args,
             output_dir=str(folder),
-            learning_rate=learning_rate,
-            per_device_train_batch_size=batch_size,
+            **{argument: point[axis] for axis, argument in AXES.items()},
             seed=seed,
             # a run that was killed has left checkpoints
             resume_from_checkpoint="true" if folder.exists() else None,

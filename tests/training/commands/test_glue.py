@@ -1,5 +1,6 @@
 import gc
 import json
+import shutil
 import warnings
 import weakref
 from zipfile import ZipFile
@@ -117,6 +118,25 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
     assert len(set(kept.values())) == 16
     assert weights("sst2") == kept[1e-3, 16, 4]
     assert not [path.name for path in out.iterdir() if path.name.startswith("sst2-")]
+
+
+def test_the_best_run_of_all_is_selected_over_epochs(tmp_path, files, bert, monkeypatch):
+    out = tmp_path / "out"
+    scores = {1.0: {1: 0.6, 2: 0.7, 3: 0.6}, 2.0: {1: 0.1, 2: 0.2, 3: 0.9}}
+    monkeypatch.setattr(
+        Trainer,
+        "evaluate",
+        lambda trainer, *_, **__: {"validation_accuracy": scores[trainer.args.num_train_epochs][trainer.args.seed]},
+    )
+    words = [*files[1], *FAST, *["--max_train_samples=2", "--seeds", "1", "2", "3", "--epochs", "1", "2"]]
+    words += ["--model_name_or_path", bert, "--warmup_steps", "0", "--output_dir", str(out), "--select"]
+    best = glue([*words, "best"])["sst2"]["best"]
+    assert (best["epochs"], best["seed"], best["best"]) == (2.0, 3, 0.9)
+    shutil.rmtree(out)
+    best = glue([*words, "median"])["sst2"]["best"]
+    assert (best["epochs"], best["median"], best["seed"]) == (1.0, 0.6, 1)
+    with pytest.raises(ValueError, match="--max_steps 3 leaves --epochs without effect"):
+        glue([*words, "best", "--max_steps", "3"])
 
 
 def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsys):

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from sublayers.training.commands import pretrain, seq2seq
+from sublayers.training.commands import glue, pretrain, seq2seq, squad
 from sublayers.training.trainers.language_modeling import evaluation_settings
 from sublayers.training.trainers.start import load_config
 
@@ -83,6 +83,18 @@ LANGUAGE_MODELS = {
     "macaron_bert": (None, None, pytest.approx(128_000 / 384, rel=0.01), 800_000, BERT | MACARON),
 }
 
+GRID = {"batch_sizes": [16, 32], "learning_rates": [5e-5, 3e-5], "epochs": [3, 4, 5], "select": "best"}
+GRID |= {"seeds": [100, 200, 300, 400, 500, 600], "max_length": 384, "warmup_steps": 0.1, "weight_decay": 0}
+MEDIAN = {"select": "median", "max_length": 128, "num_train_epochs": 3, "weight_decay": 0.01}
+SQUAD = {"max_seq_length": 384, "doc_stride": 128, "num_train_epochs": 2, "learning_rate": 4.6e-5, "warmup_steps": 0.2}
+# rows of an update, settings
+FINE_TUNING = {
+    "macaron_glue": (glue, None, GRID),
+    "par_sst2": (glue, 1024, MEDIAN | {"learning_rates": [1e-5], "warmup_steps": 0.1}),
+    "par_mrpc": (glue, 128, MEDIAN | {"learning_rates": [1.8e-5], "warmup_steps": 0.3}),
+    "par_squad": (squad, 256, SQUAD),
+}
+
 
 def assert_settings(found, expected):
     assert {name: found[name] for name in expected} == expected
@@ -134,6 +146,17 @@ def test_instance_wise_orders(name):
     attention = 4 * (width + 1) * width
     per_block = 3 * attention + 2 * (2 * width * feed_forward + feed_forward + width) + 5 * 2 * width
     assert count(config, "AutoModelForSeq2SeqLM") == vocabulary * width + blocks * per_block + len(numbers) * width
+
+
+@pytest.mark.parametrize("name", FINE_TUNING)
+def test_fine_tuning(name):
+    command, batch, expected = FINE_TUNING[name]
+    words = [name, "--model_name_or_path", "bert", "--use_cpu"]
+    flags = command.parse([*words, "--task_name", "mrpc"] if command is glue else words)
+    found = {key: value for each in flags for key, value in vars(each).items()}
+    assert_settings(found, expected)
+    if batch:
+        assert found["per_device_train_batch_size"] * found["gradient_accumulation_steps"] == batch
 
 
 def test_orders_of_the_command_line_replace_those_of_the_recipe():
