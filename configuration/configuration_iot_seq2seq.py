@@ -62,6 +62,8 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     weighted_smoothing: bool = True
     # c1 and c2 of equation 7
     diversity_weight: float | int = number(0.1)
+    # the alternative of section 3.2, with c2 = 0: c1 falls to zero in this number of updates; None: it stays
+    diversity_decay_updates: int | None = number(None, least=1)
     sharpness_weight: float | int = number(0.01)
 
     @property

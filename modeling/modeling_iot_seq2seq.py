@@ -278,6 +278,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
 
     Attributes:
         temperature: of the noise with which orders are weighted in training, see `anneal`.
+        diversity_weight: c1 of equation 7, see `anneal`.
     """
 
     config: IOTSeq2SeqConfig
@@ -291,9 +292,11 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         self.anneal(0)
 
     def anneal(self, update: int) -> None:
-        """Set the temperature for a step after this number of updates."""
+        """Set the temperature, and the weight of the diversity loss, for a step after this number of updates."""
         config = self.config
         decay = math.exp(-config.gumbel_temperature_decay * (update - update % ANNEALING_STEPS))
+        left = 1 - update / (config.diversity_decay_updates or math.inf)
+        self.diversity_weight = config.diversity_weight * max(left, 0.0)
         self.temperature = max(config.gumbel_temperature * decay, float(config.gumbel_temperature_min))
 
     @can_return_tuple
@@ -397,7 +400,7 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
         paired = config.order_paths == "paired"
         of_encoders = torch.stack([each["decoder_order"] for each in encoded[:: len(config.decoder_orders)]])
         return IOTSeq2SeqLMOutput(
-            loss=cross_entropy + config.diversity_weight * diversity + config.sharpness_weight * sharpness,
+            loss=cross_entropy + self.diversity_weight * diversity + config.sharpness_weight * sharpness,
             labelled_logits=logits,
             encoder_order=encoder_order,
             decoder_order=of_encoders[0] if paired else of_encoders[encoder_order, torch.arange(batch)],

@@ -160,6 +160,18 @@ def test_the_temperature_falls_every_5000_updates():
     assert model.temperature == 20
 
 
+def test_the_weight_of_the_diversity_loss_falls_to_zero():
+    model = make(diversity_weight=0.5, diversity_decay_updates=200).train()
+    for update, weight in {0: 0.5, 50: 0.375, 200: 0, 1000: 0}.items():
+        model.anneal(update)
+        torch.manual_seed(0)
+        out = model(**stacked(ROWS[:2]))
+        expected = out.cross_entropy + weight * out.diversity + model.config.sharpness_weight * out.sharpness
+        torch.testing.assert_close(out.loss, expected)
+    with pytest.raises(ValueError, match="diversity_decay_updates=0"):
+        make(diversity_decay_updates=0)
+
+
 def places_run(model) -> list[dict[str, set[int]]]:
     """The places of sublayers that each pass of a stack runs, as it goes."""
     passes = []
