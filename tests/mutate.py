@@ -32,6 +32,7 @@ ROOMS += ["training/data", "training/distill", "training/metrics", "training/ser
 ROOMS += ["training/trainers", "training/lab/bench", "training/lab/search", "training/lab/studies"]
 # rooms whose tests are elsewhere
 ELSEWHERE = {"training/serve": ["tests/ecosystem"], "training/distill": ["tests/training/commands"]}
+ELSEWHERE |= {"configuration/letters": ["tests/configuration"], "modeling/mixers": ["tests/modeling"]}
 OPPOSITES = {
     **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
     **{ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"},  # codespell:ignore
