@@ -1,8 +1,8 @@
-"""What studies and searches share: trials, runs of other commands, which are not run again, and names of data."""
+"""What studies and searches share: their flags, trials, runs of other commands, which are not run again, and data."""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sublayers.hub.model_card import RUN
 from sublayers.training import cli
+from sublayers.training.flags import HELP, parse_flags
 from sublayers.training.trials import TASK
 
 if TYPE_CHECKING:
@@ -30,12 +31,36 @@ class Do:
         return value
 
 
-def run_once(folder: Path, title: str, command: list[str], last: str = RUN) -> None:
-    """Run a command in a folder of its own, or let it go on there, until it has left the file that it writes last."""
+def own_flags(argv: list[str], kind: type, usage: str, **texts: Any) -> tuple[Any, list[str]]:
+    """Read the flags of one dataclass, and leave all other words to another command. Raises what `parse_flags` raises.
+
+    Args:
+        argv: words of a command line.
+        kind: the dataclass.
+        usage: first line of `--help`.
+        texts: `description` and `epilog` of `--help`.
+    """
+    names = {name for f in fields(kind) for name in (f"--{f.name}", f"--no_{f.name}")} | HELP
+    own: list[str] = []
+    others: list[str] = []
+    words = others
+    for word in argv:
+        if word.startswith("-") and not word[1:2].isdigit():
+            words = own if word.partition("=")[0] in names else others
+        words.append(word)
+    [args] = parse_flags(own, [kind], usage, **texts)
+    return args, others
+
+
+def run_once(folder: Path, title: str, command: list[str], results: str = "all_results.json") -> Any:
+    """Run a command in a folder of its own, or let it go on there, unless it is finished; return the results there."""
+    # `sublayers glue` writes its results last, the others their record
+    last = results if command[0] == "glue" else RUN
     if not (folder / last).exists():
         Console(stderr=True).rule(title)
         resumed = ["--resume_from_checkpoint=true"] if folder.exists() else []
         cli.run([*command, f"--output_dir={folder}", *resumed])
+    return read_results(folder / results)
 
 
 def read_results(file: Path) -> Any:
