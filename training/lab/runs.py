@@ -1,7 +1,8 @@
 """What studies and searches share: their flags, trials, runs of other commands, which are not run again, and data."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,25 +32,25 @@ class Do:
         return value
 
 
-def own_flags(argv: list[str], kind: type, usage: str, **texts: Any) -> tuple[Any, list[str]]:
-    """Read the flags of one dataclass, and leave all other words to another command. Raises what `parse_flags` raises.
+def own_flags(argv: list[str], kinds: Sequence[Any], usage: str, **texts: Any) -> tuple[tuple[Any, ...], list[str]]:
+    """Read the flags of dataclasses, and leave all other words to another command. Raises what `parse_flags` raises.
 
     Args:
         argv: words of a command line.
-        kind: the dataclass.
+        kinds: the dataclasses.
         usage: first line of `--help`.
         texts: `description` and `epilog` of `--help`.
     """
-    names = {name for f in fields(kind) for name in (f"--{f.name}", f"--no_{f.name}")} | HELP
-    own: list[str] = []
-    others: list[str] = []
+    known = [f for kind in kinds for f in fields(kind)]
+    names = {f"--{f.name}" for f in known} | HELP
+    positional = sum(f.metadata.get("positional", False) for f in known)
+    own, others = argv[:positional], list[str]()
     words = others
-    for word in argv:
-        if word.startswith("-") and not word[1:2].isdigit():
+    for word in argv[positional:]:
+        if re.match("-[a-z-]", word):
             words = own if word.partition("=")[0] in names else others
         words.append(word)
-    [args] = parse_flags(own, [kind], usage, **texts)
-    return args, others
+    return parse_flags(own, kinds, usage, **texts), others
 
 
 def run_once(folder: Path, title: str, command: list[str], results: str = "all_results.json") -> Any:

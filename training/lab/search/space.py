@@ -1,6 +1,5 @@
 """The space of orders that the flags of a training span, and how they are trained and searched."""
 
-import argparse
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from sublayers.training.lab.search.draw import Candidate
 from sublayers.training.lab.search.price import Price, price
 from sublayers.training.lab.search.report import BEGUN, SEARCH
 from sublayers.training.lab.search.runs import COMMANDS, Training
-from sublayers.training.lab.search.settings import Settings
+from sublayers.training.lab.search.settings import SearchArguments, Settings
 from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
 from sublayers.training.results import provenance
 from sublayers.training.trials import open_study
@@ -58,7 +57,7 @@ class Space(NamedTuple):
             return False
         return True
 
-    def open_study(self, args: argparse.Namespace, argv: list[str], **settings: Any) -> optuna.Study:
+    def open_study(self, args: Any, argv: list[str], **settings: Any) -> optuna.Study:
         """Open the study of a new search, or of one that goes on, and note how its figures are made from now on.
 
         Args:
@@ -75,7 +74,7 @@ class Space(NamedTuple):
         study.set_user_attr(BEGUN, provenance(["search", *argv], self.data))
         return study
 
-    def price(self, study: optuna.Study, args: argparse.Namespace) -> Price:
+    def price(self, study: optuna.Study, args: SearchArguments) -> Price:
         """Find what sublayers cost; times are measured once, and a search that goes on reads them again."""
         if "price" not in study.user_attrs:
             paid = price(self.config, self.letters, args.cost, args.length, args.read)

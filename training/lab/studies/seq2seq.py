@@ -38,7 +38,7 @@ class StudySeq2SeqArguments(TrialsArguments):
 class Seq2SeqStudy(Study):
     """Train encoder-decoders alike, and compare them; all other flags are those of `sublayers seq2seq`."""
 
-    name, goal, known = "seq2seq", "minimize", MODELS
+    name, flags, goal, known = "seq2seq", (StudySeq2SeqArguments,), "minimize", MODELS
     free = (*Study.free, "encoder_sublayer_order", "decoder_sublayer_order")
     ending = "the figures and the learning curves are in"
 
@@ -46,7 +46,7 @@ class Seq2SeqStudy(Study):
     def read(cls, argv: list[str]) -> Study:
         """Read the flags of the study, and keep those of the runs."""
         words = expand_settings_file(argv, "seq2seq")
-        args, args.flags = own_flags(words, StudySeq2SeqArguments, cls.usage(), description=cls.__doc__)
+        [args], args.flags = own_flags(words, cls.flags, cls.usage(), description=cls.__doc__)
         return cls(args)
 
     def trial(self, model: str, seed: int) -> tuple[float, Found]:
