@@ -60,6 +60,11 @@ def gigaflops(call: Call) -> float:
     return counter.get_total_flops() / 1e9
 
 
+def counted(name: str, calls: dict[str, Call]) -> Task:
+    """Make a task whose work is what `gigaflops` counts."""
+    return Task(name, "GFLOP", calls, {each: gigaflops(call) for each, call in calls.items()})
+
+
 def of_task(calls: Calls, task: str) -> dict[str, Call]:
     """Choose the call of a task of each model that has one."""
     return {name: by_task[task] for name, by_task in calls.items() if task in by_task}

@@ -178,17 +178,13 @@ def compare(
     def tasks() -> Iterator[Task]:
         for shape in args.shapes:
             steps = contenders.train_steps(models, contenders.of_task(all_calls(shape), "training step"))
-            work = {name: contenders.gigaflops(call) for name, call in steps.items()}
-            yield Task(f"training step {shape}", "GFLOP", steps, work)
+            yield contenders.counted(f"training step {shape}", steps)
         # the last steps keep the optimizers and their memory
         del steps
         contenders.freeze(models)
         for shape in args.shapes:
             found = all_calls(shape)
-            encoders = contenders.of_task(found, "encoder")
-            yield Task(
-                f"encoder {shape}", "GFLOP", encoders, {name: contenders.gigaflops(c) for name, c in encoders.items()}
-            )
+            yield contenders.counted(f"encoder {shape}", contenders.of_task(found, "encoder"))
             for task in ("greedy", f"beam {BEAMS}"):
                 name = f"{task} {shape}, {args.new_tokens} tokens"
                 yield Task(name, "GB", contenders.of_task(found, task), contenders.gigabytes(models, args.new_tokens))

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
 
     from sublayers.training.lab.search.price import log_costs
     from sublayers.training.lab.search.report import report
-    from sublayers.training.lab.search.runs import TrainOrder, train_orders
+    from sublayers.training.lab.search.runs import train_orders
 
     fixed = ("cost", "read", "length", "budget") if args.budget is not None else ()
     settings = {name: getattr(args, name) for name in fixed} | ({"prune": True} if args.prune else {})
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     if args.prune:
         # after 2, 4 and 8 evaluations, the better half of the trainings goes on
         study.pruner = SuccessiveHalvingPruner(min_resource=2, reduction_factor=2)
-    train_orders(study, TrainOrder(space.training, args.output_dir), candidates, args.seeds, args.jobs)
+    train_orders(study, space.training, candidates, args)
     log_costs(study, space.config, args.length)
     return report(study, args.output_dir)
 

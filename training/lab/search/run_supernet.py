@@ -1,15 +1,15 @@
 """`sublayers search supernet`: learn an order together with a model, and compare it with others of equal cost."""
 
-import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.runs import Do, own_flags
 from sublayers.training.lab.search.draw import Candidate, draw_at_cost, patterns, read_orders
 from sublayers.training.lab.search.settings import EPILOG, USAGE, ArchitectureArguments, SearchArguments, Settings
-from sublayers.training.trials import SETTINGS, TASK
+from sublayers.training.trials import SETTINGS, TASK, open_study, results, run_trials
 
 if TYPE_CHECKING:
     import optuna
@@ -44,8 +44,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     # these imports take seconds, for which --help does not wait
     from sublayers.training.lab.search.price import log_costs
     from sublayers.training.lab.search.report import SUPERNETS, report
-    from sublayers.training.lab.search.runs import TrainOrder, train_orders
-    from sublayers.training.trials import open_study, results, run_trials
+    from sublayers.training.lab.search.runs import train_orders
 
     fixed = {name: getattr(args, name) for name in ("search_steps", "cost", "read", "length", "budget")}
     study = space.open_study(args, ["supernet", *argv], **fixed, **vars(architecture))
@@ -53,7 +52,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
     budget = None if args.budget is None else space.budget(paid, args.budget)
     supernets = open_study(SUPERNETS, args.output_dir, study.user_attrs[SETTINGS], args.storage)
     settings = Settings(space.training.field, space.letters, price=paid, budget=budget, **vars(architecture))
-    search = Search(space, settings, args.search_steps, args.output_dir)
+    search = partial(space.search, settings, args.search_steps, args.output_dir / "supernets")
     tasks = [{"seed": seed} for seed in args.search_seeds]
     run_trials(supernets, Do(search), args.output_dir, tasks, jobs=args.jobs, say=found)
     orders = {trial.user_attrs["order"]: trial.user_attrs[TASK]["seed"] for trial in results(supernets)}
@@ -62,34 +61,13 @@ def main(argv: list[str]) -> "pd.DataFrame":
         candidates = [Candidate(order, f"found {seed}") for order, seed in orders.items()]
         candidates += patterns(space.letters, paid, cost)
         candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
-        train = TrainOrder(space.training, args.output_dir)
-        train_orders(study, train, [*candidates, *others], args.seeds, args.jobs)
+        train_orders(study, space.training, [*candidates, *others], args)
         log_costs(study, space.config, args.length)
     return report(study, args.output_dir, supernets)
 
 
-@dataclass(frozen=True)
-class Search:
-    """Searches with a seed: a super-network finds an order."""
-
-    space: "Space"
-    settings: Settings
-    steps: int | None
-    folder: Path
-
-    def __call__(self, seed: int) -> tuple[float, dict[str, Any]]:
-        """Train a super-network: its mean loss, and what it found."""
-        folder = self.folder / "supernets" / f"seed-{seed}"
-        # a process that died may have left files
-        shutil.rmtree(folder, ignore_errors=True)
-        event = self.space.search(self.settings, self.steps, seed, folder)
-        return event["metrics"]["train_loss"], event
-
-
 def found(supernets: "optuna.Study") -> str:
     """Say what the last super-network found."""
-    from sublayers.training.trials import results
-
     done = [f"seed {trial.user_attrs[TASK]['seed']} found {trial.user_attrs['order']}" for trial in results(supernets)]
     return done[-1] if done else ""
 

@@ -104,7 +104,7 @@ CASES = {
         f"{BERT} --layers=2 --orders (sf)2 's f3' --shapes 2x6 mixed",
         [" ".join(each) for each in product(BERT_TASKS, ("2x6", "mixed"))],
         {"BERT": [], "DistilBERT": [], **{f"sublayers {each}": ["BERT", "DistilBERT"] for each in ("(sf)2", "sf3")}},
-        ("MLM training step mixed, floor, ms", "classification 2x6, peak MiB", "layers 2"),
+        ("classification 2x6, peak MiB", "layers 2"),
     ),
     "modernbert": Case(
         f"{BERT} --layers=3 --peer=modernbert --shapes=2x6 --tasks classification 'MLM training step'",
@@ -191,8 +191,6 @@ def test_compares_every_model_in_every_task_with_its_peers(name, finished):
             }
             assert [*measured["ratios"].items()] == [*ratios.items()]
             assert min(measured["rate"], measured["peak_bytes"]) > 0
-            assert ("floor_ms" in measured) == ("bert" in name)
-            assert measured.get("floor_ms", 1) > 0
             [row] = [row for row in rows if row["model"] == model]
             # a document has commas between the columns that it names
             title = task.replace(",", "")
