@@ -27,7 +27,7 @@ from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape
 
 BERT, DISTILBERT, MODERNBERT = "BERT", "DistilBERT", "ModernBERT"
-REMARK = "Ratios are to transformers' models of the same sizes. GFLOP/s counts the linear maps that a call runs."
+REMARK = "Ratios are to transformers' models of the same sizes."
 # the numbers of tokens in the first 32 pairs of MRPC's validation set, with BERT's vocabulary
 MIXED_LENGTHS = [44, 52, 74, 47, 36, 48, 52, 67, 49, 51, 78, 47, 64, 70, 53, 55]
 MIXED_LENGTHS += [59, 65, 74, 48, 37, 53, 42, 68, 49, 45, 51, 60, 53, 58, 45, 68]
@@ -145,8 +145,8 @@ def comparison(args: Flags) -> Comparison:
                 batch = make_batch(shape, args)
                 batch |= make_labels(kind, batch, args)
                 calls: dict[str, Call] = {name: partial(model, **batch) for name, model in models.items()}
-                calls = contenders.train_steps(models, calls) if training else calls
-                yield contenders.counted(f"{kind} {shape}", calls)
+                title = f"{kind} {shape}"
+                yield contenders.training(title, models, calls) if training else contenders.counted(title, calls)
 
     with torch.device("meta"):
         bodies = berts(args, AutoModelForSequenceClassification)

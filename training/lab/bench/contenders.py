@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
 from transformers import PreTrainedModel
 
 from sublayers.configuration.order import Order
@@ -50,11 +50,12 @@ def gigabytes(models: dict[str, Any], new_tokens: int) -> dict[str, float]:
 
 
 def gigaflops(call: Call) -> float:
-    """Count the GFLOP of the matrix products that a call runs, without those in attention's kernel."""
+    """Count the GFLOP of the matrix products that a call runs."""
+    # the counter knows no attention on CPUs, and does not see products that oneDNN runs
+    kernels = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
     onednn = torch.backends.mkldnn.enabled
-    # the counter does not see products that oneDNN runs
     torch.backends.mkldnn.set_flags(False)
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=kernels) as counter:
         call()
     torch.backends.mkldnn.set_flags(onednn)
     return counter.get_total_flops() / 1e9
@@ -63,6 +64,13 @@ def gigaflops(call: Call) -> float:
 def counted(name: str, calls: dict[str, Call]) -> Task:
     """Make a task whose work is what `gigaflops` counts."""
     return Task(name, "GFLOP", calls, {each: gigaflops(call) for each, call in calls.items()})
+
+
+def training(name: str, models: dict[str, Any], losses: dict[str, Call]) -> Task:
+    """Make the task of training steps, see `train_steps`, each of which counts as three forward passes."""
+    # models that train compute more than those that do not
+    steps = train_steps(models, losses)
+    return Task(name, "GFLOP", steps, {each: 3 * gigaflops(call) for each, call in losses.items()})
 
 
 def of_task(calls: Calls, task: str) -> dict[str, Call]:

@@ -177,10 +177,8 @@ def compare(
 
     def tasks() -> Iterator[Task]:
         for shape in args.shapes:
-            steps = contenders.train_steps(models, contenders.of_task(all_calls(shape), "training step"))
-            yield contenders.counted(f"training step {shape}", steps)
-        # the last steps keep the optimizers and their memory
-        del steps
+            losses = contenders.of_task(all_calls(shape), "training step")
+            yield contenders.training(f"training step {shape}", models, losses)
         contenders.freeze(models)
         for shape in args.shapes:
             found = all_calls(shape)

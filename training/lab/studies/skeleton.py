@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -32,13 +32,13 @@ class Study:
         ending: says what is in the folder.
     """
 
-    name: ClassVar[str]
-    flags: ClassVar[tuple[type, ...]]
-    words: ClassVar[str] = "[SETTINGS.yaml]"
-    free: ClassVar[tuple[str, ...]] = ("models", "seeds", "output_dir", "jobs", "storage")
-    goal: ClassVar[Literal["minimize", "maximize"]] = "maximize"
-    known: ClassVar[Sequence[str]] = ()
-    ending: ClassVar[str]
+    name: str
+    flags: tuple[type, ...]
+    words: str = "[SETTINGS.yaml]"
+    free: tuple[str, ...] = ("models", "seeds", "output_dir", "jobs", "storage")
+    goal: Literal["minimize", "maximize"] = "maximize"
+    known: Sequence[str] = ()
+    ending: str
 
     def __init__(self, args: Any, data: Any = None):
         self.args, self.data, self.folder = args, data, Path(args.output_dir)
@@ -65,7 +65,7 @@ class Study:
         """List the tasks of the trials."""
         return [{"model": name, "seed": seed} for seed in self.args.seeds for name in self.args.models]
 
-    def trial(self, **task: Any) -> tuple[float, Found]:
+    def trial(self, *args: Any, **task: Any) -> tuple[float, Found]:
         """Do a task, in any process: its value, and the attributes of its trial."""
         raise NotImplementedError
 
