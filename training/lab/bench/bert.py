@@ -113,12 +113,9 @@ def read_lengths(shape: str) -> list[int]:
 
 
 def make_batch(shape: str, args: Any) -> dict[str, Tensor]:
-    """Draw random tokens in rows of given lengths, padded on the right."""
-    lengths = read_lengths(shape)
-    longest = max(lengths)
-    ids = torch.randint(5, args.vocab_size, (len(lengths), longest))
-    mask = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
-    return {"input_ids": (ids * mask).to(args.device), "attention_mask": mask.to(args.device)}
+    """Draw random tokens in rows of a shape."""
+    ids, mask = contenders.draw_rows(read_lengths(shape), 0, args)
+    return {"input_ids": ids, "attention_mask": mask.long()}
 
 
 def make_labels(task: str, batch: dict[str, Tensor], args: Any) -> dict[str, Tensor]:

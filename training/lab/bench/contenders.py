@@ -28,6 +28,13 @@ def sizes(args: Any, **others: Any) -> dict[str, Any]:
     return {"vocab_size": args.vocab_size, **width, "num_attention_heads": args.heads, **others}
 
 
+def draw_rows(lengths: list[int], padding: int, args: Any) -> tuple[Tensor, Tensor]:
+    """Draw random tokens in rows of given lengths, padded on the right: these and their mask, (rows, longest)."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, args.vocab_size, mask.shape).masked_fill(~mask, padding)
+    return ids.to(args.device), mask.to(args.device)
+
+
 def place(models: dict[str, Any], args: Any) -> dict[str, Any]:
     """Move models to the device, and into the precision, that the flags name."""
     return {name: model.to(args.device, getattr(torch, args.dtype)) for name, model in models.items()}
