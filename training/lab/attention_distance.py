@@ -111,10 +111,10 @@ def _paint(found: dict[str, Any], metric: str, file: Path) -> None:
     figure = Figure(figsize=(0.9 * len(places) + 3, 0.9 * len(places) + 2), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(found[metric]["distances"], cmap="Blues")
+    middle = max(map(max, found[metric]["distances"])) / 2
     for row, distances in enumerate(found[metric]["distances"]):
         for column, distance in enumerate(distances):
-            # the darker half of the colours
-            colour = "white" if image.norm(distance) > 0.5 else "black"
+            colour = "white" if distance > middle else "black"
             axes.text(column, row, f"{distance:.3g}", ha="center", va="center", color=colour)
     labels = [f"{name}\n{kind}" for name, kind in zip(found["models"], found["kinds"], strict=True)]
     axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import PreTrainedModel
 
 from sublayers.configuration.order import Order
@@ -58,8 +58,12 @@ def gigabytes(models: dict[str, Any], new_tokens: int) -> dict[str, float]:
 
 def gigaflops(call: Call) -> float:
     """Count the GFLOP of the matrix products that a call runs."""
+
+    def attention(queries: Any, keys: Any, values: Any, *args: Any, **kwargs: Any) -> int:
+        return sdpa_flop_count(queries, keys, values)
+
     # the counter knows no attention on CPUs, and does not see products that oneDNN runs
-    kernels = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
+    kernels = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     onednn = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.set_flags(False)
     with FlopCounterMode(display=False, custom_mapping=kernels) as counter:

@@ -38,12 +38,12 @@ class Studied(NamedTuple):
 
     def cost(self, hidden_size: int, num_attention_heads: int) -> float:
         """Count the FLOPs of classifying a text, as a share of BERT's."""
-
-        def one(order: str, *widths: int) -> int:
-            return flops(order, *widths, length=LENGTH, read=1, num_attention_heads=num_attention_heads)
-
-        own = one(self.order, *self.sizes(hidden_size, num_attention_heads))
-        return own / one(interleaved(12), hidden_size, 4 * hidden_size)
+        own, bert = self.sizes(hidden_size, num_attention_heads), (hidden_size, 4 * hidden_size)
+        counted = [
+            flops(order, *widths, LENGTH, 1, num_attention_heads=num_attention_heads)
+            for order, widths in ((self.order, own), (interleaved(12), bert))
+        ]
+        return counted[0] / counted[1]
 
 
 MODELS = {

@@ -46,7 +46,8 @@ class Seq2SeqStudy(Study):
     def read(cls, argv: list[str]) -> Study:
         """Read the flags of the study, and keep those of the runs."""
         words = expand_settings_file(argv, "seq2seq")
-        [args], args.flags = own_flags(words, cls.flags, cls.usage(), description=cls.__doc__)
+        [args], others = own_flags(words, cls.flags, cls.usage(), description=cls.__doc__)
+        args.flags = others
         return cls(args)
 
     def trial(self, model: str, seed: int) -> tuple[float, Found]:
