@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from sublayers.configuration.order import Order
@@ -58,15 +59,10 @@ def gigabytes(models: dict[str, Any], new_tokens: int) -> dict[str, float]:
 
 def gigaflops(call: Call) -> float:
     """Count the GFLOP of the matrix products that a call runs."""
-
-    def attention(queries: Any, keys: Any, values: Any, *args: Any, **kwargs: Any) -> int:
-        return sdpa_flop_count(queries, keys, values)
-
-    # the counter knows no attention on CPUs, and does not see products that oneDNN runs
-    kernels = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
+    # the counter sees neither attention in a kernel nor products that oneDNN runs
     onednn = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.set_flags(False)
-    with FlopCounterMode(display=False, custom_mapping=kernels) as counter:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
     torch.backends.mkldnn.set_flags(onednn)
     return counter.get_total_flops() / 1e9
