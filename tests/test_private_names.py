@@ -30,6 +30,7 @@ LOST = [
     ("transformers.configuration_utils:PreTrainedConfig", "_attn_implementation", "the choice of attention"),
     (GENERATION, "_expand_inputs_for_generation _reorder_cache", "beams that share the states of their source"),
     (GENERATION, "_prepare_generation_config", "states of IOT's encoder among what generate returns"),
+    (GENERATION, "_supports_default_dynamic_cache", "ensembles, whose members make their own caches"),
     ("transformers.generation.configuration_utils", "_from_model_config", "seq2seq's flags of generation"),
     (TRAINER, "_total_loss_scalar _tr_loss _globalstep_last_logged", "the losses that resumed runs report"),
     (TRAINER, "_save_rng_state _load_rng_state", "random numbers and streams of resumed runs"),

@@ -62,7 +62,7 @@ def measure(tested: pd.DataFrame, texts: "Texts", args: "FrontierArguments") -> 
         args: how many texts are encoded at once, and how many are timed how often.
 
     Returns:
-        The same rows with median milliseconds per text, and the medians of the ratios to the teacher within a round.
+        A row for each: median milliseconds per text, and the median of the ratios to the teacher within a round.
     """
     firsts = tested.drop_duplicates("name")
     encoders = {name: place(name, seed, args) for name, seed in zip(firsts["name"], firsts["seed"], strict=True)}
@@ -82,4 +82,4 @@ def measure(tested: pd.DataFrame, texts: "Texts", args: "FrontierArguments") -> 
             for name, row in rows.items():
                 row[f"{test}_ms_{batch_size}"] = median(times[name]) / number
                 row[f"{test}_time_{batch_size}"] = ratio(times[name], times[TEACHER])
-    return tested.merge(pd.DataFrame(rows.values()), on="name")
+    return pd.DataFrame(rows.values())

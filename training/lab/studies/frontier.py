@@ -65,7 +65,8 @@ class Frontier(Study):
 
     def found(self, done: list[Found]) -> pd.DataFrame:
         """Time all encoders: a row for the teacher and for each student and seed."""
-        return measure(pd.DataFrame([each["found"] for each in done]), self.texts, self.args)
+        tested = pd.DataFrame([each["found"] for each in done])
+        return tested.merge(measure(tested, self.texts, self.args), on="name")
 
     def rows(self, found: pd.DataFrame) -> list[Row]:
         """Make a row for each encoder, from the slowest to the fastest."""

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from sublayers.training.data.pairs import SIDES
+from sublayers.training.lab.studies.curves import LABELS, draw_curves
 from sublayers.training.metrics.pictures import save
 from sublayers.training.results import Row
 
@@ -32,6 +33,11 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
         if best := model.get("best"):
             row = row_of(name, f"{best['order']}, best of validation", best["metrics"][metric])
             rows.append(row | {f"validation {metric}": f"{best['validation']:.2f}"})
+    names = [*found["models"]]
+    for number, scores in enumerate(found["ensembles"], 1):
+        rows.append(row_of(", ".join(names[:number]), "ensemble", scores[metric]))
+    for name, curves in found["curves"].items():
+        rows += [row_of(name, f"step {step}", score) for step, score in curves.get(metric, [])]
     return rows
 
 
@@ -45,6 +51,13 @@ def describe(subset: dict[str, Any], metric: str) -> Row:
         row[f"distinct {side} tokens"] = f"{subset[side]['distinct_tokens']}"
         row[f"frequency of the top 20 {side} tokens"] = f"{subset[side]['top_frequency']:.4f}"
     return row
+
+
+def draw(found: dict[str, Any], folder: Path) -> None:
+    """Draw `subsets.svg` and `learning_curves.svg` into a folder, where there are such."""
+    draw_subsets(found, folder / "subsets.svg")
+    labels = LABELS | {found["metric"]: f"{found['metric']} of {found['split']}"}
+    draw_curves(found["curves"], labels, folder / "learning_curves.svg")
 
 
 def draw_subsets(found: dict[str, Any], file: Path) -> None:

@@ -1,19 +1,16 @@
 """`sublayers study orders`: how the order of sublayers changes what a trained encoder-decoder writes."""
 
-import json
 from dataclasses import MISSING, dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from sublayers.training.data.pairs import Seq2SeqDataArguments
 from sublayers.training.flags import flag
 from sublayers.training.lab.runs import data_names
-from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
-from sublayers.training.lab.studies.order_rows import draw_subsets, rows_of
+from sublayers.training.lab.studies.order_rows import draw, rows_of
 from sublayers.training.lab.studies.skeleton import Found, Study, run_study
-from sublayers.training.lab.studies.written import TASK_METRICS, Written
+from sublayers.training.lab.studies.written import Written
 from sublayers.training.results import Row
-from sublayers.training.trials import TASK, TrialsArguments
+from sublayers.training.trials import TrialsArguments
 
 
 @dataclass
@@ -28,6 +25,8 @@ class StudyOrdersArguments(TrialsArguments):
     split: Literal["validation", "test"] = flag("which pairs are written", "validation")
     output_dir: str = flag("what is written in it is not written again", "runs/study-orders")
     orders: list[str] | None = flag("decoder orders to force on a model that has only one, such as fsc csf")
+    ensemble: bool = flag("let the first model, the first two, ... write together", False)
+    checkpoints: bool = flag("score every checkpoint in the models' folders, too", False)
     batch_size: int = flag("sources that are decoded at once", 32)
     num_beams: int | None = flag("default: the model's")
     length_penalty: float | None = flag("default: the model's")
@@ -35,11 +34,14 @@ class StudyOrdersArguments(TrialsArguments):
 
 
 class OrdersStudy(Study):
-    """Let every model write a split in each of its orders, and compare (Zhu et al., 2021: Figure 2, Tables 18, 21)."""
+    """Let every model write a split in each order that it has, and compare; also ensembles and checkpoints.
+
+    The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 10, 18 and 21, and setting 1 of section 5.4.
+    """
 
     name, flags = "orders", (StudyOrdersArguments, Seq2SeqDataArguments)
     words = "[SETTINGS.yaml] --model_name_or_path RUN [RUN ...] --task TASK"
-    free = (*Study.free, "model_name_or_path")
+    free = (*Study.free, "model_name_or_path", "ensemble")
     ending = "all numbers and pictures are in"
 
     def check(self) -> None:
@@ -51,14 +53,14 @@ class OrdersStudy(Study):
         return [{"model": name} for name in self.args.model_name_or_path]
 
     def trial(self, model: str) -> tuple[float, Found]:
-        """Return the metric of a model's first order, what `Written` finds, and the losses of its training."""
-        value, found = Written(self.args, self.data).study(model)
-        return value, {"models": found, "curves": read_losses(Path(model))}
+        """Return the metric of a model's first order, what all of them write, and the model's curves."""
+        written = Written(self.args, self.data)
+        found = written.study(model)
+        return found["orders"][0]["metrics"][written.metric], {"models": found, "curves": written.curves(model)}
 
     def found(self, done: list[Found]) -> dict[str, Any]:
-        """Return what `results.json` holds: of each model what `trial` tells."""
-        found = {kind: {each[TASK]["model"]: each[kind] for each in done} for kind in ("models", "curves")}
-        return {"split": self.args.split, "metric": TASK_METRICS[self.args.task], **found}
+        """Put together and write what `results.json` holds, see `Written`."""
+        return Written(self.args, self.data).everything(done, self.folder / "results.json")
 
     def rows(self, found: dict[str, Any]) -> list[Row]:
         """Make a row for each order of each model, and for all else."""
@@ -69,10 +71,8 @@ class OrdersStudy(Study):
         return data_names(self.data, "functions of Python's standard library")
 
     def draw(self, found: dict[str, Any], rows: list[Row]) -> None:
-        """Draw `subsets.svg` and `learning_curves.svg`, where there are such, and write `results.json`."""
-        draw_subsets(found, self.folder / "subsets.svg")
-        draw_curves(found["curves"], LABELS, self.folder / "learning_curves.svg")
-        (self.folder / "results.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        """Draw `subsets.svg` and `learning_curves.svg`, where there are such."""
+        draw(found, self.folder)
 
 
 def main(argv: list[str]) -> dict[str, Any]:

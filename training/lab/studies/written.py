@@ -1,14 +1,18 @@
 """What trained encoder-decoders write in each of their orders, and how it is scored."""
 
+import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
+from sublayers.training.lab.studies.curves import Curves, read_losses
 from sublayers.training.metrics.seq2seq import task_metrics
+from sublayers.training.trials import TASK
 
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.orders import StudyOrdersArguments
@@ -36,12 +40,23 @@ class Written:
         return TASK_METRICS[self.args.task]
 
     def check(self) -> None:
-        """Load all models and pairs. Raises a ValueError where there are no pairs, and what `load_writer` raises."""
-        named = self.data.dataset_name or self.data.validation_file or self.data.test_file
-        if self.args.task != "code" and not named:
+        """Load all models and pairs.
+
+        Raises:
+            ValueError: there are no data, or models have other tokens than others that they write with.
+        """
+        if self.args.task != "code" and not (
+            self.data.dataset_name or self.data.validation_file or self.data.test_file
+        ):
             fault = f"there are no data for --task {self.args.task}"
             raise ValueError(f"{fault}; give --validation_file or --dataset_name")
-        self.read(*map(self.load, self.args.model_name_or_path))
+        writers = self.writers()
+        vocabularies = [[each.get_vocab() for each in writer.tokenizers] for writer in writers.values()]
+        for name, vocabulary in zip(writers, vocabularies, strict=True):
+            if self.args.ensemble and vocabulary != vocabularies[0]:
+                fault = f"{name} has another vocabulary than {self.args.model_name_or_path[0]}"
+                raise ValueError(f"{fault}; an ensemble needs models with the same")
+        self.read(*writers.values())
 
     def load(self, name: str) -> "Writer":
         """Load a model. Raises what `load_writer` raises."""
@@ -49,6 +64,10 @@ class Written:
         from sublayers.training.lab.studies.writer import load_writer
 
         return load_writer(name, args=self.args, max_source_length=self.data.max_source_length)
+
+    def writers(self) -> dict[str, "Writer"]:
+        """Load all models."""
+        return {name: self.load(name) for name in self.args.model_name_or_path}
 
     def read(self, *writers: "Writer") -> dict[str, Pairs]:
         """Read the splits that writers need. Raises a ValueError where there is none."""
@@ -62,11 +81,51 @@ class Written:
         """Score predictions with the metrics of the task."""
         return task_metrics(self.args.task, predictions, references, self.args.language, self.data.target)
 
-    def study(self, name: str) -> tuple[float, dict[str, Any]]:
+    def curves(self, name: str) -> Curves:
+        """Read a model's losses in training and, with --checkpoints, score these: pairs of a step and a value."""
+        from sublayers.training.trainers.resume import complete_checkpoints
+
+        curves = read_losses(Path(name))
+        if self.args.checkpoints:
+            points = curves[self.metric] = []
+            for path in complete_checkpoints(name):
+                writer = self.load(str(path))
+                pairs = self.read(writer)[self.args.split]
+                texts = writer.write(pairs["source"], str(path))
+                points.append([int(path.name.split("-")[-1]), self.score(texts, pairs["target"])[self.metric]])
+        return curves
+
+    def everything(self, done: list[dict[str, Any]], file: Path) -> dict[str, Any]:
+        """Write what trials and ensembles found into a file, and return it.
+
+        Returns:
+            Of each model in `models` what `study` finds, and in `curves` its curves; in `ensembles` their metrics.
+        """
+        trials = {each[TASK]["model"]: each for each in done}
+        chosen = {name: trials[name] for name in self.args.model_name_or_path if name in trials}
+        found: dict[str, Any] = {"split": self.args.split, "metric": self.metric}
+        for kind in ("models", "curves"):
+            found[kind] = {name: each[kind] for name, each in chosen.items()}
+        found["ensembles"] = self.ensembles() if self.args.ensemble else []
+        file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        return found
+
+    def ensembles(self) -> list[dict[str, Any]]:
+        """Let the first model, the first two, ... write together: the metrics of each."""
+        from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
+
+        writers = [*self.writers().values()]
+        pairs, found = self.read(*writers)[self.args.split], []
+        for number in range(1, len(writers) + 1):
+            ensemble = Seq2SeqEnsemble([writer.model for writer in writers[:number]])
+            texts = replace(writers[0], model=ensemble).write(pairs["source"], f"ensemble of {number}")
+            found.append(self.score(texts, pairs["target"]))
+        return found
+
+    def study(self, name: str) -> dict[str, Any]:
         """Let a model write a split in each of its orders.
 
         Returns:
-            The metric of the first order, and all that was found:
             `orders`, a list of a dict each: `encoder` and `decoder`, whether the order was `trained`, the `metrics` of
             the whole split (Table 21) and, if orders are predicted, the `share` of the sources that are predicted to
             suit it.
@@ -114,7 +173,7 @@ class Written:
                 scores = [self.score(written, target)[self.metric] for written in write_all("validation")]
             best = scores.index(max(scores))
             found["best"] = {"order": best + 1, "validation": scores[best], "metrics": orders[best]["metrics"]}
-        return orders[0]["metrics"][self.metric], found
+        return found
 
     def subset(self, rows: list[int], targets: list[str], texts: list[list[str]]) -> dict[str, Any]:
         """Score some rows of what was written in every order (Figure 2): their number, the `scores`, and their mean."""

@@ -14,6 +14,7 @@ from sublayers import (
     SandwichSeq2SeqConfig,
     SandwichSeq2SeqForConditionalGeneration,
 )
+from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
 from sublayers.training.lab.studies.orders import main as study_orders
 from sublayers.training.lab.studies.written import tokens
 from sublayers.training.results import read
@@ -239,13 +240,42 @@ def test_a_model_of_one_order_is_forced_into_others(tmp_path, tokenizer, study):
         study(models, pairs, "--orders", "sf", output="new")
 
 
-def test_curves_hold_what_training_left(tmp_path, tokenizer, study):
+def test_the_first_model_then_the_first_two_write_together(tmp_path, tokenizer, study):
+    members, sources = [iot(0), sandwich(seed=1)], sentences(8, seed=6)
+    together = [write_alone(Seq2SeqEnsemble(members[:n]), tokenizer, sources) for n in (1, 2)]
+    targets = [spoil(together[i % 2][i], i) for i in range(8)]
+    models, pairs = {"0": members[0], "1": members[1]}, {"validation": (sources, targets)}
+    found, rows = study(models, pairs, "--ensemble")
+    scores = [metrics["bleu"] for metrics in found["ensembles"]]
+    assert scores == pytest.approx([bleu(written, targets) for written in together])
+    last = [row for row in rows if row["written in"] == "ensemble"][-1]
+    assert (last["model"], last["bleu"]) == (f"{tmp_path / '0'}, {tmp_path / '1'}", f"{scores[1]:.2f}")
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "1")
+    tokenizer.add_tokens("more")
+    tokenizer.save_pretrained(tmp_path / "1")
+    with pytest.raises(ValueError, match=f"{tmp_path / '1'} has another vocabulary than {tmp_path / '0'}"):
+        study(models, pairs, "--ensemble", output="new")
+
+
+def test_curves_hold_what_training_left_and_the_scores_of_checkpoints(tmp_path, tokenizer, study):
+    sources, checkpoints = sentences(6, seed=7), {20: sandwich(seed=1), 100: sandwich(seed=2)}
+    for step, model in checkpoints.items():
+        folder = tmp_path / "run" / f"checkpoint-{step}"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     losses = {"loss": [[10, 3.0], [20, 2.0]], "eval_loss": [[20, 2.5]]}
-    (tmp_path / "run").mkdir()
     (tmp_path / "run" / "loss_curve.json").write_text(json.dumps(losses))
-    found, _ = study({"run": sandwich()}, {"test": (["w0"], ["w1"])}, "--split=test")
-    assert found["curves"] == {str(tmp_path / "run"): losses}
-    assert (tmp_path / "study" / "learning_curves.svg").exists()
+    texts = {step: write_alone(model, tokenizer, sources) for step, model in checkpoints.items()}
+    targets = [spoil(texts[20][i], i) for i in range(6)]
+    found, _ = study({"run": sandwich()}, {"test": (sources, targets)}, "--split=test", "--checkpoints")
+    curves = found["curves"][str(tmp_path / "run")]
+    points = curves.pop("bleu")
+    assert curves == losses
+    assert [step for step, _ in points] == [20, 100]
+    assert [score for _, score in points] == pytest.approx([bleu(written, targets) for written in texts.values()])
+    assert "bleu of test" in (tmp_path / "study" / "learning_curves.svg").read_text()
     assert not (tmp_path / "study" / "subsets.svg").exists()
 
 
