@@ -133,6 +133,8 @@ def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
     ("more", "message"),
     [
         (["--students", "saf"], "'a' is not a sublayer"),
+        (["--students", "s3f3", "sssfff"], "--students s3f3 and s3f3 would share a folder"),
+        (["--students", "sf", "--seeds", "0", "0"], "sf 0 is given twice"),
         (["--students", "sf", "--rounds", "0"], "0 is not a positive number"),
         (["--students", "sf", "--sts_file", "none.jsonl"], "there is no file none.jsonl"),
         (["--students", "sf", "--sts_file", "unlabelled.jsonl"], "has no column 'label', only sentence1, sentence2"),

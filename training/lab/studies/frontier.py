@@ -46,7 +46,11 @@ class Frontier(Study):
 
     def check(self) -> None:
         """Read students and tests; an encoder that cannot be opened is refused before hours of training."""
-        self.students = {each.name: each for each in map(read_student, self.args.students)}
+        students = [*map(read_student, self.args.students)]
+        self.students = {each.name: each for each in students}
+        folders = [place(each.name, 0, self.args) for each in students]
+        if twice := [each.name for each in students if folders.count(place(each.name, 0, self.args)) > 1]:
+            raise ValueError(f"--students {' and '.join(twice)} would share a folder; give one of them")
         self.texts = load_texts(self.args.sts_file, self.args.squad_file)
         open_encoder(self.args.teacher)
 

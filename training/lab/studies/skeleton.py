@@ -105,8 +105,11 @@ def run_study(kind: type[Study], argv: list[str]) -> Any:
     """
     study = kind.read(argv)
     study.check()
+    for task in (tasks := study.grid()):
+        if tasks.count(task) > 1:
+            raise ValueError(f"{' '.join(str(value) for value in task.values())} is given twice; give each once")
     trials = open_study("study", study.folder, study.settings(), study.args.storage, study.goal)
-    faults = run_trials(trials, Do(study.trial), study.folder, study.grid(), jobs=study.args.jobs)
+    faults = run_trials(trials, Do(study.trial), study.folder, tasks, jobs=study.args.jobs)
     done = [trial.user_attrs for trial in results(trials)]
     found = study.found(done)
     rows = study.rows(found)
