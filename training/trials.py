@@ -1,6 +1,5 @@
 """Trials: trainings and the like, which any number of processes and machines share, as studies of Optuna."""
 
-import argparse
 import json
 import os
 import signal
@@ -26,7 +25,7 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 from sublayers import __version__
-from sublayers.training.flags import flag, positive
+from sublayers.training.flags import flag
 from sublayers.training.folders import LOCK, check_settings
 from sublayers.training.interrupts import kept_from_children
 
@@ -41,12 +40,6 @@ BEATS, SILENCE = 5.0, 60.0
 # seconds between two looks at what others do, and after which a lock is broken that a dead process has left
 POLL, LOCKED = 1.0, 5
 
-HELP = {
-    "jobs": "trials at a time on this machine",
-    "storage": "where results are kept, a URL or a file of Optuna; default: journal.log in --output_dir. All processes "
-    "that run the same command with one storage share the work",
-}
-
 Do = Callable[[optuna.Trial], float]
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -57,18 +50,15 @@ class TrialsArguments:
 
     _argument_group_name: ClassVar[str] = "trials"
 
-    jobs: int = flag(HELP["jobs"], 1)
-    storage: str | None = flag(HELP["storage"])
+    jobs: int = flag("trials at a time on this machine", 1)
+    storage: str | None = flag(
+        "where results are kept, a URL or a file of Optuna; default: journal.log in --output_dir. All processes that "
+        "run the same command with one storage share the work"
+    )
 
     def __post_init__(self):
         if self.jobs < 1:
             raise ValueError(f"--jobs={self.jobs} is not a positive number; give another")
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the same flags to a parser."""
-    parser.add_argument("--jobs", type=positive, default=1, help=HELP["jobs"])
-    parser.add_argument("--storage", help=HELP["storage"])
 
 
 def open_study(

@@ -13,7 +13,8 @@ from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_text
 from sublayers.training import cli
 from sublayers.training.commands import distill
 from sublayers.training.flags import RECIPES
-from sublayers.training.lab.studies.frontier import main as frontier, read_student
+from sublayers.training.lab.studies.frontier import main as frontier
+from sublayers.training.lab.studies.students import read_student
 from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
@@ -103,28 +104,6 @@ def test_tests_times_and_draws_every_student_once(flags, tmp_path, monkeypatch, 
     assert "| sf | `sf` | layers dropped |" in capsys.readouterr().out
 
 
-@pytest.mark.full
-def test_students_are_fine_tuned_and_compared(flags, tmp_path):
-    rows = [{"sentence1": text, "sentence2": TEXTS[-1], "label": n % 2, "idx": n} for n, text in enumerate(TEXTS)]
-    (tmp_path / "glue" / "mrpc").mkdir(parents=True)
-    for split in ("train", "validation"):
-        (tmp_path / "glue" / "mrpc" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    flags += ["--glue_dir", str(tmp_path / "glue"), "--glue_tasks", "mrpc", "--glue_seeds", "0", "1"]
-    flags += ["--glue_flags", "--use_cpu --disable_tqdm=true --report_to=none --max_length 16 --max_steps 2"]
-    frontier([*flags, *STUDENTS[:3], "--glue_students", "teacher", *STUDENTS[1:3]])
-    [task] = [name for name in read(tmp_path / "out" / "results.csv")[0] if name.startswith("mrpc") and name[-1] == ")"]
-    scores = {row["model"]: row[task] for row in read(tmp_path / "out" / "results.csv")}
-    for name, folder in {"teacher": "teacher", **FOLDERS}.items():
-        of_task = tmp_path / "out" / (folder if name == "teacher" else f"{folder}-0") / "glue" / "mrpc" / "results.json"
-        runs = json.loads(of_task.read_text())["mrpc"]["best"]["runs"] if of_task.exists() else []
-        found = [run["validation"][task[6:-1]] for run in runs]
-        assert scores.get(name, "") == (f"{50 * sum(found):.1f}" if found else "")
-        assert len(found) == (0 if name == "(sf)3 --hidden_size 8" else 2)
-    card = (tmp_path / "out" / "README.md").read_text()
-    [row] = [line for line in card.splitlines() if line.startswith("| s3f3 --moves_every 1 |") and "[" in line]
-    assert "| (sf)2 --layers 0 2 |" in row
-
-
 def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
     commands = []
     parse_distill = distill.parse
@@ -153,12 +132,10 @@ def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--students", "s3f3", "sssfff"], "--students s3f3 s3f3 has one twice"),
         (["--students", "saf"], "'a' is not a sublayer"),
-        (["--students", "sf", "--seeds", "0", "0"], "--seeds 0 0 has one twice"),
-        (["--students", "sf", "--rounds", "0"], "are numbers of 1 or more"),
-        (["--students", "sf", "--glue_tasks", "mrpc"], "no data to fine-tune on mrpc; give --glue_dir"),
-        (["--students", "sf", "--glue_students", "ssff"], "--glue_students 'ssff' is none of the students"),
+        (["--students", "s3f3", "sssfff"], "--students s3f3 and s3f3 would share a folder"),
+        (["--students", "sf", "--seeds", "0", "0"], "sf 0 is given twice"),
+        (["--students", "sf", "--rounds", "0"], "0 is not a positive number"),
         (["--students", "sf", "--sts_file", "none.jsonl"], "there is no file none.jsonl"),
         (["--students", "sf", "--sts_file", "unlabelled.jsonl"], "has no column 'label', only sentence1, sentence2"),
     ],
@@ -173,5 +150,5 @@ def test_bad_input_is_refused_before_anything_is_trained(more, message, flags, t
 
 def test_other_settings_get_another_folder(flags, tmp_path):
     frontier([*flags, "--students", "sf"])
-    with pytest.raises(FileExistsError, match=r"has a study with distill .* choose another --output_dir"):
+    with pytest.raises(FileExistsError, match=r"has a study with distill_flags .* choose another --output_dir"):
         frontier([*flags, "--students", "sf", "--distill_flags", f"{DISTILL} --learning_rate 1e-3"])

@@ -1,13 +1,13 @@
 """`sublayers attention-distance`: how differently the attention heads of models look at the same text."""
 
-import argparse
 import json
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number, parse_flags
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 from sublayers.training.results import table
 
@@ -15,7 +15,31 @@ from sublayers.training.results import table
 UNITS = {"value": "attention weight", "position": "tokens"}
 
 
-def main(argv: list[str] | None = None) -> dict[str, Any]:
+EPILOG = (
+    "For each token and self-attention sublayer, heads are matched at least cost; the distance is the sum over matched "
+    "heads, averaged over tokens and sublayers. `value` compares the weights as samples, as the paper's numbers do, "
+    "whatever a head looks at; `position` is by how many tokens attention has to be moved."
+)
+
+
+@dataclass
+class DistanceArguments:
+    """Flags for what is compared. Raises a ValueError for one model, or a part of a window."""
+
+    models: list[str] = flag("two or more folders or names on the Hub", MISSING, positional=True)
+    text: str | None = flag("file to read; default: held-out files of Python's standard library")
+    tokens: int = number("how many to compare", 256)
+    window: int = number("tokens read at a time", 128)
+    output_dir: Path | None = flag("new folder for numbers and pictures")
+
+    def __post_init__(self):
+        if len(self.models) < 2:
+            raise ValueError(f"{self.models[0]} has nothing to be compared with; give two models or more")
+        if self.tokens % self.window:
+            raise ValueError(f"--tokens={self.tokens} is not a multiple of --window={self.window}; give one that is")
+
+
+def main(argv: list[str]) -> dict[str, Any]:
     """Compare models two by two, print the distances, and write and draw them if there is a folder for that.
 
     Returns:
@@ -25,26 +49,11 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     Raises:
         FileExistsError: the output folder holds files.
         OSError: a model, tokenizer or file does not exist.
-        ValueError: fewer than two models, models that cannot be compared, tokenizers that read the text differently, or
-            a text that is too short; see also `load`.
+        ValueError: bad flags, models that cannot be compared, tokenizers that read the text differently, or a text that
+            is too short; see also `load`.
     """
-    parser = argparse.ArgumentParser(
-        prog="sublayers attention-distance",
-        description="Compare where the attention heads of models look: Press, Smith and Levy (2020), section 6.",
-        epilog="For each token and self-attention sublayer, heads are matched at least cost; the distance is the sum "
-        "over matched heads, averaged over tokens and sublayers. `value` compares the weights as samples, as the "
-        "paper's numbers do, whatever a head looks at; `position` is by how many tokens attention has to be moved.",
-    )
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="two or more folders or names on the Hub")
-    parser.add_argument("--text", help="file to read (default: held-out files of Python's standard library)")
-    parser.add_argument("--tokens", type=positive, default=256, help="how many to compare (default: 256)")
-    parser.add_argument("--window", type=positive, default=128, help="tokens read at a time (default: 128)")
-    parser.add_argument("--output_dir", type=Path, help="new folder for numbers and pictures")
-    args = parser.parse_args(argv)
-    if len(args.models) < 2:
-        raise ValueError(f"{args.models[0]} has nothing to be compared with; give two models or more")
-    if args.tokens % args.window:
-        raise ValueError(f"--tokens={args.tokens} is not a multiple of --window={args.window}; give one that is")
+    usage = "sublayers attention-distance MODEL MODEL [MODEL ...] [--name value ...]"
+    [args] = parse_flags(argv, [DistanceArguments], usage, description=__doc__, epilog=EPILOG)
     if args.output_dir:
         refuse_to_overwrite(args.output_dir)
     found = _compare(args)
@@ -58,7 +67,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     return found
 
 
-def _compare(args: argparse.Namespace) -> dict[str, Any]:
+def _compare(args: DistanceArguments) -> dict[str, Any]:
     # these imports take seconds, for which --help does not wait
     from transformers import AutoModel, AutoTokenizer
 
@@ -89,8 +98,8 @@ def _compare(args: argparse.Namespace) -> dict[str, Any]:
 def _describe(found: dict[str, Any], metric: str) -> str:
     means = [f"{name} kinds {found[metric][name]:.4g}" for name in ("within", "between") if name in found[metric]]
     rows = []
-    for number, distances in enumerate(found[metric]["distances"]):
-        row = {"model": f"{number + 1} {found['models'][number]}", "kind": found["kinds"][number]}
+    for place, distances in enumerate(found[metric]["distances"]):
+        row = {"model": f"{place + 1} {found['models'][place]}", "kind": found["kinds"][place]}
         rows.append(row | {f"{other}": f"{distance:.4g}" for other, distance in enumerate(distances, 1)})
     return f"{metric}, {UNITS[metric]}, mean {', '.join(means)}\n\n{table(rows)}"
 
@@ -98,14 +107,13 @@ def _describe(found: dict[str, Any], metric: str) -> str:
 def _paint(found: dict[str, Any], metric: str, file: Path) -> None:
     from matplotlib.figure import Figure
 
-    distances, places = found[metric]["distances"], range(len(found["models"]))
+    places = range(len(found["models"]))
     figure = Figure(figsize=(0.9 * len(places) + 3, 0.9 * len(places) + 2), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(distances, cmap="Blues")
-    middle = max(map(max, distances)) / 2
-    for row in places:
-        for column in places:
-            distance = distances[row][column]
+    image = axes.imshow(found[metric]["distances"], cmap="Blues")
+    middle = max(map(max, found[metric]["distances"])) / 2
+    for row, distances in enumerate(found[metric]["distances"]):
+        for column, distance in enumerate(distances):
             colour = "white" if distance > middle else "black"
             axes.text(column, row, f"{distance:.3g}", ha="center", va="center", color=colour)
     labels = [f"{name}\n{kind}" for name, kind in zip(found["models"], found["kinds"], strict=True)]

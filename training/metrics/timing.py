@@ -30,7 +30,7 @@ CAPTION = (
 
 
 class Task(NamedTuple):
-    """What each model has to call, how much work (in units such as GFLOP) the call does, and its least part.
+    """What each model has to call, and how much work (in units such as GFLOP) the call does.
 
     Models at the end may be missing.
     """
@@ -39,7 +39,6 @@ class Task(NamedTuple):
     unit: str
     calls: dict[str, Call]
     work: dict[str, float]
-    floors: dict[str, Call] = {}
 
 
 class Comparison(NamedTuple):
@@ -98,12 +97,11 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
 
     Returns:
         For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, the work
-        done per second, the peak of memory in bytes and, where the task has floors, the median of the floor in ms.
+        done per second, and the peak of memory in bytes.
     """
     results = {}
     for task in comparison.tasks:
-        timed: dict[Any, Call] = task.calls | {(name, "floor"): call for name, call in task.floors.items()}  # type: ignore[operator]
-        samples = time_in_turn(task.name, timed, repeats, device)
+        samples = time_in_turn(task.name, task.calls, repeats, device)
         models = {}
         for name, call in task.calls.items():
             middle = median(samples[name])
@@ -115,8 +113,6 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
                 "rate": task.work[name] / middle * 1e3,
                 "peak_bytes": peak_memory(call, device),
             }
-            if task.floors:
-                models[name]["floor_ms"] = median(samples[name, "floor"])
         results[task.name] = {"unit": task.unit, "models": models}
     return results
 
@@ -215,9 +211,7 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
 
     def add(unit: str, cell: Callable[[dict[str, Any]], str]) -> None:
         for name, task in results.items():
-            found = task["models"].values()
-            if unit != "floor, ms" or all("floor_ms" in result for result in found):
-                table.add_row(f"{name}, {unit or task['unit'] + '/s'}", *map(cell, found))
+            table.add_row(f"{name}, {unit or task['unit'] + '/s'}", *map(cell, task["models"].values()))
         table.add_section()
 
     def times(result: dict[str, Any]) -> str:
@@ -226,7 +220,6 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
 
     add("ms", times)
     add("", lambda result: f"{result['rate']:,.1f}")
-    add("floor, ms", lambda result: f"{result['floor_ms']:,.1f}")
     add("peak MiB", lambda result: f"{result['peak_bytes'] / 2**20:,.1f}")
     for label, values in totals.items():
         table.add_row(label, *(f"{value:,}" for value in values.values()))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
@@ -27,10 +27,7 @@ from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task, read_shape
 
 BERT, DISTILBERT, MODERNBERT = "BERT", "DistilBERT", "ModernBERT"
-REMARK = (
-    "Ratios are to transformers' models of the same sizes. GFLOP/s counts the linear maps that a "
-    "model runs, floor is the time that these take alone, a training step's as often as its gradients need them."
-)
+REMARK = "Ratios are to transformers' models of the same sizes."
 # the numbers of tokens in the first 32 pairs of MRPC's validation set, with BERT's vocabulary
 MIXED_LENGTHS = [44, 52, 74, 47, 36, 48, 52, 67, 49, 51, 78, 47, 64, 70, 53, 55]
 MIXED_LENGTHS += [59, 65, 74, 48, 37, 53, 42, 68, 49, 45, 51, 60, 53, 58, 45, 68]
@@ -116,12 +113,9 @@ def read_lengths(shape: str) -> list[int]:
 
 
 def make_batch(shape: str, args: Any) -> dict[str, Tensor]:
-    """Draw random tokens in rows of given lengths, padded on the right."""
-    lengths = read_lengths(shape)
-    longest = max(lengths)
-    ids = torch.randint(5, args.vocab_size, (len(lengths), longest))
-    mask = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
-    return {"input_ids": (ids * mask).to(args.device), "attention_mask": mask.to(args.device)}
+    """Draw random tokens in rows of a shape."""
+    ids, mask = contenders.draw_rows(read_lengths(shape), 0, args)
+    return {"input_ids": ids, "attention_mask": mask.long()}
 
 
 def make_labels(task: str, batch: dict[str, Tensor], args: Any) -> dict[str, Tensor]:
@@ -133,33 +127,6 @@ def make_labels(task: str, batch: dict[str, Tensor], args: Any) -> dict[str, Ten
         chosen = (torch.arange(ids.shape[1], device=args.device) % 7 == 1) & mask.bool()
         return {"labels": torch.where(chosen, ids, -100)}
     return {}
-
-
-def linear_maps(model: nn.Module, call: Call) -> tuple[Call, float]:
-    """Make a call that runs only the linear maps of a call of the model, and count their GFLOP."""
-    maps: list[tuple[nn.Linear, Tensor]] = []
-
-    def record(module: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        maps.append((module, inputs[0].detach()))
-
-    hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, nn.Linear)]
-    call()
-    for hook in hooks:
-        hook.remove()
-
-    def forward() -> None:
-        with torch.no_grad():
-            for module, states in maps:
-                module(states)
-
-    def training_step() -> None:
-        for module, states in maps:
-            module(states.requires_grad_()).sum().backward()
-            states.grad = None
-        model.zero_grad()
-
-    gigaflops = sum(2 * states.numel() * module.out_features for module, states in maps) / 1e9
-    return (training_step, 3 * gigaflops) if model.training else (forward, gigaflops)
 
 
 def comparison(args: Flags) -> Comparison:
@@ -175,11 +142,8 @@ def comparison(args: Flags) -> Comparison:
                 batch = make_batch(shape, args)
                 batch |= make_labels(kind, batch, args)
                 calls: dict[str, Call] = {name: partial(model, **batch) for name, model in models.items()}
-                maps = {name: linear_maps(model, calls[name]) for name, model in models.items()}
-                floors = {name: floor for name, (floor, _) in maps.items()}
-                work = {name: gigaflops for name, (_, gigaflops) in maps.items()}
-                calls = contenders.train_steps(models, calls) if training else calls
-                yield Task(f"{kind} {shape}", "GFLOP", calls, work, floors)
+                title = f"{kind} {shape}"
+                yield contenders.training(title, models, calls) if training else contenders.counted(title, calls)
 
     with torch.device("meta"):
         bodies = berts(args, AutoModelForSequenceClassification)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
@@ -26,6 +27,13 @@ def sizes(args: Any, **others: Any) -> dict[str, Any]:
     """
     width = {"hidden_size": args.hidden_size, "intermediate_size": 4 * args.hidden_size}
     return {"vocab_size": args.vocab_size, **width, "num_attention_heads": args.heads, **others}
+
+
+def draw_rows(lengths: list[int], padding: int, args: Any) -> tuple[Tensor, Tensor]:
+    """Draw random tokens in rows of given lengths, padded on the right: these and their mask, (rows, longest)."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, args.vocab_size, mask.shape).masked_fill(~mask, padding)
+    return ids.to(args.device), mask.to(args.device)
 
 
 def place(models: dict[str, Any], args: Any) -> dict[str, Any]:
@@ -50,14 +58,26 @@ def gigabytes(models: dict[str, Any], new_tokens: int) -> dict[str, float]:
 
 
 def gigaflops(call: Call) -> float:
-    """Count the GFLOP of the matrix products that a call runs, without those in attention's kernel."""
+    """Count the GFLOP of the matrix products that a call runs."""
+    # the counter sees neither attention in a kernel nor products that oneDNN runs
     onednn = torch.backends.mkldnn.enabled
-    # the counter does not see products that oneDNN runs
     torch.backends.mkldnn.set_flags(False)
-    with FlopCounterMode(display=False) as counter:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
     torch.backends.mkldnn.set_flags(onednn)
     return counter.get_total_flops() / 1e9
+
+
+def counted(name: str, calls: dict[str, Call]) -> Task:
+    """Make a task whose work is what `gigaflops` counts."""
+    return Task(name, "GFLOP", calls, {each: gigaflops(call) for each, call in calls.items()})
+
+
+def training(name: str, models: dict[str, Any], losses: dict[str, Call]) -> Task:
+    """Make the task of training steps, see `train_steps`, each of which counts as three forward passes."""
+    # models that train compute more than those that do not
+    steps = train_steps(models, losses)
+    return Task(name, "GFLOP", steps, {each: 3 * gigaflops(call) for each, call in losses.items()})
 
 
 def of_task(calls: Calls, task: str) -> dict[str, Call]:

@@ -14,7 +14,7 @@ from sublayers.modeling.modeling_sandwich_seq2seq import SandwichSeq2SeqForCondi
 from sublayers.training.flags import flag
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.flags import BenchFlags, size
-from sublayers.training.lab.bench.seq2seq import PAD, compare, read_lengths, transformers_calls
+from sublayers.training.lab.bench.seq2seq import compare, sizes_of, transformers_calls
 from sublayers.training.metrics.timing import Call, Comparison
 
 TRANSFORMER = "Transformer"
@@ -47,10 +47,7 @@ def default_orders(args: Flags) -> list[str]:
 
 def build(args: Flags) -> dict[str, Any]:
     """Build the Transformer, and a model for each choice of orders such as `sf:csf,fcs`, all without dropout."""
-    longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
-    positions = max(longest, args.new_tokens + 1)
-    sizes = contenders.sizes(args, max_position_embeddings=positions, dropout=0.0, pad_token_id=PAD)
-    sizes["intermediate_size"] = 2 * args.hidden_size
+    sizes = sizes_of(args) | {"intermediate_size": 2 * args.hidden_size}
     n = args.layers
     torch.manual_seed(0)
     fixed = SandwichSeq2SeqConfig(

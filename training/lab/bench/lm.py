@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
 
 from sublayers.configuration.order import Order, interleaved, sandwich
-from sublayers.configuration.sublayer_cost import flops
 from sublayers.convert.language_models import from_gpt2
 from sublayers.convert.llama import from_llama
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
@@ -125,28 +124,17 @@ def x_transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
 def comparison(args: Flags) -> Comparison:
     """Compare SandwichLM in each order with its peer and, beside GPT-2, with x-transformers."""
     models, first = language_models(args), PEERS[args.peer]
-    sizes = models[f"{OURS} {args.orders[0]}"].config.sizes._asdict()
     ids = torch.randint(args.vocab_size, (args.batch_size, args.length), device=args.device)
     calls: Calls = {
         name: (x_transformers_calls if name.startswith(X_TRANSFORMERS) else transformers_calls)(model, ids)
         for name, model in models.items()
     }
 
-    def gigaflops(name: str, task: str) -> float:
-        order = interleaved(args.layers) if name == first else name.split()[1]
-        read = 1 if task == "prefill" else args.length
-        # all but our models run the whole body for the logits of one token
-        body_read = read if name.startswith(OURS) else args.length
-        body = flops(order, length=args.length, read=body_read, keeps_cache=True, **sizes)
-        passes = 3 if task == "train step" else 1
-        return passes * args.batch_size * (body + 2 * read * args.hidden_size * args.vocab_size) / 1e9
-
     def tasks() -> Iterator[Task]:
-        for task in ("train step", "forward", "prefill"):
-            by_model = contenders.of_task(calls, task)
-            by_model = contenders.train_steps(models, by_model) if task == "train step" else by_model
-            yield Task(task, "GFLOP", by_model, {name: gigaflops(name, task) for name in models})
-            contenders.freeze(models)
+        yield contenders.training("train step", models, contenders.of_task(calls, "train step"))
+        contenders.freeze(models)
+        for task in ("forward", "prefill"):
+            yield contenders.counted(task, contenders.of_task(calls, task))
         for rows in args.decode_batch_sizes:
             prompt = torch.randint(args.vocab_size, (rows, args.prompt_length), device=args.device)
             yield contenders.decoding(f"decode {rows}x{args.new_tokens}", models, prompt, args.new_tokens)

@@ -81,17 +81,6 @@ def remember(model: Any, length: int, clamp_length: int | None) -> None:
         model.net.max_mem_len = length
 
 
-def gigaflops_of(model: Any, call: Call) -> float:
-    """Count the GFLOP of all matrix products of a call, those in attention's kernel included."""
-    if not isinstance(model, PARTransformerXLForCausalLM):
-        return contenders.gigaflops(call)
-    kernel = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    counted = contenders.gigaflops(call)
-    model.set_attn_implementation(kernel)
-    return counted
-
-
 def our_calls(model: Any, past: Tensor, ids: Tensor) -> dict[str, Call]:
     """Make what our model has to call on the tokens (batch, length + 1) that follow a past (batch, remembered)."""
     segment, labels = ids[:, :-1], ids[:, 1:]
@@ -134,31 +123,23 @@ def comparison(args: Flags) -> Comparison:
             found[name] = (our_calls if name.startswith(OURS) else x_transformers_calls)(model, past, ids)
         return found
 
-    def count(by_model: dict[str, Call]) -> dict[str, float]:
-        return {name: gigaflops_of(models[name], call) for name, call in by_model.items()}
-
     def tasks() -> Iterator[Task]:
         for length, remembered in ((args.train_length, args.train_length), (args.length, args.memory_length)):
             losses = contenders.of_task(calls(args.batch_size, length, remembered, None), "loss")
-            steps = contenders.train_steps(models, losses)
-            # models that train compute more than those that score
-            work = {name: 3 * each for name, each in count(losses).items()}
-            yield Task(f"train step {args.batch_size}x{length} after {remembered}", "GFLOP", steps, work)
-        # the last steps keep the optimizers and their memory
-        del steps
+            yield contenders.training(f"train step {args.batch_size}x{length} after {remembered}", models, losses)
         contenders.freeze(models)
         for rows in args.score_batch_sizes:
             found = calls(rows, args.length, args.memory_length, args.clamp_length)
             for task in ("score with memory", "score with cache"):
-                by_model = contenders.of_task(found, task)
-                yield Task(f"{task} {rows}x{args.length}", "GFLOP", by_model, count(by_model))
+                yield contenders.counted(f"{task} {rows}x{args.length}", contenders.of_task(found, task))
         for rows in args.decode_batch_sizes:
             task = f"decode {rows}x{args.new_tokens} after {args.prompt_length}"
             yield contenders.decoding(task, models, draw(rows, args.prompt_length), args.new_tokens)
 
     found = calls(1, args.length, args.memory_length, args.clamp_length)
     memories = {name: sum(states.nbytes for states in calls["memory"]()) for name, calls in found.items()}
-    counted = {name: round(1e3 * each) for name, each in count(contenders.of_task(found, "score with memory")).items()}
+    scoring = contenders.of_task(found, "score with memory")
+    counted = {name: round(1e3 * contenders.gigaflops(call)) for name, call in scoring.items()}
     totals = {
         "parameters": contenders.parameters(models),
         f"memory of {args.memory_length} tokens (bytes)": memories,

@@ -60,13 +60,17 @@ def default_orders(args: Flags) -> list[str]:
     ]
 
 
+def sizes_of(args: Any) -> dict[str, Any]:
+    """Give the sizes that all encoder-decoders have, with room for every shape."""
+    longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
+    positions = max(longest, args.new_tokens + 1)
+    return contenders.sizes(args, max_position_embeddings=positions, dropout=0.0, pad_token_id=PAD)
+
+
 def encoder_decoders(args: Flags) -> dict[str, Any]:
     """Build BART, Marian, our models in each pair of orders and x-transformers, all with the same sizes, no dropout."""
     torch.manual_seed(0)
-    longest = max(max(lengths) for shape in args.shapes for lengths in read_lengths(shape))
-    positions = max(longest, args.new_tokens + 1)
-    sizes = contenders.sizes(args, max_position_embeddings=positions, dropout=0.0, pad_token_id=PAD)
-    sizes |= {"bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    sizes = sizes_of(args) | {"bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
     side = {"layers": args.layers, "attention_heads": args.heads, "ffn_dim": 4 * args.hidden_size}
     sides = {f"{prefix}_{name}": value for prefix in ("encoder", "decoder") for name, value in side.items()}
     peers = sizes | sides | {"forced_eos_token_id": None}
@@ -85,7 +89,7 @@ def encoder_decoders(args: Flags) -> dict[str, Any]:
         config = SandwichSeq2SeqConfig(**both, **sizes, **options)
         models[f"{OURS} {orders}"] = SandwichSeq2SeqForConditionalGeneration(config)
     if find_spec("x_transformers"):
-        models[X_TRANSFORMERS] = x_transformer(args, positions)
+        models[X_TRANSFORMERS] = x_transformer(args, sizes["max_position_embeddings"])
     return contenders.place(models, args)
 
 
@@ -112,13 +116,11 @@ def read_lengths(shape: str) -> tuple[list[int], list[int]]:
 
 
 def make_batch(shape: str, args: Any) -> dict[str, Tensor]:
-    """Draw random sources, padded on the right, and labels, whose padding is -100."""
-    source, target = (torch.tensor(lengths)[:, None] for lengths in read_lengths(shape))
-    mask, labelled = (torch.arange(int(lengths.max())) < lengths for lengths in (source, target))
-    ids = torch.randint(5, args.vocab_size, mask.shape).masked_fill(~mask, PAD)
-    labels = torch.randint(5, args.vocab_size, labelled.shape).masked_fill(~labelled, -100)
-    batch = {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
-    return {name: tensor.to(args.device) for name, tensor in batch.items()}
+    """Draw random sources, and labels, whose padding is -100."""
+    source, target = read_lengths(shape)
+    ids, mask = contenders.draw_rows(source, PAD, args)
+    labels, _ = contenders.draw_rows(target, -100, args)
+    return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
 
 
 def transformers_calls(model: Any, batch: dict[str, Tensor], new_tokens: int, **options: Any) -> dict[str, Call]:
@@ -177,18 +179,12 @@ def compare(
 
     def tasks() -> Iterator[Task]:
         for shape in args.shapes:
-            steps = contenders.train_steps(models, contenders.of_task(all_calls(shape), "training step"))
-            work = {name: contenders.gigaflops(call) for name, call in steps.items()}
-            yield Task(f"training step {shape}", "GFLOP", steps, work)
-        # the last steps keep the optimizers and their memory
-        del steps
+            losses = contenders.of_task(all_calls(shape), "training step")
+            yield contenders.training(f"training step {shape}", models, losses)
         contenders.freeze(models)
         for shape in args.shapes:
             found = all_calls(shape)
-            encoders = contenders.of_task(found, "encoder")
-            yield Task(
-                f"encoder {shape}", "GFLOP", encoders, {name: contenders.gigaflops(c) for name, c in encoders.items()}
-            )
+            yield contenders.counted(f"encoder {shape}", contenders.of_task(found, "encoder"))
             for task in ("greedy", f"beam {BEAMS}"):
                 name = f"{task} {shape}, {args.new_tokens} tokens"
                 yield Task(name, "GB", contenders.of_task(found, task), contenders.gigabytes(models, args.new_tokens))

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from sublayers.configuration.configuration_sandwich_char_lm import SandwichCharLMConfig
-from sublayers.configuration.order import Order
 from sublayers.modeling.modeling_sandwich_char_lm import SandwichCharLMModel
 from sublayers.training.flags import number
 from sublayers.training.lab.bench import contenders
@@ -69,16 +68,6 @@ def character_models(args: Flags) -> dict[str, Any]:
     return contenders.place(models, args)
 
 
-def gigaflops(order: str, span: int, args: Flags) -> float:
-    """Count the products of matrices in a segment after a full memory."""
-    hidden, length, numbers = args.hidden_size, args.length, Order(order).counts
-    keys = length + span
-    # queries and output, keys and values; content and mix, distances
-    attention = 2 * (length + keys) * hidden + 2 * length * keys + length * span
-    products = numbers["s"] * hidden * attention + numbers["f"] * 8 * length * hidden**2
-    return 2 * args.batch_size * products / 1e9
-
-
 def comparison(args: Flags) -> Comparison:
     """Compare the sublayers of an order by the span that their heads have learned."""
     models, longest = character_models(args), max(args.spans)
@@ -94,11 +83,9 @@ def comparison(args: Flags) -> Comparison:
 
     def tasks() -> Iterator[Task]:
         calls: dict[str, Call] = {name: partial(forward, name) for name in models}
-        work = {f"{order} {span}": gigaflops(order, span, args) for order in args.orders for span in args.spans}
-        triple = {name: 3 * gigas for name, gigas in work.items()}
-        yield Task("train step", "GFLOP", contenders.train_steps(models, calls), triple)
+        yield contenders.training("train step", models, calls)
         contenders.freeze(models)
-        yield Task("forward", "GFLOP", calls, work)
+        yield contenders.counted("forward", calls)
 
     kept = {name: sum(states.nbytes for states in memory) for name, memory in memories.items()}
     peers = {name: [f"{name.split()[0]} {longest}"] for name in models}

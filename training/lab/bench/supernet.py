@@ -8,7 +8,6 @@ import torch
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.order import Order, interleaved
-from sublayers.configuration.sublayer_cost import flops
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.lab.bench import contenders
 from sublayers.training.lab.bench.flags import BenchFlags, size
@@ -54,7 +53,6 @@ def language_model(order: str, args: Flags) -> SandwichLMForCausalLM:
 def comparison(args: Flags) -> Comparison:
     """Compare each order with the super-network of as many layers as it has sublayers."""
     ids = torch.randint(args.vocab_size, (args.batch_size, args.length), device=args.device)
-    sizes = (args.hidden_size, 4 * args.hidden_size, args.length, args.length)
     # the order of each model, and the plain one that a super-network is compared with
     orders, peers = dict[str, str](), dict[str, list[str]]()
     for order in args.orders:
@@ -69,9 +67,10 @@ def comparison(args: Flags) -> Comparison:
     for name, (plain,) in peers.items():
         mixture = mix(models[name], FIELD, LETTERS)
         architecture = Architecture(len(Order(plain)), Settings(FIELD, LETTERS), ids.device)
+        mixture.weights = architecture.probabilities.detach()
         steps[name] = partial(_model_step, steps[name], mixture, architecture)
         searches[name] = partial(_architecture_step, losses[name], mixture, architecture)
-    work = {name: 3 * args.batch_size * flops(order, *sizes) / 1e9 for name, order in orders.items()}
+    work = {name: 3 * contenders.gigaflops(loss) for name, loss in losses.items()}
     tasks = [Task("train step", "GFLOP", steps, work), Task("architecture step", "GFLOP", searches, work)]
     return Comparison(tasks, peers, totals, REMARK)
 

@@ -1,17 +1,41 @@
 """`sublayers search random`: train random orders alike, and find out what the good ones share."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sublayers.training.flags import positive
+from sublayers.training.flags import flag, number as count
+from sublayers.training.lab.runs import own_flags
 from sublayers.training.lab.search.draw import Candidate, draw, draw_within, read_orders
-from sublayers.training.lab.search.settings import add_price_flags, make_parser
+from sublayers.training.lab.search.settings import EPILOG, USAGE, SearchArguments
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sublayers.training.lab.search.space import Space
+
+
+@dataclass(kw_only=True)
+class RandomArguments(SearchArguments):
+    """Flags for the orders that are drawn; with --budget they are of any length.
+
+    Raises:
+        ValueError: flags that say nothing with a budget, or nothing without one.
+    """
+
+    output_dir: Path = flag("what is finished in it is not run again", Path("runs/search-random"))
+    number: int = count("number of orders", 20)
+    draw_seed: int = flag("seed of the first order; the next ones have the next seeds", 0)
+    unbalanced: bool = flag("draw letter by letter until the parameters are spent, not permutations", False)
+    orders: Path | None = flag("a file with an order in each line to be trained instead")
+    prune: bool = flag("end a training whose early losses are worse than those of half of the others", False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.budget is not None and (self.unbalanced or self.orders):
+            raise ValueError("--budget draws orders of its own; give it without --unbalanced and --orders")
+        if self.budget is None and (self.cost, self.read) != ("flops", "all"):
+            raise ValueError("--cost and --read say what a --budget limits; give one, or leave them out")
 
 
 def main(argv: list[str]) -> "pd.DataFrame":
@@ -32,7 +56,7 @@ def main(argv: list[str]) -> "pd.DataFrame":
 
     from sublayers.training.lab.search.price import log_costs
     from sublayers.training.lab.search.report import report
-    from sublayers.training.lab.search.runs import TrainOrder, train_orders
+    from sublayers.training.lab.search.runs import train_orders
 
     fixed = ("cost", "read", "length", "budget") if args.budget is not None else ()
     settings = {name: getattr(args, name) for name in fixed} | ({"prune": True} if args.prune else {})
@@ -44,32 +68,18 @@ def main(argv: list[str]) -> "pd.DataFrame":
     if args.prune:
         # after 2, 4 and 8 evaluations, the better half of the trainings goes on
         study.pruner = SuccessiveHalvingPruner(min_resource=2, reduction_factor=2)
-    train_orders(study, TrainOrder(space.training, args.output_dir), candidates, args.seeds, args.jobs)
+    train_orders(study, space.training, candidates, args)
     log_costs(study, space.config, args.length)
     return report(study, args.output_dir)
 
 
-def parse(argv: list[str]) -> tuple[argparse.Namespace, "Space", list[Candidate]]:
+def parse(argv: list[str]) -> "tuple[RandomArguments, Space, list[Candidate]]":
     """Read the flags of the search and those of the training, and find the orders, but for those within a budget.
 
     Raises:
         ValueError: bad flags, orders that the family cannot run, or fewer orders than `--number`.
     """
-    parser = make_parser("random", __doc__)
-    parser.add_argument("--number", type=positive, default=20, help="number of orders, default %(default)s")
-    seed_help = "seed of the first order; the next ones have the next seeds"
-    parser.add_argument("--draw_seed", type=int, default=0, help=seed_help)
-    unbalanced_help = "draw letter by letter until the parameters are spent, instead of permuting the sublayers"
-    parser.add_argument("--unbalanced", action="store_true", help=unbalanced_help)
-    parser.add_argument("--orders", type=Path, help="a file with an order in each line to be trained instead")
-    add_price_flags(parser, "; then orders of any length are drawn")
-    prune_help = "end a training whose early losses are worse than those of half of the others"
-    parser.add_argument("--prune", action="store_true", help=prune_help)
-    args, flags = parser.parse_known_args(argv)
-    if args.budget is not None and (args.unbalanced or args.orders):
-        raise ValueError("--budget draws orders of its own; give it without --unbalanced and --orders")
-    if args.budget is None and (args.cost, args.read) != ("flops", "all"):
-        raise ValueError("--cost and --read say what a --budget limits; give one, or leave them out")
+    [args], flags = own_flags(argv, [RandomArguments], USAGE.format("random"), description=__doc__, epilog=EPILOG)
     from sublayers.training.lab.search.space import read_space
 
     space = read_space(args.training, flags, args.stack)

@@ -86,10 +86,8 @@ def without_windows(flags: list[str]) -> list[str]:
     return parser.parse_known_args(flags)[1]
 
 
-def train_orders(
-    study: optuna.Study, train: TrainOrder, candidates: list[Candidate], seeds: list[int], jobs: int
-) -> None:
-    """Train every order with every seed, if that was not done, and note where the orders are from.
+def train_orders(study: optuna.Study, training: Training, candidates: list[Candidate], args: Any) -> None:
+    """Train every order with every seed of the flags, if that was not done, and note where the orders are from.
 
     Raises:
         ValueError: no training came to its end.
@@ -98,8 +96,8 @@ def train_orders(
     named = [(each["order"], each["name"]) for each in known]
     new = [candidate._asdict() for candidate in candidates if candidate[:2] not in named]
     study.set_user_attr("candidates", known + new)
-    tasks = [{"order": candidate.order, "seed": seed} for seed in seeds for candidate in candidates]
-    run_trials(study, train, train.folder, tasks, jobs=jobs, say=best)
+    tasks = [{"order": candidate.order, "seed": seed} for seed in args.seeds for candidate in candidates]
+    run_trials(study, TrainOrder(training, args.output_dir), args.output_dir, tasks, jobs=args.jobs, say=best)
 
 
 def best(study: optuna.Study) -> str:

@@ -1,6 +1,6 @@
 """The space of orders that the flags of a training span, and how they are trained and searched."""
 
-import argparse
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from sublayers.training.lab.search.draw import Candidate
 from sublayers.training.lab.search.price import Price, price
 from sublayers.training.lab.search.report import BEGUN, SEARCH
 from sublayers.training.lab.search.runs import COMMANDS, Training
-from sublayers.training.lab.search.settings import Settings
+from sublayers.training.lab.search.settings import SearchArguments, Settings
 from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
 from sublayers.training.results import provenance
 from sublayers.training.trials import open_study
@@ -58,7 +58,7 @@ class Space(NamedTuple):
             return False
         return True
 
-    def open_study(self, args: argparse.Namespace, argv: list[str], **settings: Any) -> optuna.Study:
+    def open_study(self, args: Any, argv: list[str], **settings: Any) -> optuna.Study:
         """Open the study of a new search, or of one that goes on, and note how its figures are made from now on.
 
         Args:
@@ -75,7 +75,7 @@ class Space(NamedTuple):
         study.set_user_attr(BEGUN, provenance(["search", *argv], self.data))
         return study
 
-    def price(self, study: optuna.Study, args: argparse.Namespace) -> Price:
+    def price(self, study: optuna.Study, args: SearchArguments) -> Price:
         """Find what sublayers cost; times are measured once, and a search that goes on reads them again."""
         if "price" not in study.user_attrs:
             paid = price(self.config, self.letters, args.cost, args.length, args.read)
@@ -89,16 +89,20 @@ class Space(NamedTuple):
             raise ValueError(f"no order meets a budget of {share}; the cheapest one needs {least / whole:.2g}")
         return share * whole
 
-    def search(self, settings: Settings, steps: int | None, seed: int, folder: Path) -> dict[str, Any]:
-        """Train a super-network for some steps or as long as an order; return what it found and how it came to it."""
+    def search(self, settings: Settings, steps: int | None, folder: Path, seed: int) -> tuple[float, dict[str, Any]]:
+        """Train a super-network for some steps or as long as an order: its mean loss, and what it found and how."""
+        place = folder / f"seed-{seed}"
+        # a process that died may have left files
+        shutil.rmtree(place, ignore_errors=True)
         order = f"({settings.letters}){len(Order(self.order))}"
-        own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
+        own = [f"--{settings.field}={order}", f"--seed={seed}", f"--output_dir={place}"]
         own += [f"--max_steps={steps}"] if steps else []
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
         command, trainer_class = COMMANDS[self.training.command], SUPERNET_TRAINERS[self.training.command]
         trainer = command.make_trainer(*command.parse(flags), trainer_class=partial(trainer_class, settings=settings))
         metrics = trainer.train().metrics
-        return {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
+        found = {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
+        return metrics["train_loss"], found
 
 
 def read_space(command: str, flags: list[str], stack: str) -> Space:

@@ -73,7 +73,9 @@ class Architecture:
     def __init__(self, layers: int, settings: Settings, device: torch.device):
         self.settings = settings
         self.logits = torch.zeros(layers, len(settings.letters) + 1, device=device, requires_grad=True)
-        self.optimizer = torch.optim.Adam([self.logits], settings.learning_rate, weight_decay=settings.weight_decay)
+        self.optimizer = torch.optim.Adam(
+            [self.logits], settings.architecture_learning_rate, weight_decay=settings.architecture_weight_decay
+        )
         # the weight in the loss of the mean cost above the budget
         self.price_weight = 0.0
 

@@ -54,7 +54,7 @@ def test_a_cache_scores_as_memory_does_and_stays_as_long_as_it_is(models):
     recurrent_lm.remember(model.eval(), 12, None)
     calls = recurrent_lm.our_calls(model, torch.randint(50, (2, 12)), torch.randint(50, (2, 7)))
     torch.testing.assert_close(calls["score with cache"](), calls["score with memory"](), atol=1e-5, rtol=1e-5)
-    counted = [recurrent_lm.gigaflops_of(model, calls["score with cache"]) for _ in range(2)]
+    counted = [contenders.gigaflops(calls["score with cache"]) for _ in range(2)]
     assert counted[0] == counted[1]
 
 
@@ -66,7 +66,7 @@ def test_counts_what_the_order_says_and_less_where_distances_are_clamped(models)
     for clamp_length in (None, 8):
         recurrent_lm.remember(model.eval(), 12, clamp_length)
         call = recurrent_lm.our_calls(model, past, ids)["score with memory"]
-        counted[clamp_length] = recurrent_lm.gigaflops_of(model, call) * 1e9
+        counted[clamp_length] = contenders.gigaflops(call) * 1e9
     # keys are 18, and there are distances of 0 to 17
     head = 2 * 6 * 16 * 50
     expected = flops(ORDER, 16, 64, 6, 6, memory_length=12) + head

@@ -26,11 +26,11 @@ def test_batches_are_padded_as_their_lengths_say(args):
     assert (batch["labels"] != -100).sum(1).tolist() == bench_seq2seq.TARGET_LENGTHS
 
 
-def test_counts_the_work_of_linear_maps(args):
+def test_counts_the_work_of_all_matrix_products(args):
     model = bench_seq2seq.encoder_decoders(args)[OURS[0]].eval()
     ids = torch.ones(2, 6, dtype=torch.long)
-    # four projections and two feed-forward maps in each of two layers
-    products = 2 * 12 * (4 * 16 * 16 + 2 * 16 * 64)
+    # four projections, two feed-forward maps, and what 6 queries of each row and head do, in each of two layers
+    products = 2 * (12 * (4 * 16 * 16 + 2 * 16 * 64) + 2 * 2 * 6 * 6 * 8 * 2)
     with torch.no_grad():
         counted = contenders.gigaflops(lambda: model.get_encoder()(ids))
     assert counted == pytest.approx(2 * products / 1e9)

@@ -132,7 +132,8 @@ def test_an_order_above_the_budget_changes_where_it_costs_the_least_probability(
 
 def test_the_price_weighs_more_as_long_as_the_mean_is_above_the_budget():
     table = Price({"s": 1.0, "f": 1.0}, {"s": 1.0, "f": 1.0})
-    architecture = Architecture(4, settings(price=table, budget=2.0, learning_rate=0.1), torch.device("cpu"))
+    how = settings(price=table, budget=2.0, architecture_learning_rate=0.1)
+    architecture = Architecture(4, how, torch.device("cpu"))
     assert architecture.excess().item() == pytest.approx(4 * 2 / 3 / 2 - 1)
     weights = []
     for _ in range(200):
@@ -149,8 +150,8 @@ def test_refuses_settings_that_search_nothing():
     for name, value in {"warmup_share": 1.0, "held_out_share": 0.0, "patience": -1.0}.items():
         with pytest.raises(ValueError, match=f"{name}={value} is no share; give a number between 0 and 1"):
             settings(**{name: value})
-    for name, value in {"temperatures": (5.0, 0.0), "learning_rate": 0.0}.items():
-        with pytest.raises(ValueError, match=f"{name} of 0.0 would learn nothing"):
+    for name, value in {"temperatures": (5.0, 0.0), "architecture_learning_rate": 0.0}.items():
+        with pytest.raises(ValueError, match=r"a learning rate or temperature of 0\.0 would learn nothing"):
             settings(**{name: value})
 
 
@@ -185,7 +186,8 @@ def search(task, seed, folder, trainer_class=SupernetTrainer, steps=400, **chang
     config = PARBertConfig(**SIZES | sizes | parts)
     counted = price(config, "sf", "parameters", 4, "all")
     # room for two of the four layers
-    how = {"warmup_share": 0.3, "learning_rate": 0.1, "price": counted, "budget": 1.1 * counted.cost("sf")} | changes
+    how = {"warmup_share": 0.3, "architecture_learning_rate": 0.1, "price": counted} | changes
+    how["budget"] = 1.1 * counted.cost("sf")
     quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no", "use_cpu": True}
     batches = {"per_device_train_batch_size": 64, "per_device_eval_batch_size": 64, "dataloader_pin_memory": False}
     rates = {"learning_rate": 5e-3, "lr_scheduler_type": "constant", "max_steps": steps, "seed": seed}
@@ -243,7 +245,7 @@ def test_model_and_architecture_are_trained_in_turns_on_data_of_their_own(tmp_pa
 def test_a_search_whose_order_does_not_change_any_more_ends(tmp_path):
     assert search(early, 0, tmp_path, steps=40, patience=0.99).state.global_step == 40
     # so small a step cannot turn the order that the first turn has given
-    assert search(early, 0, tmp_path, steps=40, learning_rate=1e-4, patience=0.25).state.global_step < 40
+    assert search(early, 0, tmp_path, steps=40, architecture_learning_rate=1e-4, patience=0.25).state.global_step < 40
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from sublayers import MacaronBertConfig, MacaronBertForPreTraining, PARBertConfig, PARBertForPreTraining
-from sublayers.configuration.sublayer_cost import flops
 from sublayers.training.commands import glue, pretrain, squad
 from sublayers.training.lab.studies import bert as study
 from sublayers.training.results import read
@@ -143,9 +142,8 @@ def test_models_have_the_same_number_of_parameters():
 
 @pytest.mark.parametrize("hidden_size", [128, 256, 768])
 def test_controls_cost_what_attention_first_costs(hidden_size):
-    sizes = {name: studied.sizes(hidden_size, 4) for name, studied in study.MODELS.items()}
-    assert all(width % 4 == 0 for width, _ in sizes.values())
-    costs = {name: flops(study.MODELS[name].order, *sizes[name], 128, 1, num_attention_heads=4) for name in sizes}
+    assert all(studied.sizes(hidden_size, 4)[0] % 4 == 0 for studied in study.MODELS.values())
+    costs = {name: studied.cost(hidden_size, 4) for name, studied in study.MODELS.items()}
     for control, order in (("5_layers", "s12f12"), ("narrow_s12f12", "s12f12"), ("narrow_s5f19", "s5f19")):
         assert costs[control] == pytest.approx(costs[order], rel=0.2)
     # no number of layers costs as little

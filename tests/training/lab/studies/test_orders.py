@@ -15,7 +15,8 @@ from sublayers import (
     SandwichSeq2SeqForConditionalGeneration,
 )
 from sublayers.training.lab.studies.ensemble import Seq2SeqEnsemble
-from sublayers.training.lab.studies.orders import main as study_orders, study_subset
+from sublayers.training.lab.studies.orders import main as study_orders
+from sublayers.training.lab.studies.written import tokens
 from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
@@ -148,13 +149,7 @@ def test_a_subset_is_described_by_its_tokens_without_special_ones(tokenizer):
     # w0 once, w1 twice, ..., so that 20 words are more frequent than the rest
     text = " ".join(" ".join([word] * i) for i, word in enumerate(WORDS, 1))
     pairs = {"source": ["w0", text], "target": [text, "w3 w3 w4"]}
-
-    def score(predictions, references):
-        return {"length": len(predictions[0]), "references": references}
-
-    found = study_subset([1], pairs, [["", "one"], ["", "three"]], (tokenizer, tokenizer), score, "length")
-    assert found["scores"] == [3, 5]
-    assert found["mean_score"] == 4
+    found = tokens([1], pairs, (tokenizer, tokenizer))
     assert found["source"] == {"tokens": 300, "distinct_tokens": 24, "top_frequency": pytest.approx(290 / 300)}
     assert found["target"] == {"tokens": 3, "distinct_tokens": 2, "top_frequency": 1}
 

@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM
 
 from sublayers.training.lab.studies import seq2seq as study_seq2seq
-from sublayers.training.lab.studies.seq2seq import studied
+from sublayers.training.lab.studies.equal_translators import studied
 from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
@@ -34,22 +34,23 @@ def test_trains_all_models_alike_and_once_and_reports_on_them(flags, tmp_path, c
     study_seq2seq.main([*flags, "--models", "transformer", "--seeds", "0", "1"])
     found = study_seq2seq.main([*flags, "--models", "macaron", "sandwich_decoder"])
     assert list(found) == ["transformer", "macaron", "sandwich_decoder"]
-    assert list(found["transformer"]["runs"]) == ["0", "1"]
+    assert list(found["transformer"]) == ["0", "1"]
     models = {name: AutoModelForSeq2SeqLM.from_pretrained(folder / f"{name}-0") for name in found}
     for name, model in models.items():
         orders = (model.config.encoder_sublayer_order, model.config.decoder_sublayer_order)
-        assert orders == (found[name]["encoder"], found[name]["decoder"]) == (*studied(2)[name].flags.values(),)
-        assert found[name]["parameters"] == model.num_parameters()
+        run = found[name]["0"]
+        assert orders == (run["encoder"], run["decoder"]) == (*studied(2)[name].flags.values(),)
+        assert run["parameters"] == model.num_parameters()
     assert models["transformer"].num_parameters() == models["sandwich_decoder"].num_parameters()
     assert models["macaron"].config.intermediate_size == 16
     assert models["macaron"].config.feed_forward_scale == 0.5
     first, second, _ = read(folder / "results.csv")
-    losses = [run["eval_loss"] for run in found["transformer"]["runs"].values()]
+    losses = [run["metrics"]["eval_loss"] for run in found["transformer"].values()]
     assert first["validation loss (nats per token)"] == f"{sum(losses) / 2:.2f}"
     assert first["validation loss (nats per token) ±"] == f"{abs(losses[0] - losses[1]) / 2**0.5:.2f}"
     assert (first["seeds"], first["data"]) == ("0, 1", "train.jsonl, validation.jsonl, test.jsonl")
     assert (second["encoder order"], second["decoder order"]) == ("(fsf)2", "(fscf)2")
-    assert second["test BLEU"] == f"{found['macaron']['runs']['0']['test_bleu']:.2f}"
+    assert second["test BLEU"] == f"{found['macaron']['0']['metrics']['test_bleu']:.2f}"
     assert "| macaron | `(fsf)2` | `(fscf)2` |" in capsys.readouterr().out
     assert "<svg" in (folder / "learning_curves.svg").read_text()
     # what is finished is not run again
@@ -77,7 +78,7 @@ def test_trains_models_that_choose_orders_and_convolutions(flags, tmp_path):
     flags += ["--layers=1", "--encoder_sublayer_order=(sf)3", "--decoder_sublayer_order=(scf)3"]
     names = ["iot_2", "equal_orders_4", "layerdrop", "dynamic_conv", "iot_4_dynamic_conv"]
     found = study_seq2seq.main([*flags, "--models", *names])
-    assert {name: model["decoder"] for name, model in found.items()} == {
+    assert {name: by_seed["0"]["decoder"] for name, by_seed in found.items()} == {
         "iot_2": "csf fcs",
         "equal_orders_4": "scf fsc csf fcs",
         "layerdrop": "scf",
@@ -85,5 +86,5 @@ def test_trains_models_that_choose_orders_and_convolutions(flags, tmp_path):
         "iot_4_dynamic_conv": "dcf fdc cdf fcd",
     }
     # what chooses between two orders has two rows
-    assert found["iot_2"]["parameters"] - found["equal_orders_4"]["parameters"] == 2 * 16
+    assert found["iot_2"]["0"]["parameters"] - found["equal_orders_4"]["0"]["parameters"] == 2 * 16
     assert not AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "study" / "equal_orders_4-0").config.predict_order

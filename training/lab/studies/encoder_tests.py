@@ -1,0 +1,85 @@
+"""What sentence encoders are tested on, and how long they take for it."""
+
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from sublayers.training.data.files import BUILDERS, check_file, read_rows
+from sublayers.training.data.squad import SquadDataArguments, load_questions
+from sublayers.training.lab.studies.students import place
+from sublayers.training.metrics.score_pictures import TEACHER
+from sublayers.training.metrics.timing import Call, ratio, time_in_turn
+
+if TYPE_CHECKING:
+    from sublayers.training.lab.studies.frontier import FrontierArguments
+    from sublayers.training.metrics.sentence_encoders import Texts
+
+PAIR_COLUMNS = ("sentence1", "sentence2", "label")
+
+
+def load_texts(sts_file: str | None, squad_file: str | None) -> "Texts":
+    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file cannot be read."""
+    # models take seconds to import, for which --help does not wait
+    from sublayers.training.metrics.sentence_encoders import Texts
+
+    pairs: Any = None
+    questions: Any = None
+    if not (sts_file or squad_file):
+        raise ValueError("there is nothing to test students on; give --sts_file or --squad_file")
+    if sts_file:
+        check_file(sts_file, BUILDERS)
+        pairs = read_rows([sts_file])
+        if missing := [name for name in PAIR_COLUMNS if name not in pairs.column_names]:
+            raise ValueError(f"{sts_file} has no column {missing[0]!r}, only {', '.join(pairs.column_names)}")
+    if squad_file:
+        questions = load_questions("validation", SquadDataArguments(validation_file=squad_file)).shuffle(seed=0)
+    return Texts(pairs, questions)
+
+
+def open_encoder(source: str) -> Any:
+    """Open a SentenceTransformer, from a folder or repository."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(source, device="cpu")
+
+
+def score(source: str, texts: "Texts", max_questions: int) -> dict[str, float]:
+    """Score an encoder, see `sentence_encoders.score`."""
+    from sublayers.training.metrics import sentence_encoders
+
+    return sentence_encoders.score(open_encoder(source), texts, max_questions)
+
+
+def measure(tested: pd.DataFrame, texts: "Texts", args: "FrontierArguments") -> pd.DataFrame:
+    """Time the teacher and students of the first seed in turn on the texts of each test, tokenization included.
+
+    Args:
+        tested: a row for the teacher and for each student and seed.
+        texts: of the tests.
+        args: how many texts are encoded at once, and how many are timed how often.
+
+    Returns:
+        A row for each: median milliseconds per text, and the median of the ratios to the teacher within a round.
+    """
+    firsts = tested.drop_duplicates("name")
+    encoders = {name: place(name, seed, args) for name, seed in zip(firsts["name"], firsts["seed"], strict=True)}
+    opened = {name: open_encoder(source) for name, source in encoders.items()}
+    rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in opened}
+    for test, of_test in texts.by_score().items():
+        # as many texts of each length as there are in all
+        by_length = sorted(of_test, key=len)
+        number = min(args.timed_texts, len(by_length))
+        timed = [by_length[i * len(by_length) // number] for i in range(number)]
+        for batch_size in args.batch_sizes:
+            calls: dict[Any, Call] = {
+                name: partial(encoder.encode, timed, batch_size=batch_size, show_progress_bar=False)
+                for name, encoder in opened.items()
+            }
+            times = time_in_turn(f"{test}, {batch_size} at once", calls, args.rounds, torch.device("cpu"))
+            for name, row in rows.items():
+                row[f"{test}_ms_{batch_size}"] = median(times[name]) / number
+                row[f"{test}_time_{batch_size}"] = ratio(times[name], times[TEACHER])
+    return pd.DataFrame(rows.values())
