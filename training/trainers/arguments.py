@@ -94,6 +94,9 @@ class TrainerArguments(TrainingArguments):
     any_world_size: bool = flag(
         "resume also from a checkpoint of another number of processes; random numbers, as of dropout, begin anew", False
     )
+    learning_rate_drops: list[float] = flag(
+        "updates, or shares of them all, from each of which the learning rate is a tenth of what it was", []
+    )
     # each command sets its own
     label_names: list[str] | None = field(default=None, init=False)
 
@@ -108,6 +111,10 @@ class TrainerArguments(TrainingArguments):
             is_on = any(getattr(self, switch) for switch in switches) or "ACCELERATE_USE_FSDP" in os.environ
             if isinstance(getattr(self, name), str) and not is_on:
                 raise ValueError(f"--{name} is read with --{switches[0]} only; give that, too, or leave it out")
+        if min(self.learning_rate_drops, default=1) <= 0:
+            raise ValueError(
+                f"--learning_rate_drops {min(self.learning_rate_drops)} is no update; give a positive number"
+            )
         if self.hub_token:
             # the Trainer saves its arguments, token included, with every checkpoint
             os.environ["HF_TOKEN"], self.hub_token = self.hub_token, None

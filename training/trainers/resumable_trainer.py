@@ -129,6 +129,13 @@ class ResumableTrainer(Trainer):
             given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, schedule_settings(ours, num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
             ours.lr_scheduler_kwargs = given
+            if drops := [drop if drop >= 1 else drop * num_training_steps for drop in ours.learning_rate_drops]:
+                if not hasattr(schedule, "lr_lambdas"):
+                    raise ValueError("it cannot drop at given updates; leave --learning_rate_drops out")
+                schedule.lr_lambdas = [
+                    lambda step, share=share: share(step) * 0.1 ** sum(step >= drop for drop in drops)
+                    for share in schedule.lr_lambdas
+                ]
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
             for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
                 if not isfinite(share(step)):

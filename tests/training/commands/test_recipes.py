@@ -75,8 +75,20 @@ LANGUAGE_MODELS = {
     "xl_enwik8": ("(sf)12", None, 22, 400_000, BYTES),
     "par_text8": ("(sff)5f9", None, 22, 400_000, BYTES | {"tokenizer_model": "char"}),
     "xl_text8": ("(sf)12", None, 22, 400_000, BYTES | {"tokenizer_model": "char"}),
-    "sandwich_enwik8": ("s5(sf)19f5", None, 64, 150_000, SPANS | {"tokenizer_model": "byte"}),
-    "sandwich_text8": ("s3(sf)21f3", None, 64, 250_000, SPANS | {"tokenizer_model": "char"}),
+    "sandwich_enwik8": (
+        "s5(sf)19f5",
+        None,
+        64,
+        170_000,
+        SPANS | {"tokenizer_model": "byte", "learning_rate_drops": [150_000]},
+    ),
+    "sandwich_text8": (
+        "s3(sf)21f3",
+        None,
+        64,
+        270_000,
+        SPANS | {"tokenizer_model": "char", "learning_rate_drops": [250_000]},
+    ),
     "nvlamb_phase1": (None, None, 65_536, 7038, BERT | NVLAMB | PHASE1),
     "nvlamb_phase2": (None, None, 32_768, 1563, BERT | NVLAMB | PHASE2),
     # 128,000 tokens in an update

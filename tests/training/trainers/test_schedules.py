@@ -7,13 +7,15 @@ import torch
 import yaml
 from transformers import PreTrainedConfig
 
-from sublayers.training.commands import distill, pretrain, seq2seq
+from sublayers.training.commands import distill, glue, pretrain, seq2seq, squad
 from sublayers.training.flags import RECIPES, parse_flags, recipes
 from sublayers.training.trainers.arguments import TrainerArguments, schedule_settings
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 PARSERS = {"pretrain": pretrain.parse, "seq2seq": seq2seq.parse, "distill": distill.parse}
+PARSERS |= {"glue": glue.parse, "squad": squad.parse}
 MORE = {"distill": "--sublayer_order s6f6", "seq2seq": "--train_file a.jsonl --source a --target b"}
+MORE |= {"glue": "--task_name cola --model_name_or_path bert", "squad": "--model_name_or_path bert"}
 # the steps of a short training, of one as long as the recipe says, and of one in between
 STEPS = (30, None, 2000)
 
@@ -56,7 +58,7 @@ def test_every_recipe_is_here():
 def test_a_recipe_learns_in_any_number_of_steps_or_says_that_its_schedule_does_not_fit(command, name, flags, steps):
     words = ["teacher"] if command == "distill" else []
     parse = PARSERS[command]
-    [*_, planned] = parse([*words, *flags])
+    [run, *_, planned] = parse([*words, *flags])
     counted = int(planned.warmup_steps) if planned.warmup_steps > 1 else 0
     decay = (planned.lr_scheduler_kwargs or {}).get("num_decay_steps", 0)
     if steps is not None and counted + decay * steps > steps:
@@ -64,8 +66,12 @@ def test_a_recipe_learns_in_any_number_of_steps_or_says_that_its_schedule_does_n
         with pytest.raises(ValueError, match=sentence):
             parse([*words, *flags, "--max_steps", str(steps)])
         return
+    if steps is not None and len(getattr(run, "epochs", ())) > 1:
+        with pytest.raises(ValueError, match=f"--max_steps {steps} leaves --epochs without effect"):
+            parse([*words, *flags, "--max_steps", str(steps)])
+        return
     [*_, args] = parse([*words, *flags, *([] if steps is None else ["--max_steps", str(steps)])])
-    found = shares(args, args.max_steps)
+    found = shares(args, args.max_steps if args.max_steps > 0 else 2000)
     assert max(found.values()) > 0.98
     # no step but the first of the warm-up learns nothing
     assert [step for step, share in found.items() if share <= 0] in ([], [0])
@@ -106,6 +112,17 @@ def test_a_schedule_that_fits_to_the_step_is_taken():
     found = shares(read("--max_steps=30", *flags, '--lr_scheduler_kwargs={"num_decay_steps": 20}'), 30)
     assert found[10] == 1
     assert 0 < found[29] < found[20] < 1
+
+
+def test_the_learning_rate_drops_to_a_tenth():
+    flags = ("--lr_scheduler_type=constant_with_warmup", "--warmup_steps=4", "--learning_rate_drops", "20", "0.8")
+    found = shares(read(*flags), 40)
+    assert [found[step] for step in (2, 4, 19)] == [0.5, 1, 1]
+    assert [found[step] for step in (20, 31, 32, 39)] == pytest.approx([0.1, 0.1, 0.01, 0.01])
+    with pytest.raises(ValueError, match="--learning_rate_drops 0.0 is no update"):
+        read("--learning_rate_drops", "0")
+    with pytest.raises(ValueError, match="cannot drop at given updates; leave --learning_rate_drops out"):
+        shares(read("--lr_scheduler_type=reduce_lr_on_plateau", "--learning_rate_drops=3", "--eval_strategy=epoch"), 9)
 
 
 @pytest.mark.parametrize("kind", ["constant", "constant_with_warmup"])
