@@ -93,6 +93,7 @@ def edit(path, **fields):
 # models of transformers that can be converted: their classes, and options beside those of `make`
 HEADS = ["Model", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering", "ForSequenceClassification"]
 HEADS += ["ForTokenClassification"]
+PAIR_HEADS = ["ForPreTraining", "ForNextSentencePrediction"]
 ENCODERS = {
     "Roberta": {"type_vocab_size": 1},
     # another padding, and segments as BERT has them
@@ -152,7 +153,7 @@ BOTH_SIDES["Llama without labels' bias"] = GROUPED | {"token_classification_bias
 LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
 LABELS |= {"problem_type": "multi_label_classification"}
 SOURCES = {
-    **{f"Bert {head}": (f"Bert{head}", {}) for head in [*HEADS, "ForPreTraining"]},
+    **{f"Bert {head}": (f"Bert{head}", {}) for head in [*HEADS, *PAIR_HEADS]},
     **{
         f"{name} {head}": (name.split()[0] + head, more)
         for name, more in ENCODERS.items()

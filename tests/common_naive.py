@@ -131,3 +131,35 @@ class NaiveSeq2Seq(NaiveNetwork):
     def read(self, side, orders, chosen, ids, source=None):
         states = [self.embed(f"model.{side}", i, token) for i, token in enumerate(ids)]
         return self.run(f"model.{side}", states, orders[chosen], side == "decoder", orders[0], source)
+
+
+def naive_convolution(weights, name, inputs, heads, is_causal):
+    """Sum what lies under each position's kernel, one position, head and place of the kernel at a time."""
+
+    def linear(x, part):
+        return (weights[f"{name}{part}.weight"] * x).sum(1) + weights[f"{name}{part}.bias"]
+
+    gated = []
+    for x in inputs:
+        values, *gate = linear(x, "in_proj").split(len(x))
+        gated.append(values / (1 + (-gate[0]).exp()) if gate else values)
+    weight = weights[f"{name}weight_proj.weight"]
+    is_dynamic = weight.shape[1] > 1
+    outputs = []
+    for i, x in enumerate(gated):
+        kernels = ((weight * x).sum(1) if is_dynamic else weight[:, 0]).view(heads, -1).exp()
+        width = kernels.shape[1]
+        first = i - (width - 1 if is_causal else (width - 1) // 2)
+        mixed = []
+        for h in range(heads):
+            under = [(k, gated[first + k].view(heads, -1)[h]) for k in range(width) if 0 <= first + k < len(gated)]
+            mixed.append(sum(kernels[h, k] / kernels[h].sum() * values for k, values in under))
+        outputs.append(linear(torch.cat(mixed), "out_proj"))
+    return outputs
+
+
+class NaiveWithConvolutions(NaiveSeq2Seq):
+    def attend(self, inputs, seen, name, kind):
+        if f"{name}.mixer.in_proj.weight" not in self.weights:
+            return super().attend(inputs, seen, name, kind)
+        return naive_convolution(self.weights, f"{name}.mixer.", inputs, self.heads, ".decoder." in name)

@@ -12,14 +12,6 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
-# tests of the contract that every family runs in `make test`
-SIBLINGS = {
-    "test_saves_and_loads_bit_exactly_through_the_auto_classes",
-    "test_equals_a_naive_network_for_any_options_in_any_order",
-    "test_equals_a_naive_network_in_every_pair_of_orders",
-    "test_refuses_bad_configs",
-}
-
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
@@ -32,21 +24,15 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items, config):
-    """Leave to `make test-full` what others stand for.
-
-    Those are the cases of a test behind the first ones that `representatives` counts, the inherited tests that a class
-    names in `left_to_others`, and of a class with `is_sibling` all inherited ones but for SIBLINGS.
-    """
+    """Leave to `make test-full` the cases of a test behind the first ones that `representatives` counts."""
     seen = Counter()
     for item in items:
-        name, own = item.originalname, vars(item.cls) if item.cls else {}
-        seen[item.parent.nodeid, name] += 1
+        case = item.parent.nodeid, item.originalname
+        seen[case] += 1
         representatives = item.get_closest_marker("representatives")
-        is_left = name in own.get("left_to_others", ())
-        is_left |= "is_sibling" in own and name not in own and name not in SIBLINGS
-        if is_left or (representatives and seen[item.parent.nodeid, name] > representatives.args[0]):
+        if representatives and seen[case] > representatives.args[0]:
             item.add_marker("full")
-        if config.getoption("quick") and (seen[item.parent.nodeid, name] > 1 or item.get_closest_marker("full")):
+        if config.getoption("quick") and (seen[case] > 1 or item.get_closest_marker("full")):
             item.add_marker("slow")
 
 

@@ -76,11 +76,13 @@ def test_values_are_refused_in_one_sentence(family, field, value, sentence):
         small(FAMILIES[family][0], **{field: value})
 
 
-def test_names_of_bert_are_checked_like_those_that_they_stand_for():
+def test_names_of_bert_are_checked_like_those_that_they_stand_for(tmp_path):
     for value in (1.5, "0.1"):
         with pytest.raises(ValueError, match=f"^dropout={value!r} "):
             PARBertConfig(hidden_dropout_prob=value)
-    assert PARBertConfig(attention_probs_dropout_prob=0.3).attention_dropout == 0.3
+    PARBertConfig(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2).save_pretrained(tmp_path)
+    loaded = PARBertConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.4)
+    assert (loaded.dropout, loaded.attention_dropout, loaded.hidden_dropout_prob) == (0.4, 0.2, 0.4)
 
 
 def test_what_no_longer_fits_together_is_refused_when_it_is_saved_loaded_or_built(tmp_path):

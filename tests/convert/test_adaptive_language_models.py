@@ -11,24 +11,27 @@ LENGTH = {"max_target_positions": 64}
 
 
 @pytest.mark.parametrize("name", ["interleaved", "sandwich_n4k1", "sandwich_n4k2", "sandwich_n4k3", "random"])
-def test_equals_the_fairseq_adaptive_language_model(name, tmp_path):
-    weights, io, meta = load_reference("sandwich/lm_adaptive")
+@pytest.mark.parametrize("kind", ["adaptive", "tied_noadaptive"])
+def test_equals_fairseqs_language_model(kind, name, tmp_path):
+    weights, io, meta = load_reference(f"sandwich/lm_{kind}")
     heads = meta["args"]["decoder_attention_heads"]
     from_fairseq_lm(weights, heads, LENGTH, meta["patterns"][name])[0].save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert (model.config.adaptive_cutoffs, model.config.adaptive_factor) == ([20, 40], 4)
-    assert model.config.tie_word_embeddings
-    assert model.config.vocab_size == meta["dictionary"]["size"]
-    states = model.model(io["src_tokens"]).last_hidden_state
-    torch.testing.assert_close(states, io[f"{name}.output"], atol=1e-5, rtol=0)
-    log_probs = model(io["src_tokens"]).logits
-    torch.testing.assert_close(log_probs, io[f"{name}.log_probs"], atol=1e-5, rtol=0)
-    target = io["target"]
+    config, out = model.config, model(io["src_tokens"])
+    assert (config.tie_word_embeddings, config.vocab_size) == (True, meta["dictionary"]["size"])
+    log_probs, target = out.logits.log_softmax(-1), io["target"]
+    if kind == "adaptive":
+        assert (config.adaptive_cutoffs, config.adaptive_factor) == ([20, 40], 4)
+        states = model.model(io["src_tokens"]).last_hidden_state
+        torch.testing.assert_close(states, io[f"{name}.output"], atol=1e-5, rtol=0)
+        torch.testing.assert_close(out.logits, io[f"{name}.log_probs"], atol=1e-5, rtol=0)
+        labels = target.where(target != meta["dictionary"]["pad"], -100)
+        loss = model(io["src_tokens"], labels=labels, shift_labels=labels, num_items_in_batch=1).loss
+        torch.testing.assert_close(loss[None], io[f"{name}.adaptive_loss_sum"], atol=0, rtol=1e-6)
+    else:
+        torch.testing.assert_close(out.logits, io[f"{name}.output"], atol=1e-5, rtol=0)
     nll = -log_probs.gather(-1, target[..., None])[..., 0]
     torch.testing.assert_close(nll, io[f"{name}.nll"], atol=1e-5, rtol=0)
-    labels = target.where(target != meta["dictionary"]["pad"], -100)
-    loss = model(io["src_tokens"], labels=labels, shift_labels=labels, num_items_in_batch=1).loss
-    torch.testing.assert_close(loss[None], io[f"{name}.adaptive_loss_sum"], atol=0, rtol=1e-6)
 
 
 def adaptive_model(**overrides):

@@ -62,6 +62,25 @@ def test_the_naive_network_is_the_authors_bert():
         assert_close(pair[0], io["nsp_logit"][row])
 
 
+@pytest.mark.parametrize("record", [True, False])
+def test_equals_the_authors_objectives(record):
+    weights, io, _ = load_reference("macaron/bert_macaron_pretrain")
+    model, _ = from_macaron_bert(weights, 4, {"max_positions": 48})
+    mask = (io["src_tokens"] != 1).long()
+    inputs = {"input_ids": io["src_tokens"], "attention_mask": mask}
+    # the release numbers the first sentence 1, and padding 1
+    inputs["token_type_ids"] = torch.where(mask == 1, 1 - io["segment"], 0)
+    words = {"labels": torch.where(io["output_mask"] == 1, io["target"], -100)}
+    pairs = {"next_sentence_label": 1 - io["label"]}
+    out = model(**inputs, **words, **pairs, output_hidden_states=record)
+    assert_close(out.prediction_logits[words["labels"] != -100], io["mlm_logits"])
+    assert_close(out.seq_relationship_logits[:, 0], io["nsp_logit"])
+    # the release, too, weighs the mean over pairs like the mean over words
+    for number, labels, name in ((9, words, "mlm_loss"), (3, pairs, "nsp_loss"), (9, words | pairs, "loss")):
+        loss = number * model(**inputs, **labels, output_hidden_states=record).loss
+        torch.testing.assert_close(loss, io[f"{name}_sum"][0], atol=1e-4, rtol=0)
+
+
 RELEASED = {"encoder_normalize_before": True, "act_fn": "gelu", "max_positions": 48}
 OTHERS = {"encoder_normalize_before": False, "act_fn": "relu"}
 BERTS = [

@@ -10,13 +10,7 @@ import pytest
 import torch
 from common_convert import edit, make
 from common_fairseq import HEADS, fairseq_stack
-from common_transformer_xl import (
-    authors_classes,
-    authors_module,
-    authors_names,
-    authors_settings,
-    transformer_xl,
-)
+from common_transformer_xl import authors_classes, authors_module, authors_names, authors_settings, transformer_xl
 from safetensors.torch import load_file, save_file
 
 from sublayers.training.cli import main

@@ -103,10 +103,10 @@ def test_layers_of_other_parts_or_sizes_are_refused(tmp_path):
 
 
 # decoders whose tokens see both sides become encoders, and what tokens see is never guessed
-def test_the_labels_and_the_dropout_of_a_classifier_are_taken_over(tmp_path):
-    labels = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
-    source = make("Qwen3ForTokenClassification", is_causal=False, classifier_dropout=0.3, **labels)
-    source.save_pretrained(tmp_path / "source")
+@pytest.mark.parametrize(("name", "options"), [("Bert", {}), ("Qwen3", {"is_causal": False})])
+def test_the_labels_and_the_dropout_of_a_classifier_are_taken_over(name, options, tmp_path):
+    options |= {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}, "classifier_dropout": 0.3}
+    make(f"{name}ForTokenClassification", **options).save_pretrained(tmp_path / "source")
     convert(tmp_path)
     found = AutoModelForTokenClassification.from_pretrained(tmp_path / "ours").config
     assert (found.classifier_dropout, found.id2label) == (0.3, {0: "a", 1: "b"})

@@ -117,19 +117,6 @@ def test_sandwiches_take_the_layers_of_the_baseline_in_turn(name):
     assert_close(states, expected.transpose(0, 1)[io[source] != 1])
 
 
-@pytest.mark.parametrize("encoder", range(2))
-@pytest.mark.parametrize("decoder", range(6))
-def test_all_orders_of_a_post_norm_layer_score_as_iot_does(encoder, decoder):
-    weights, io, _ = load_reference("iot/orders_postln")
-    # what chooses an order is no part of the Transformer
-    del weights["encoder.embed_order"]
-    unit = ["scf", "fsc", "cfs", "csf", "sfc", "fcs"][decoder]
-    orders = {"encoder_sublayer_order": f"({['sf', 'fs'][encoder]})2", "decoder_sublayer_order": f"({unit})2"}
-    model, _ = from_fairseq_seq2seq(weights, 4, **orders)
-    logits, _ = run_reference(model, io)
-    assert_close(logits, io[f"logits.enc{encoder}.dec{decoder}"][io["target"] != 1])
-
-
 def test_macarons_first_half_has_relu_and_other_orders_keep_both():
     state = translation_stacks(macaron=True)
     model, _ = from_fairseq_seq2seq(state, 4, options={"act_fn": "gelu"})
@@ -196,19 +183,6 @@ def translator(kernels="dd"):
     """Random weights of an encoder-decoder of gated convolutions."""
     options = {"conv_rows": 2 * WIDTH, "kernels": kernels}
     return fairseq_stack("encoder", **options) | fairseq_stack("decoder", crosses=True, **options)
-
-
-def test_convolutions_score_as_fairseq_does():
-    weights, io, meta = load_reference("iot/baseline_dynamicconv")
-    model, _ = from_fairseq_seq2seq(weights, 4, options=meta["args"])
-    assert [*map(str, model.config.orders.values())] == ["(df)2", "(dcf)2"]
-    assert (model.config.kernel_sizes, model.config.norm_position) == ([3, 7], "post")
-    logits, states = run_reference(model, io, "src_tokens_leftpad")
-    assert_close(logits, io["logits"][io["target"] != 1])
-    assert_close(states, io["encoder_out_TBC"].transpose(0, 1)[io["src_tokens_leftpad"] != 1])
-    # with padding in the computation, too
-    logits, _ = run_reference(model, io, "src_tokens_leftpad", output_hidden_states=True)
-    assert_close(logits, io["logits"][io["target"] != 1])
 
 
 def test_other_orders_take_the_same_convolutions():

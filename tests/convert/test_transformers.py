@@ -7,13 +7,13 @@ import pytest
 import torch
 import transformers
 from common import gradients, tokens
-from common_convert import CAUSAL, HEADS, SOURCES, assert_complete, convert, follow, make
+from common_convert import CAUSAL, HEADS, PAIR_HEADS, SOURCES, assert_complete, convert, follow, make
 from transformers import PreTrainedModel
 
 from sublayers.convert.verify import measures_places
 
 # the longer ends of names come first
-AUTO_CLASSES = {head: f"AutoModel{head}" for head in [*HEADS[1:], "ForCausalLM", "ForPreTraining"]}
+AUTO_CLASSES = {head: f"AutoModel{head}" for head in [*HEADS[1:], "ForCausalLM", *PAIR_HEADS]}
 AUTO_CLASSES |= dict.fromkeys(("ForConditionalGeneration", "MTModel"), "AutoModelForSeq2SeqLM")
 AUTO_CLASSES |= {"LMHeadModel": "AutoModelForCausalLM", "Model": "AutoModel"}
 
@@ -147,7 +147,17 @@ def test_gradients(pair):
         inputs["labels"] = ids.clone()
         # mBART takes the start of a target from the end of its labels, where the language stands
         inputs["labels"][:, -1] = 60
-    names = ["loss"] if "labels" in inputs else [*outputs(source, inputs)]
+    # the losses of all heads of BERT
+    first, second = {"labels": torch.tensor([1, 0])}, torch.tensor([3, 2])
+    inputs |= {
+        "Bert ForPreTraining": {"labels": ids, "next_sentence_label": first["labels"]},
+        "Bert ForNextSentencePrediction": first,
+        "Bert ForSequenceClassification": first,
+        "Bert ForTokenClassification": {"labels": ids % 2},
+        "Bert ForMultipleChoice": {"labels": torch.tensor([1])},
+        "Bert ForQuestionAnswering": {"start_positions": first["labels"], "end_positions": second},
+    }.get(name, {})
+    names = ["loss"] if len(inputs) > 1 else [*outputs(source, inputs)]
     # in 32 bits, sums of large numbers differ by more
     source, model = (copy.deepcopy(network).double() for network in (source, model))
     for network in (source, model):

@@ -4,7 +4,10 @@ import re
 import pytest
 import torch
 from common import VOCAB, assert_same, gradients, randomize, tokens
+from families import ROWS
+from safetensors.torch import load_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from sublayers import SandwichLMConfig, SandwichLMForCausalLM, SandwichLMModel
 
@@ -33,15 +36,6 @@ def torchs_softmax(head):
             theirs[0].weight.copy_(ours.projection.T)
             theirs[1].weight.copy_(ours.table)
     return softmax
-
-
-def test_the_word_level_model_of_the_paper_has_the_parameters_of_fairseqs():
-    with torch.device("meta"):
-        config = SandwichLMConfig(sublayer_order="(sf)16", vocab_size=267_744, adaptive_cutoffs=[20_000, 60_000])
-        model = SandwichLMForCausalLM(config)
-    assert config.adaptive_bands == [(20_000, 1024), (40_000, 256), (207_744, 64)]
-    # what fairseq 0.9 counts in its transformer_lm_baevski_wiki103
-    assert model.num_parameters() == 246_933_504
 
 
 def test_embeds_every_word_by_the_table_and_the_matrix_of_its_band():
@@ -74,38 +68,15 @@ def test_scores_and_gradients_equal_those_of_torchs_adaptive_softmax():
     assert_same(gradients(head), naive)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_loss_in_training_is_that_of_the_log_probabilities(tied):
-    model = language_model(tie_word_embeddings=tied)
-    ids = tokens(3, 9)
-    labels = ids.clone()
-    labels[0, :4] = labels[2] = -100
-    log_probs = model(ids).logits
-    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3, 9))
-    scored = [(row, i) for row in range(3) for i in range(8) if labels[row, i + 1] != -100]
-    naive = -torch.stack([log_probs[row, i, labels[row, i + 1]] for row, i in scored])
-    torch.testing.assert_close(model(ids, labels=labels).logits, log_probs)
-    naive.mean().backward()
-    expected = gradients(model)
-    for training in (True, False):
-        model.zero_grad()
-        out = model.train(training)(ids, labels=labels)
-        assert (out.logits is None) == training
-        torch.testing.assert_close(out.loss, naive.mean())
-        out.loss.backward()
-        assert_same(gradients(model), expected)
-    torch.testing.assert_close(model(ids, labels=labels, num_items_in_batch=7).loss, naive.sum() / 7)
-    shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-    torch.testing.assert_close(model(ids, labels=labels, shift_labels=shifted).loss, naive.mean())
-
-
 def test_training_scores_a_band_only_where_a_word_of_it_is_next():
     model = language_model().train()
     rows = []
     for tail in model.lm_head.tails:
         tail.register_forward_hook(lambda _, args, out: rows.append(tuple(out.shape)))
     ids = torch.tensor([[3, 19, 20, 39, 40, 5], [60, 3, 20, 3, 3, 3]])
-    model(ids, labels=ids).loss.backward()
+    out = model(ids, labels=ids)
+    out.loss.backward()
+    assert out.logits is None
     # the first word of each row is nobody's label
     assert rows == [(3, 20), (1, 21)]
     rows.clear()
@@ -116,14 +87,6 @@ def test_training_scores_a_band_only_where_a_word_of_it_is_next():
     # every parameter has a gradient, so that processes that average them find one each
     assert not model.lm_head.tails[0].table.grad.any()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def test_a_batch_without_labels_has_no_loss():
-    model = language_model().train()
-    loss = model(tokens(2, 5), labels=torch.full((2, 5), -100)).loss
-    loss.backward()
-    assert loss == 0
-    assert not any(gradient.any() for gradient in gradients(model).values())
 
 
 def test_drops_what_the_softmax_reads_and_what_is_narrow():
@@ -171,20 +134,31 @@ def test_tensor_parallel_plans_name_only_what_is_there():
     assert {f"model.{name}" for name in model.config.base_model_tp_plan} == set(model.tp_plan)
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("name", "options"),
     [
-        ({"adaptive_cutoffs": []}, r"adaptive_cutoffs=\[\] must increase from above 0"),
-        ({"adaptive_cutoffs": [0, 20]}, r"adaptive_cutoffs=\[0, 20\] must increase"),
-        ({"adaptive_cutoffs": [20, 20]}, r"adaptive_cutoffs=\[20, 20\] must increase"),
-        ({"adaptive_cutoffs": [40, 20]}, r"adaptive_cutoffs=\[40, 20\] must increase"),
-        ({"adaptive_factor": 8}, "hidden_size=16 cannot be divided by adaptive_factor=8"),
-        ({"vocab_size": 40}, r"adaptive_cutoffs=\[20, 40\] leave no word of vocab_size=40"),
+        ("sandwich_lm adaptive", {}),
+        *(("par_transformer_xl", sizes) for sizes in ({}, {"embedding_size": 8}, {"adaptive_factor": 2})),
     ],
 )
-def test_refuses_bands_that_cannot_be(overrides, message):
-    with pytest.raises(ValueError, match=message):
-        SandwichLMForCausalLM(adaptive_config(**overrides))
+def test_ties_the_output_to_the_embeddings_only_when_told(name, options, tied, tmp_path):
+    model = ROWS[name].main(tie_word_embeddings=tied, **options)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors").keys()
+    # the first band's projections are two, as in the original
+    parts = ["table", "projection"] if options or name == "sandwich_lm adaptive" else ["table"]
+    shared = {"lm_head.words", *(f"lm_head.tails.{i}.{part}" for i in (0, 1) for part in parts)}
+    assert not shared & saved if tied else shared <= saved
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
+    embedded = loaded.model.embed_tokens
+    assert (loaded.lm_head.words is embedded[0].table) == tied
+    for band, tail in enumerate(loaded.lm_head.tails, start=1):
+        assert (tail.table is embedded[band].table) == tied
+        if "projection" in parts:
+            owner = embedded if "embedding_size" in options else embedded[band]
+            assert (tail.projection is owner.projection) == tied
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -207,3 +181,5 @@ def test_the_last_band_takes_new_words(tied):
     assert model.resize_token_embeddings() is model.get_input_embeddings()
     with pytest.raises(ValueError, match="40 words are not enough"):
         model.resize_token_embeddings(40)
+    with pytest.raises(ValueError, match=r"adaptive_cutoffs=\[20, 40\] leave no word of vocab_size=40"):
+        language_model(vocab_size=40)

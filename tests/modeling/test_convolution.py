@@ -1,21 +1,13 @@
 import pytest
 import torch
-from common import FamilyContract, assert_same, tokens
-from common_naive import NaiveSeq2Seq
-from common_seq2seq import Seq2SeqContract, padded, random_decoder
-from common_seq2seq_generation import BEAMS, GREEDY, Seq2SeqGenerationContract
-from common_seq2seq_training import Seq2SeqTrainingContract
+from common import assert_same, tokens
+from common_generation import sources
+from common_naive import naive_convolution
+from families import CONVOLUTIONS, ROWS
 from torch.nn.attention.flex_attention import create_block_mask
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import AutoModel, EncoderDecoderCache, StaticCache
 
-from sublayers import (
-    MacaronBertConfig,
-    SandwichLMConfig,
-    SandwichSeq2SeqConfig,
-    SandwichSeq2SeqForConditionalGeneration,
-    SandwichSeq2SeqModel,
-    expand,
-)
+from sublayers import SandwichSeq2SeqConfig, SandwichSeq2SeqModel, expand
 from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import parameters
 from sublayers.modeling.instance_wise_stack import InstanceWiseStack
@@ -26,180 +18,65 @@ from sublayers.modeling.plan import Packing, Plan
 from sublayers.modeling.stack import SublayerStack
 
 pytestmark = pytest.mark.slow
-
-PAIRS = [
-    ("df", "dcf"),
-    ("lsf", "lcsfd"),
-    ("dl", "dcc"),
-    ("sfd", "scld"),
-    ("l", "csf"),
-    *((f"l{'sf'[seed]}d", random_decoder(seed) + "dl"[seed]) for seed in range(2)),
-]
+ROW = ROWS["convolutions"]
 
 
-def naive_convolution(weights, name, inputs, heads, is_causal):
-    """Sum what lies under each position's kernel, one position, head and place of the kernel at a time."""
-
-    def linear(x, part):
-        return (weights[f"{name}{part}.weight"] * x).sum(1) + weights[f"{name}{part}.bias"]
-
-    gated = []
-    for x in inputs:
-        values, *gate = linear(x, "in_proj").split(len(x))
-        gated.append(values / (1 + (-gate[0]).exp()) if gate else values)
-    weight = weights[f"{name}weight_proj.weight"]
-    is_dynamic = weight.shape[1] > 1
-    outputs = []
-    for i, x in enumerate(gated):
-        kernels = ((weight * x).sum(1) if is_dynamic else weight[:, 0]).view(heads, -1).exp()
-        width = kernels.shape[1]
-        first = i - (width - 1 if is_causal else (width - 1) // 2)
-        mixed = []
-        for h in range(heads):
-            under = [(k, gated[first + k].view(heads, -1)[h]) for k in range(width) if 0 <= first + k < len(gated)]
-            mixed.append(sum(kernels[h, k] / kernels[h].sum() * values for k, values in under))
-        outputs.append(linear(torch.cat(mixed), "out_proj"))
-    return outputs
+@pytest.mark.full
+def test_steps_with_a_static_cache_compile_in_one_graph():
+    model = ROW.main("df", "dcsl")
+    config, compiled = model.config, torch.compile(model, fullgraph=True, backend="aot_eager")
+    target = tokens(3, 5)
+    batch = sources(model)
+    expected = model(**batch, decoder_input_ids=target).logits
+    cache = EncoderDecoderCache(StaticCache(config, max_cache_len=8), StaticCache(config, max_cache_len=9))
+    given = {"encoder_outputs": model.get_encoder()(**batch), "attention_mask": batch["attention_mask"]}
+    given["cache"] = cache
+    model(**given, decoder_input_ids=target[:, :2])
+    for i in (2, 3, 4):
+        logits = compiled(**given, decoder_input_ids=target[:, i : i + 1]).logits
+        torch.testing.assert_close(logits[:, 0], expected[:, i])
+    torch.compiler.reset()
 
 
-class NaiveWithConvolutions(NaiveSeq2Seq):
-    def attend(self, inputs, seen, name, kind):
-        if f"{name}.mixer.in_proj.weight" not in self.weights:
-            return super().attend(inputs, seen, name, kind)
-        return naive_convolution(self.weights, f"{name}.mixer.", inputs, self.heads, ".decoder." in name)
+def test_counts_what_it_has():
+    for encoder, decoder in CONVOLUTIONS:
+        config = ROW.config(encoder, decoder, kernel_sizes=[5])
+        model = SandwichSeq2SeqModel(config)
+        for stack, order in ((model.encoder, encoder), (model.decoder, decoder)):
+            expected = sum(parameter.numel() for parameter in stack.layers.parameters())
+            assert parameters(order, 16, 24, 5, 4, config.gated_convolutions) == expected
+        slots = [
+            layer.mixer.layer_idx
+            for layer, letter in zip(model.decoder.layers, decoder, strict=True)
+            if letter in "sdl"
+        ]
+        assert slots == [*range(len(slots))]
+        assert config.num_hidden_layers == max(len(slots), decoder.count("c"))
 
 
-class TestConvolutionsInTheContract(FamilyContract):
-    """Those promises of encoder-decoders to which it makes a difference what mixes positions."""
-
-    config_class = SandwichSeq2SeqConfig
-    classes = {AutoModel: SandwichSeq2SeqModel, AutoModelForSeq2SeqLM: SandwichSeq2SeqForConditionalGeneration}
-    orders = ("dlf", "fdclcf")
-    saved_orders = [("dlf", "fdclcf")]
-    exported = ("d", "lcd")
-    pairs, all_pairs, without_self_attention = PAIRS, PAIRS, ()
-    naive, lacks = NaiveWithConvolutions, ()
-    paths, passes = Seq2SeqTrainingContract.paths, Seq2SeqTrainingContract.passes
-    naive_loss, trained_pairs = Seq2SeqTrainingContract.naive_loss, ()
-    inputs = Seq2SeqContract.inputs
-    translator = Seq2SeqContract.translator
-    naive_greedy = Seq2SeqGenerationContract.naive_greedy
-
-    def config(self, *orders, **overrides):
-        # wider than most sentences here
-        return super().config(*orders, **{"kernel_sizes": [3, 4, 9]} | overrides)
-
-    test_equals_a_naive_network = Seq2SeqContract.test_equals_a_naive_network_in_every_pair_of_orders
-    test_padding_changes_no_score = Seq2SeqContract.test_padding_changes_no_score
-    test_attention_backends_agree = Seq2SeqContract.test_attention_backends_agree
-    test_hidden_states_of_padding = Seq2SeqContract.test_hidden_states_of_a_padded_batch_have_a_place_for_its_padding
-    test_exports = Seq2SeqContract.test_exports_with_any_batch_and_length
-    test_compiles = Seq2SeqContract.test_compiles_in_one_graph
-    test_gradient_checkpointing = Seq2SeqContract.test_gradient_checkpointing_changes_no_gradient
-    test_cached_generation = Seq2SeqGenerationContract.test_cached_generation_of_padded_sources_equals_a_naive_loop
-    test_generates_from_a_start = Seq2SeqGenerationContract.test_generates_from_the_start_of_a_target
-    test_continues_from_a_cache = Seq2SeqGenerationContract.test_continues_from_a_cache_at_any_split
-    test_beams = Seq2SeqGenerationContract.test_beams_equal_those_with_a_copy_of_the_source_each_and_no_cache
-    test_assisted_decoding = Seq2SeqGenerationContract.test_assisted_decoding_equals_plain_decoding
-    test_losses = Seq2SeqTrainingContract.test_loss_and_gradients_are_those_of_rows_without_padding
-    test_masked_targets = Seq2SeqTrainingContract.test_targets_may_be_masked_and_given_beside_their_labels
-    test_no_sublayer_runs_on_padding = Seq2SeqTrainingContract.test_no_sublayer_runs_on_padding
-
-    @pytest.mark.parametrize("decoder", ["dcf", "lcdf", "fcd"])
-    def test_decoders_without_attention_to_themselves_have_caches_of_all_kinds(self, decoder):
-        model = self.translator("df", decoder)
-        config, prompts = model.config, torch.tensor([[2, 9, 5, 11]]).expand(3, -1)
-        start = {"decoder_input_ids": prompts}
-        expected = self.naive_greedy(model, padded(), prompts)
-        for cache in (
-            EncoderDecoderCache(DynamicCache(), DynamicCache()),
-            EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)),
-            EncoderDecoderCache(StaticCache(config, max_cache_len=20), StaticCache(config, max_cache_len=9)),
-        ):
-            actual = model.generate(**padded(), **start, **GREEDY, cache=cache)
-            assert torch.equal(actual[:, 4:], expected)
-            assert cache.get_seq_length() == actual.shape[1] - 1
-        static = {"cache_implementation": "static"}
-        assert torch.equal(model.generate(**padded(), **start, **GREEDY, **static)[:, 4:], expected)
-        expected = model.generate(**padded(), **BEAMS, use_cache=False)
-        assert torch.equal(model.generate(**padded(), **BEAMS, **static), expected)
-
-    @pytest.mark.full
-    def test_steps_with_a_static_cache_compile_in_one_graph(self):
-        model = self.translator("df", "dcsl")
-        config, compiled = model.config, torch.compile(model, fullgraph=True, backend="aot_eager")
-        target = tokens(3, 5)
-        expected = model(**padded(), decoder_input_ids=target).logits
-        cache = EncoderDecoderCache(StaticCache(config, max_cache_len=8), StaticCache(config, max_cache_len=9))
-        encoded = model.get_encoder()(**padded())
-        given = {"encoder_outputs": encoded, "attention_mask": padded()["attention_mask"], "cache": cache}
-        model(**given, decoder_input_ids=target[:, :2])
-        for i in (2, 3, 4):
-            logits = compiled(**given, decoder_input_ids=target[:, i : i + 1]).logits
-            torch.testing.assert_close(logits[:, 0], expected[:, i])
-        torch.compiler.reset()
-
-    def test_counts_what_it_has(self):
-        for encoder, decoder in PAIRS:
-            config = self.config(encoder, decoder, kernel_sizes=[5])
-            model = self.classes[AutoModel](config)
-            for stack, order in ((model.encoder, encoder), (model.decoder, decoder)):
-                expected = sum(parameter.numel() for parameter in stack.layers.parameters())
-                assert parameters(order, 16, 24, 5, 4, config.gated_convolutions) == expected
-            slots = [
-                layer.mixer.layer_idx
-                for layer, letter in zip(model.decoder.layers, decoder, strict=True)
-                if letter in "sdl"
-            ]
-            assert slots == [*range(len(slots))]
-            assert config.num_hidden_layers == max(len(slots), decoder.count("c"))
-
-    def test_convolutions_of_a_stack_have_the_widths_of_the_list_in_turn(self):
-        model = self.translator("s(df)2l2", "dcs(lcf)4", kernel_sizes=[3, 5, 2])
-        for stack, widths in ((model.model.encoder, [3, 5, 2, 2]), (model.model.decoder, [3, 5, 2, 2, 2])):
-            mixers = [layer.mixer for layer in stack.layers if isinstance(layer.mixer, Convolution)]
-            assert [mixer.weight_proj.out_features for mixer in mixers] == [4 * width for width in widths]
-        assert self.config_class().kernel_sizes == [3, 7, 15, 31]
-
-    def test_kernels_lose_weights_in_training_only(self):
-        for letter in "dl":
-            model = self.model(AutoModel, letter, f"{letter}c", attention_dropout=1.0)
-            mixer = model.encoder.layers[0].mixer
-            states = torch.randn(2, 5, 16)
-            assert not torch.allclose(mixer(states)[0], mixer.out_proj.bias.expand(2, 5, -1))
-            torch.testing.assert_close(mixer.train()(states)[0], mixer.out_proj.bias.expand(2, 5, -1))
-
-    def test_new_convolutions_start_small(self, tmp_path):
-        self.model(AutoModel, "sf", "scf").save_pretrained(tmp_path)
-        model = AutoModel.from_pretrained(tmp_path, encoder_sublayer_order="dl", decoder_sublayer_order="lcd")
-        kernels = [p for name, p in model.named_parameters() if name.endswith("weight_proj.weight")]
-        assert len(kernels) == 4
-        assert all(0 < kernel.abs().max() < 0.2 for kernel in kernels)
-
-    @pytest.mark.parametrize(
-        ("overrides", "message"),
-        [
-            ({"kernel_sizes": []}, r"kernel_sizes=\[\] must be positive numbers"),
-            ({"kernel_sizes": [3, 0]}, r"kernel_sizes=\[3, 0\] must be positive numbers"),
-            ({"kernel_sizes": [3, 1.5]}, "kernel_sizes"),
-            ({"num_hidden_layers": 9}, r"num_hidden_layers=9 contradicts the order 'fdclcf', which makes it 2"),
-        ],
-    )
-    def test_refuses_bad_configs(self, overrides, message):
-        with pytest.raises(ValueError, match=message):
-            self.config(**overrides)
+def test_convolutions_of_a_stack_have_the_widths_of_the_list_in_turn():
+    model = ROW.main("s(df)2l2", "dcs(lcf)4", kernel_sizes=[3, 5, 2])
+    for stack, widths in ((model.model.encoder, [3, 5, 2, 2]), (model.model.decoder, [3, 5, 2, 2, 2])):
+        mixers = [layer.mixer for layer in stack.layers if isinstance(layer.mixer, Convolution)]
+        assert [mixer.weight_proj.out_features for mixer in mixers] == [4 * width for width in widths]
+    assert SandwichSeq2SeqConfig().kernel_sizes == [3, 7, 15, 31]
 
 
-class TestConvolutionsWithoutGates(TestConvolutionsInTheContract):
-    is_sibling = True
-    """The same promises where nothing is gated, as in what fairseq released."""
+def test_kernels_lose_weights_in_training_only():
+    for letter in "dl":
+        model = ROW.build(AutoModel, letter, f"{letter}c", attention_dropout=1.0)
+        mixer = model.encoder.layers[0].mixer
+        states = torch.randn(2, 5, 16)
+        assert not torch.allclose(mixer(states)[0], mixer.out_proj.bias.expand(2, 5, -1))
+        torch.testing.assert_close(mixer.train()(states)[0], mixer.out_proj.bias.expand(2, 5, -1))
 
-    def config(self, *orders, **overrides):
-        return super().config(*orders, **{"gated_convolutions": False} | overrides)
 
-    # searches do not see what comes before a convolution
-    test_generates_from_a_start = test_continues_from_a_cache = None
-    test_beams = test_assisted_decoding = None
+def test_new_convolutions_start_small(tmp_path):
+    ROW.build(AutoModel, "sf", "scf").save_pretrained(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path, encoder_sublayer_order="dl", decoder_sublayer_order="lcd")
+    kernels = [p for name, p in model.named_parameters() if name.endswith("weight_proj.weight")]
+    assert len(kernels) == 4
+    assert all(0 < kernel.abs().max() < 0.2 for kernel in kernels)
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 9])
@@ -318,13 +195,6 @@ def test_finds_tokens_after_a_past_in_the_mask_of_any_backend():
     blocks = create_block_mask(sees, 3, None, 3, 5, device="cpu")
     for mask in (real.long(), dense, numbers, blocks):
         assert find_tokens(mask, 3, 2).tolist() == real[:, 2:].tolist()
-
-
-@pytest.mark.parametrize("config_class", [SandwichLMConfig, MacaronBertConfig])
-@pytest.mark.parametrize("letter", "dl")
-def test_families_of_one_stack_have_no_convolutions(config_class, letter):
-    with pytest.raises(ValueError, match=f"has no sublayers {letter} "):
-        config_class(sublayer_order=f"s{letter}f")
 
 
 def test_convolutions_are_not_split_between_processes():

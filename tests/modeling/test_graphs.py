@@ -2,49 +2,82 @@
 
 import pytest
 import torch
-from common import tokens
-from families import ENCODER_DECODERS, HEADS, build, build_model, every_model, inputs, padded
-from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
+from common import backward, tokens
+from families import ENCODER_DECODERS, build, counts_gaps, every_row, inputs, labelled, padded, tensors, unlabelled
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoModelForSequenceClassification
 
 from sublayers.modeling import linear
 
 pytestmark = pytest.mark.slow
-
-labelled_words = pytest.mark.parametrize(
-    ("config_class", "auto_class"),
-    [(config, head) for config, head in HEADS if head in (AutoModelForMaskedLM, AutoModelForPreTraining)],
-    ids=lambda part: part.__name__,
-)
+every_head = every_row(heads=lambda row: row.heads)
 
 
-def assert_same_tensors(actual, expected):
-    for name, tensor in expected.items():
-        if isinstance(tensor, torch.Tensor):
-            torch.testing.assert_close(actual[name], tensor, atol=1e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3, equal_nan=True)
 
 
-@every_model
-@pytest.mark.representatives(8)
-def test_a_graph_gives_the_same_at_padding(config_class, auto_class):
-    model = build_model(config_class, auto_class, use_cache=False)
-    batch = padded(model, auto_class)
-    graph = torch.export.export(model, (), batch, strict=False).module()
-    assert_same_tensors(graph(**batch), model(**batch))
+@every_head
+@pytest.mark.representatives(3)
+def test_compiles_in_one_graph(row, head):
+    torch.compiler.reset()
+    model = row.build(head)
+    batch, memory = padded(model) if head is AutoModel else labelled(model, head), {}
+    if hasattr(model, "empty_memory") and head is not AutoModelForSequenceClassification:
+        del batch["attention_mask"]
+        memory = {"memory": model(**batch, memory=model.empty_memory(3)).memory}
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert_close(*(tensors(each(**unlabelled(batch), **memory), padded(model, head)) for each in (model, compiled)))
+    model.train()
+    results = []
+    for each in (model, compiled):
+        # the weights of orders are drawn
+        torch.manual_seed(0)
+        loss = each(**batch, **memory)[0].sum()
+        results.append((loss, backward(model, loss)))
+    assert_close(*results)
 
 
-@labelled_words
-def test_a_graph_reads_padding_that_has_a_label(config_class, auto_class):
-    model = build_model(config_class, auto_class, use_cache=False)
-    batch = padded(model, auto_class) | {"labels": tokens(3, 9)}
-    graph = torch.export.export(model, (), batch, strict=False).module()
-    assert_same_tensors(graph(**batch), model(**batch))
+@every_head
+@pytest.mark.representatives(10)
+def test_exports_with_any_batch_and_length_and_reads_padding_only_where_it_has_a_label(row, head):
+    model = row.build(head, use_cache=False)
+    batches = [padded(model, head)]
+    # a window of nothing but padding sees nothing
+    if head in (AutoModelForMaskedLM, AutoModelForPreTraining) and not counts_gaps(model.config):
+        batches.append(batches[0] | {"labels": tokens(3, 9)})
+    rows, length, target = (torch.export.Dim(name, max=64) for name in ("rows", "length", "target"))
+    for batch in batches:
+        shapes = {
+            name: {0: rows, ids.ndim - 1: target if name.startswith("decoder") else length}
+            for name, ids in batch.items()
+        }
+        # traced where nothing is padding
+        first = {name: torch.ones_like(ids[:2, ..., :7]) for name, ids in batch.items()}
+        program = torch.export.export(model, (), first, dynamic_shapes=shapes, strict=False).module()
+        # whether a label makes a token of padding
+        mask = {"attention_mask": torch.ones(3, 9)} if "labels" in batch else batch
+        assert_close(tensors(program(**batch), mask), tensors(model(**batch), mask))
 
 
-@every_model
-def test_gives_tuples_if_the_configuration_says_so(config_class, auto_class):
-    options = {"attn_implementation": "eager", "output_attentions": True}
-    model = build_model(config_class, auto_class, use_cache=False, **options)
-    batch = padded(model, auto_class)
+@every_head
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.representatives(10)
+def test_torchscript_traces_it(row, head, monkeypatch):
+    # which runs an operator that a trace cannot record
+    monkeypatch.setattr(linear, "fastest", lambda *_, **__: "onednn")
+    model = row.build(head, use_cache=False)
+    batch = padded(model, head)
+    expected = model(**batch)
+    model.config.return_dict = False
+    graph = torch.jit.trace(model, example_kwarg_inputs=batch)
+    torch.testing.assert_close(graph(**batch), expected.to_tuple())
+
+
+@every_head
+@pytest.mark.representatives(12)
+def test_gives_tuples_if_the_configuration_says_so(row, head):
+    model = row.build(head, use_cache=False, attn_implementation="eager", output_attentions=True)
+    batch = padded(model, head)
     model.config.output_hidden_states = True
     expected = model(**batch).to_tuple()
     model.config.return_dict = False
@@ -58,20 +91,5 @@ def test_encoder_decoders_train_with_tuples(family):
     torch.manual_seed(0)
     expected = model(**batch).loss
     model.config.return_dict = False
-    # the weights of orders are drawn
     torch.manual_seed(0)
     assert torch.equal(model(**batch)[0], expected)
-
-
-@every_model
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.representatives(8)
-def test_torchscript_traces_it(config_class, auto_class, monkeypatch):
-    # which runs an operator that a trace cannot record
-    monkeypatch.setattr(linear, "fastest", lambda *_, **__: "onednn")
-    model = build_model(config_class, auto_class, use_cache=False)
-    batch = padded(model, auto_class)
-    expected = model(**batch)
-    model.config.return_dict = False
-    graph = torch.jit.trace(model, example_kwarg_inputs=batch)
-    torch.testing.assert_close(graph(**batch), expected.to_tuple())

@@ -3,24 +3,14 @@
 import pytest
 import torch
 from common import tokens
-from families import build, build_model, every_family, every_model, padded
+from families import LABELS_OF_TOKENS, build, build_model, every_family, every_model, padded
 from transformers import (
     AutoModel,
-    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
-
-LABELS_OF_TOKENS = (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoModelForSeq2SeqLM,
-    AutoModelForTokenClassification,
 )
 
 

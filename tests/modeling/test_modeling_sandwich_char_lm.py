@@ -4,45 +4,22 @@ import pytest
 import torch
 from common import assert_same, gradients, tokens
 from common_naive import NaiveNetwork
-from common_recurrent_lm import RECURRENT, RecurrentLMContract
-from transformers import AutoModelForCausalLM
+from families import ROWS
 
-from sublayers import AUTO_CLASSES, SandwichCharLMConfig, SandwichCharLMForCausalLM, sandwich
+from sublayers import SandwichCharLMForCausalLM
 from sublayers.modeling.mixers.span_attention import QUERIES, STEP
 
+ROW = ROWS["sandwich_char_lm"]
 
-class TestSandwichCharLM(RecurrentLMContract):
-    left_to_others = ("test_a_compiled_model_keeps_logits_by_a_mask",)
-    config_class = SandwichCharLMConfig
-    classes = AUTO_CLASSES[SandwichCharLMConfig]
-    length_field = "attention_span"
 
-    def config(self, *orders, **overrides):
-        return super().config(*orders, **{"span_ramp_size": 4} | overrides)
-
-    # before a text stand zeros, which count: two texts in a row cannot be told apart
-    test_packed_sequences_do_not_see_each_other = None
-    test_classifier_reads_the_last_token_and_accumulates_exactly = None
-    test_classifier_cannot_guess_where_rows_end = None
-    test_tells_where_rows_end_without_a_mask = None
-
-    def language_model(self, sublayer_order="sfsfsff", **overrides):
-        model = super().language_model(sublayer_order, **overrides)
-        for number, attention in enumerate(model.model.span_attentions()):
-            with torch.no_grad():
-                attention.span.copy_(torch.tensor([0.0, 0.02, 0.1, 0.6]).roll(number))
-        return model
-
-    @pytest.mark.parametrize("adaptive", [True, False])
-    def test_equals_a_naive_network_in_every_order(self, adaptive):
-        for order in self.attentive:
-            for span in (5, 64):
-                model = self.language_model(order, attention_span=span) if adaptive else self.fixed(order, span)
-                actual = model(tokens(1, 9)).logits[0]
-                torch.testing.assert_close(actual, naive_logits(model, tokens(1, 9)[0]), atol=1e-5, rtol=1e-5)
-
-    def fixed(self, order, span):
-        return self.model(AutoModelForCausalLM, order, attention_span=span, adaptive_span=False)
+@pytest.mark.parametrize("adaptive", [True, False])
+@torch.no_grad()
+def test_equals_a_naive_network_in_every_order(adaptive):
+    for orders in ROW.orders:
+        for span in (5, 64):
+            model = ROW.main(*orders, attention_span=span, adaptive_span=adaptive)
+            found, expected = model(tokens(1, 9)).logits[0], naive_logits(model, tokens(1, 9)[0])
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 class NaiveCharLM(NaiveNetwork):
@@ -76,7 +53,7 @@ def naive_logits(model, ids):
 
 
 def char_lm(spans: list[list[float]], **options) -> SandwichCharLMForCausalLM:
-    model = TestSandwichCharLM().model(AutoModelForCausalLM, "s" * len(spans) + "f", **options)
+    model = ROW.main("s" * len(spans) + "f", **options)
     with torch.no_grad():
         for attention, span in zip(model.model.span_attentions(), spans, strict=True):
             attention.span.copy_(torch.tensor(span))
@@ -141,17 +118,8 @@ def test_long_texts_are_read_in_parts():
 
 
 def test_a_memory_that_is_too_short_is_one_of_zeros():
-    for order in RECURRENT:
-        model = TestSandwichCharLM().language_model(order)
+    for orders in ROW.orders:
+        model = ROW.main(*orders)
         zeros = [torch.zeros(2, s.memory_length, 16) for s in model.model.span_attentions()]
         expected = model(tokens(2, 9), memory=zeros)
         torch.testing.assert_close(model(tokens(2, 9), memory=model.empty_memory(2)).logits, expected.logits)
-
-
-def test_defaults_are_the_model_of_the_paper():
-    config = SandwichCharLMConfig()
-    assert config.sublayer_order == sandwich(24, 5)
-    with torch.device("meta"):
-        model = SandwichCharLMForCausalLM(config)
-    # the paper: 209M
-    assert round(model.num_parameters() / 1e6) == 209

@@ -6,10 +6,11 @@ from threading import Barrier
 import pytest
 import torch
 from common import VOCAB, assert_same, gradients, randomize, tokens
+from common_generation import BEAMS, GREEDY, sources
 from common_iot_naive import Noise, naive_terms
-from common_seq2seq import TARGETS, padded
-from common_seq2seq_generation import BEAMS, GREEDY
-from common_seq2seq_training import IGNORED, full_rows, stacked
+from common_seq2seq_training import IGNORED, rows_of
+from families import labelled
+from transformers import AutoModelForSeq2SeqLM
 
 from sublayers import IOTSeq2SeqConfig, IOTSeq2SeqForConditionalGeneration
 from sublayers.modeling.instance_wise_stack import share_runs
@@ -19,14 +20,18 @@ from sublayers.modeling.stack import SublayerStack
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "vocab_size": VOCAB, "dropout": 0.0}
 TWO_BY_THREE = {"encoder_orders": ["sf", "fs"], "decoder_orders": ["scf", "fsc", "cfs"]}
 ONE_BY_THREE = TWO_BY_THREE | {"encoder_orders": ["sf"]}
-ROWS = full_rows(5)
-LABELLED = sum(int((row["labels"] != IGNORED).sum()) for row in ROWS)
+TARGETS = {"decoder_input_ids": tokens(3, 7)}
 
 
 def make(orders=TWO_BY_THREE, **options) -> IOTSeq2SeqForConditionalGeneration:
     blocks = {"num_encoder_blocks": 1, "num_decoder_blocks": 1}
     config = IOTSeq2SeqConfig(**SIZES | orders | blocks | {"gumbel_temperature": 3.0} | options)
     return randomize(IOTSeq2SeqForConditionalGeneration(config))
+
+
+SOURCES = sources(make())
+BATCH = SOURCES | {"labels": labelled(make(), AutoModelForSeq2SeqLM)["labels"]}
+ROWS, LABELLED = rows_of(BATCH), int((BATCH["labels"] != IGNORED).sum())
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def test_loss_and_gradients_are_those_of_the_equations(orders, options, calls, n
     expected.backward()
     naive_gradients = gradients(model)
     model.train().zero_grad()
-    out = model(**stacked(ROWS))
+    out = model(**BATCH)
     assert noise.calls == calls
     for actual, term in (
         (out.loss, expected),
@@ -76,7 +81,7 @@ def test_loss_and_gradients_are_those_of_the_equations(orders, options, calls, n
 
 
 def test_noise_is_drawn_in_training_only():
-    model, batch = make(), stacked(ROWS)
+    model, batch = make(), BATCH
     losses = [model.train(training)(**batch).loss.item() for training in (True, True, False, False)]
     assert losses[0] != losses[1]
     assert losses[2] == losses[3]
@@ -88,7 +93,7 @@ def test_what_paths_share_is_computed_once(shared):
     runs = Counter()
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: runs.update([name]))
-    model(**stacked(ROWS))
+    model(**BATCH)
     assert runs["model.encoder"] == runs["model.encoder.layers.0"] == (2 if shared else 6)
     assert runs["model.decoder"] == runs["model.decoder.layers.0"] == 6
     crossing = "model.decoder.layers.1.mixer"
@@ -104,7 +109,7 @@ def test_predictors_cost_the_width_for_each_order():
 
 
 def test_scores_are_dropped_in_training_only():
-    model, batch = make(predictor_dropout=1.0), stacked(ROWS)
+    model, batch = make(predictor_dropout=1.0), BATCH
     out = model.train()(**batch)
     assert out.diversity == out.sharpness == 0
     encoded = model.eval().get_encoder()(batch["input_ids"], batch["attention_mask"])
@@ -120,8 +125,7 @@ def test_parts_of_a_batch_add_up_to_it(options, monkeypatch):
     expected.backward()
     naive_gradients = gradients(model)
 
-    batch = stacked(ROWS)
-    source = (batch["input_ids"], batch["attention_mask"])
+    source = (BATCH["input_ids"], BATCH["attention_mask"])
     passes = [model.get_encoder()(*source, forced_encoder_order=m) for m, _ in model.config.paths]
     of_decoders = sum(each.decoder_order_logits.softmax(-1).mean(0) for each in passes).detach() / len(passes)
     of_encoders = passes[0].encoder_order_logits
@@ -129,8 +133,12 @@ def test_parts_of_a_batch_add_up_to_it(options, monkeypatch):
     order_statistics = OrderStatistics(len(ROWS), of_encoders, of_decoders)
     model.train().zero_grad()
     sums = torch.zeros(4)
-    for part in (ROWS[:1], ROWS[1:3], ROWS[3:]):
-        out = model(**stacked(part), num_items_in_batch=LABELLED, order_statistics=order_statistics)
+    for part in (slice(1), slice(1, None)):
+        out = model(
+            **{name: rows[part] for name, rows in BATCH.items()},
+            num_items_in_batch=LABELLED,
+            order_statistics=order_statistics,
+        )
         out.loss.backward()
         sums += torch.stack([out.loss.detach(), out.cross_entropy, out.diversity, out.sharpness])
     found = torch.stack([expected, terms[0] / LABELLED, *terms[1:]]).detach()
@@ -140,9 +148,9 @@ def test_parts_of_a_batch_add_up_to_it(options, monkeypatch):
 
 def test_a_part_without_the_whole_takes_its_share_of_labels(noise):
     model = make().train()
-    whole = model(**stacked(ROWS))
+    whole = model(**BATCH)
     noise.calls = 0
-    share = model(**stacked(ROWS), num_items_in_batch=4 * LABELLED)
+    share = model(**BATCH, num_items_in_batch=4 * LABELLED)
     for name in ("loss", "cross_entropy", "diversity", "sharpness"):
         torch.testing.assert_close(4 * share[name], whole[name])
 
@@ -165,7 +173,7 @@ def test_the_weight_of_the_diversity_loss_falls_to_zero():
     for update, weight in {0: 0.5, 50: 0.375, 200: 0, 1000: 0}.items():
         model.anneal(update)
         torch.manual_seed(0)
-        out = model(**stacked(ROWS[:2]))
+        out = model(**BATCH)
         expected = out.cross_entropy + weight * out.diversity + model.config.sharpness_weight * out.sharpness
         torch.testing.assert_close(out.loss, expected)
     with pytest.raises(ValueError, match="diversity_decay_updates=0"):
@@ -186,11 +194,11 @@ def places_run(model) -> list[dict[str, set[int]]]:
 def test_training_leaves_blocks_out_and_not_sublayers(rate, steps):
     model = make(layerdrop=rate, num_encoder_blocks=3, num_decoder_blocks=4)
     passes = places_run(model)
-    model(**padded(), **TARGETS)
+    model(**SOURCES, **TARGETS)
     assert {len(places) for places in passes} == {3 * 2, 4 * 3}
     passes.clear()
     for _ in range(steps):
-        model.train()(**stacked(ROWS[:2]))
+        model.train()(**BATCH)
     assert len(passes) == 2 * (1 + 3) * steps
     kept = []
     for i, places in enumerate(passes):
@@ -220,8 +228,8 @@ def test_a_stack_without_a_block_is_one_of_the_others(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda number: torch.tensor([0.9, 0.1, 0.9]))
     for order in range(3):
         forced = {"forced_decoder_order": order}
-        actual = model(**padded(), **TARGETS, **forced).logits
-        torch.testing.assert_close(actual, short(**padded(), **TARGETS, **forced).logits, atol=1e-5, rtol=1e-5)
+        actual = model(**SOURCES, **TARGETS, **forced).logits
+        torch.testing.assert_close(actual, short(**SOURCES, **TARGETS, **forced).logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, BEAMS, {"cache_implementation": "static"}])
@@ -272,10 +280,10 @@ def test_convolutions_generate_in_each_sentences_order(options):
     orders = {"encoder_orders": ["df", "fd"], "decoder_orders": ["sdcf", "csdf", "fcsd"]}
     model, options = make(orders, num_decoder_blocks=2, kernel_sizes=[3, 2, 5, 3]), GREEDY | options
     forced = {"forced_encoder_order": torch.tensor([0, 1, 1]), "forced_decoder_order": torch.tensor([2, 0, 1])}
-    mixed = model.generate(**padded(), **options, **forced).unflatten(0, (3, -1))
+    mixed = model.generate(**SOURCES, **options, **forced).unflatten(0, (3, -1))
     for i in range(3):
         alone = {name: int(numbers[i]) for name, numbers in forced.items()}
-        source = {name: value[i : i + 1] for name, value in padded().items()}
+        source = {name: value[i : i + 1] for name, value in SOURCES.items()}
         assert torch.equal(mixed[i], model.generate(**source, **options, use_cache=False, **alone))
 
 
@@ -300,7 +308,7 @@ def test_one_row_of_positions_is_that_of_all_targets():
     orders = {"forced_encoder_order": torch.tensor([0, 1, 0]), "forced_decoder_order": torch.tensor([2, 0, 1])}
     positions = torch.arange(TARGETS["decoder_input_ids"].shape[1])[None]
     one, many = (
-        model(**padded(), **TARGETS, **orders, decoder_position_ids=ids).logits
+        model(**SOURCES, **TARGETS, **orders, decoder_position_ids=ids).logits
         for ids in (positions, positions.expand(3, -1))
     )
     torch.testing.assert_close(one, many)

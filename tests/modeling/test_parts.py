@@ -3,7 +3,7 @@
 import pytest
 import torch
 from common import randomize, tokens
-from families import TODAY, build, every_family, inputs, small
+from families import build, every_family, inputs, small
 from torch import nn
 from transformers import AutoModel
 from transformers.activations import ACT2FN
@@ -11,8 +11,6 @@ from transformers.activations import ACT2FN
 from sublayers import (
     PARBertConfig,
     PARBertModel,
-    PARTransformerXLConfig,
-    SandwichCharLMConfig,
     SandwichLMConfig,
     SandwichLMForCausalLM,
     SandwichLMModel,
@@ -22,9 +20,6 @@ from sublayers import (
 from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import RotaryEmbedding, rotate
 from sublayers.modeling.stack import SublayerStack
-
-LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 16}
-LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def norms(model: nn.Module) -> list[nn.Module]:
@@ -218,71 +213,6 @@ def test_caps_are_never_left_out():
         SandwichLMForCausalLM(small(SandwichLMConfig, attn_logit_softcapping=1.5, attn_implementation="sdpa"))
 
 
-ONLY_PLAIN = {"attention_bias": True, "attention_output_bias": True, "num_key_value_heads": 2, "head_dim": 4}
-ONLY_PLAIN |= {"qk_norm": True, "attn_logit_softcapping": 3.0}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({name: value}, f"cannot have {name}={value}; leave it ") for name, value in ONLY_PLAIN.items()),
-        ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary' does not fit"),
-        ({"rope_parameters": {"rope_theta": 1e4}}, "are used only by rotary positions"),
-    ],
-)
-@pytest.mark.parametrize("config_class", [PARTransformerXLConfig, SandwichCharLMConfig])
-def test_attention_to_distances_refuses_what_it_does_not_have(config_class, options, message):
-    with pytest.raises(ValueError, match=message):
-        small(config_class, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_key_value_heads": 3}, "num_attention_heads=4 is not a multiple of num_key_value_heads=3"),
-        ({"head_dim": 5}, "turn 5 of the 5 channels of a head, but need an even number, 2 or more; give"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.1}}, "turn 0 of the 8 channels"),
-        (
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 0.25}},
-            "turn 2 of the 8 channels of a head, but need an even number, 4 or more",
-        ),
-        ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type='spiral' is unknown here; choose from default"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "lack a value, so add it: Missing required keys .*'factor'"),
-        (
-            {"rope_parameters": {"rope_type": "linear", "factor": 0.5}},
-            "factor=0.5; give a finite number from 1 to 1000000000",
-        ),
-        # where they overflow
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 1e30}}, "factor=1e[+]30; give a finite number from 1"),
-        ({"rope_parameters": {"attention_factor": 1e30}}, "attention_factor=1e[+]30; give a finite number from 0"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor='2'; give a finite number"),
-        ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "=1.5; give a finite number from 0 to 1"),
-        # where formulas divide by 0
-        ({"rope_parameters": {"rope_theta": 0}}, "rope_theta=0; give a finite number from 1.01 to inf"),
-        ({"rope_parameters": {"partial_rotary_factor": 1e308}}, "=1e[+]308; give a finite number from 0 to 1"),
-        (
-            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0}},
-            "original_max_position_embeddings=0; give a finite number from 1 to inf",
-        ),
-        *(
-            ({"rope_parameters": LLAMA3 | {name: 0}}, f"{name}=0; give a finite number from 0.01 to inf")
-            for name in ("low_freq_factor", "high_freq_factor")
-        ),
-        ({"rope_parameters": {"theta": 5.0}}, "have the unknown name 'theta'; leave it out"),
-        ({"rope_parameters": 5}, "rope_parameters=5 does not fit"),
-        ({"position_embedding_type": "none", "rope_parameters": {}}, "are used only by rotary positions"),
-        ({"norm_unit_offset": True}, "norm_unit_offset=True needs RMS norms with a gain"),
-        (
-            {"final_logit_softcapping": 30.0, "adaptive_cutoffs": [20]},
-            "an adaptive softmax has no final_logit_softcapping",
-        ),
-    ],
-)
-def test_says_in_one_sentence_what_does_not_fit(options, message):
-    with pytest.raises(ValueError, match=message):
-        small(SandwichLMConfig, **{"position_embedding_type": "rotary"} | options)
-
-
 def test_rope_parameters_are_completed_on_a_copy(tmp_path):
     given = {"rope_type": "yarn", "factor": 4.0}
     config = rotary(rope_parameters=given)
@@ -308,34 +238,3 @@ def test_the_only_limit_is_the_configured_one():
         assert model(tokens(1, 65))[0].isfinite().all()
     dynamic = SandwichLMModel(rotary(rope_parameters={"rope_type": "dynamic", "factor": 2.0})).eval()
     assert dynamic(tokens(1, 100))[0].isfinite().all()
-
-
-# the orders of a family of today's parts, local attention among them
-FAMILIES_OF_TODAY = {
-    "sandwich_lm": {"sublayer_order": "sfwff"},
-    "par_bert": {"sublayer_order": "sfwff"},
-    "sandwich_seq2seq": {"encoder_sublayer_order": "swf", "decoder_sublayer_order": "fscwcf"},
-}
-
-
-def build_todays(family: str, **options):
-    return build(family, **TODAY, **FAMILIES_OF_TODAY[family], attention_window=3, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES_OF_TODAY)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.representatives(1)
-def test_graphs_give_the_same_at_padding(family):
-    model = build_todays(family, use_cache=False)
-    batch = inputs(model)
-    real = slice(None) if "decoder_input_ids" in batch else batch["attention_mask"].bool()
-    wanted = model(**batch).logits[real]
-    graph = torch.export.export(model, (), batch, strict=False).module()
-    torch.testing.assert_close(graph(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(**batch).logits[real], wanted, atol=1e-4, rtol=1e-4)
-    torch.compiler.reset()
-    model.config.return_dict = False
-    traced = torch.jit.trace(model, example_kwarg_inputs=batch)
-    torch.testing.assert_close(traced(**batch)[0][real], wanted, atol=1e-4, rtol=1e-4)

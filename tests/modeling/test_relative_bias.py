@@ -6,7 +6,6 @@ from common import tokens
 from families import build
 from transformers import AutoModelForSequenceClassification
 
-from sublayers import PARBertConfig
 from sublayers.modeling.relative_bias import RelativeBias, add_bias, buckets
 
 
@@ -58,10 +57,3 @@ def test_backends_and_narrow_tails_agree_with_all_positions(order):
     model.set_attn_implementation("flex_attention")
     with pytest.raises(ValueError, match="knows no relative biases; choose 'eager'"):
         model(ids, mask)
-
-
-def test_windows_have_no_biases():
-    with pytest.raises(ValueError, match="relative_attention_num_buckets=8 is for s and m alone"):
-        PARBertConfig(sublayer_order="sfwf", attention_window=4, relative_attention_num_buckets=8)
-    with pytest.raises(ValueError, match="relative_attention_num_buckets"):
-        PARBertConfig(relative_attention_num_buckets=2)

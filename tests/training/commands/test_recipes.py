@@ -65,6 +65,7 @@ NVLAMB |= {"lr_scheduler_kwargs": {"power": 0.5, "lr_end": 0.0}}
 PHASE1 = {"block_size": 128, "max_position_embeddings": 512, "vocab_size": 30522}
 PHASE1 |= {"learning_rate": 6e-3, "warmup_steps": 0.2843}
 PHASE2 = {"block_size": 512, "model_name_or_path": "./runs/nvlamb_phase1", "learning_rate": 4e-3, "warmup_steps": 0.128}
+DROP, LATER = {"learning_rate_drops": [150_000]}, {"learning_rate_drops": [250_000]}
 # order and parameters, as far as the sources tell them; rows of an update, updates; settings
 LANGUAGE_MODELS = {
     "par_wt103_base": ("(sfff)6f8", 199_840_218, 256, 40_000, BASE),
@@ -80,14 +81,14 @@ LANGUAGE_MODELS = {
         None,
         64,
         170_000,
-        SPANS | {"tokenizer_model": "byte", "learning_rate_drops": [150_000]},
+        SPANS | {"tokenizer_model": "byte"} | DROP,
     ),
     "sandwich_text8": (
         "s3(sf)21f3",
         None,
         64,
         270_000,
-        SPANS | {"tokenizer_model": "char", "learning_rate_drops": [250_000]},
+        SPANS | {"tokenizer_model": "char"} | LATER,
     ),
     "nvlamb_phase1": (None, None, 65_536, 7038, BERT | NVLAMB | PHASE1),
     "nvlamb_phase2": (None, None, 32_768, 1563, BERT | NVLAMB | PHASE2),

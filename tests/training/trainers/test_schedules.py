@@ -119,7 +119,7 @@ def test_the_learning_rate_drops_to_a_tenth():
     found = shares(read(*flags), 40)
     assert [found[step] for step in (2, 4, 19)] == [0.5, 1, 1]
     assert [found[step] for step in (20, 31, 32, 39)] == pytest.approx([0.1, 0.1, 0.01, 0.01])
-    with pytest.raises(ValueError, match="--learning_rate_drops 0.0 is no update"):
+    with pytest.raises(ValueError, match=r"--learning_rate_drops 0\.0 is no update"):
         read("--learning_rate_drops", "0")
     with pytest.raises(ValueError, match="cannot drop at given updates; leave --learning_rate_drops out"):
         shares(read("--lr_scheduler_type=reduce_lr_on_plateau", "--learning_rate_drops=3", "--eval_strategy=epoch"), 9)
