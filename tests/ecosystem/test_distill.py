@@ -1,6 +1,5 @@
 """Students of sentence encoders and rerankers, opened where people use them."""
 
-import datasets
 import pytest
 import torch
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
@@ -15,11 +14,6 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 
 FLAGS = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=16", "--per_device_train_batch_size=8"]
 FLAGS += ["--validation_split_percentage=20", "--learning_rate=1e-2"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 def train(place, *flags, lines=TEXTS):

@@ -2,7 +2,6 @@
 
 import json
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -32,11 +31,6 @@ QUESTIONS = [
     for n in range(30)
 ]
 DISTILL = "--use_cpu --disable_tqdm=true --report_to=none --max_length=16 --per_device_train_batch_size=8 --max_steps=4"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

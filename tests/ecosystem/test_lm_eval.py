@@ -1,7 +1,6 @@
 import json
 import math
 
-import datasets
 import pytest
 import torch
 import yaml
@@ -21,9 +20,8 @@ DOCUMENTS = ["a b c d e f", "some words of a longer text, " * 5]
 
 
 @pytest.fixture
-def evaluate(tmp_path, monkeypatch):
+def evaluate(tmp_path):
     """Evaluate a family's model on tasks of our own: the model, and results and samples as lm-eval has them."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     rows = {"sums": QUESTIONS, "texts": [{"text": text} for text in DOCUMENTS]}
     settings = {
         "sums": {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to_target": "answer"},

@@ -1,15 +1,13 @@
 """Grids that are killed or cannot be published, and what the same command does then."""
 
 import json
-import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 from glue_rows import WORDS, make_rows, write
 from killed import kill
+from launched import python
 from transformers import BertConfig, BertModel, Trainer
 
 from sublayers import PARBertConfig, PARBertModel
@@ -75,7 +73,7 @@ def test_a_grid_that_was_killed_anywhere_ends_as_if_it_had_not_been(flags, tmp_p
     flags = [*flags, "--task_name=sst2", *GRID, "--save_strategy=steps", "--save_steps=1"]
     whole = glue([*flags, f"--output_dir={tmp_path}/whole"])
     killed = [*flags, f"--output_dir={tmp_path}/killed"]
-    kill((["glue", *killed], PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
+    kill((["glue", *killed], PLACES))
     with pytest.raises(FileExistsError, match=r"has a fine-tuning with weight_decay 0\.01, not 0\.5; choose"):
         glue([*killed, "--weight_decay=0.5"])
     # what is done is not done again
@@ -138,8 +136,7 @@ def test_a_pool_and_the_processes_of_a_launch_find_what_one_process_finds(flags,
     assert glue([*flags, "4", "--jobs=2", f"--output_dir={tmp_path}/pool"]) == one
     launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
     command = [*launcher, "-m", "sublayers", "glue", *flags, "2", f"--output_dir={tmp_path}/two"]
-    environment = {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, *command], check=True, capture_output=True, env=os.environ | environment)
+    python(*command)
     two = json.loads((tmp_path / "two" / "results.json").read_text())
     for name, found in one.items():
         for expected, actual in zip(found["points"], two[name]["points"], strict=True):

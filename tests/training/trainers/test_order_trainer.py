@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import datasets
 import pytest
 import torch
 from common import VOCAB, GradientCatcher, assert_same, gradients, randomize
@@ -172,8 +171,7 @@ def test_the_temperature_falls_and_a_resumed_run_goes_on_with_it(tmp_path, monke
         assert {key: broken[key] for key in keys} == pytest.approx({key: whole[key] for key in keys})
 
 
-def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def test_the_command_trains_evaluates_and_predicts(tmp_path):
     make_commands(tmp_path)
     tiny = {name: value for name, value in SIZES.items() if name not in ("vocab_size", "dropout")} | ORDERS | BLOCKS
     tiny |= {"model_type": "iot_seq2seq", "vocab_size": 300, "max_source_length": 24, "max_target_length": 24}

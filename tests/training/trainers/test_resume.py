@@ -8,7 +8,6 @@ import sys
 from functools import cache
 from itertools import product
 
-import datasets
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -36,12 +35,9 @@ with FileLock(f"{sys.argv[1]}/{LOCK}"):
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def commands(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("commands")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
-        yield make_commands(folder)
+    return make_commands(tmp_path_factory.mktemp("commands"))
 
 
 @pytest.fixture(scope="module")
