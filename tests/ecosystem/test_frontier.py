@@ -144,27 +144,6 @@ def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
         assert {read_student(text).kind for text in recipe["students"]} == {"layers dropped"} | own
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--students", "s3f3", "sssfff"], "--students s3f3 s3f3 has one twice"),
-        (["--students", "saf"], "'a' is not a sublayer"),
-        (["--students", "sf", "--seeds", "0", "0"], "--seeds 0 0 has one twice"),
-        (["--students", "sf", "--rounds", "0"], "are numbers of 1 or more"),
-        (["--students", "sf", "--glue_tasks", "mrpc"], "no data to fine-tune on mrpc; give --glue_dir"),
-        (["--students", "sf", "--glue_students", "ssff"], "--glue_students 'ssff' is none of the students"),
-        (["--students", "sf", "--sts_file", "none.jsonl"], "there is no file none.jsonl"),
-        (["--students", "sf", "--sts_file", "unlabelled.jsonl"], "has no column 'label', only sentence1, sentence2"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_trained(more, message, flags, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "unlabelled.jsonl").write_text('{"sentence1": "a", "sentence2": "b"}')
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        frontier([*flags, *more])
-    assert not (tmp_path / "out").exists()
-
-
 def test_other_settings_get_another_folder(flags, tmp_path):
     frontier([*flags, "--students", "sf"])
     with pytest.raises(FileExistsError, match=r"has a study with distill .* choose another --output_dir"):

@@ -221,11 +221,3 @@ def test_a_model_without_a_padding_token_is_fine_tuned(tmp_path, files):
     glue([*files[1], *FAST, *flags])
     [answer] = pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")
     assert answer["label"] in GLUE_TASKS["sst2"].labels
-
-
-def test_folders_without_data_are_refused(tmp_path, bert):
-    flags = ["--model_name_or_path", bert, *FAST, "--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out")]
-    with pytest.raises(FileNotFoundError, match="there is neither a folder cola nor glue_cola in"):
-        glue([*flags, "--task_name", "cola"])
-    with pytest.raises(FileNotFoundError, match="there is no folder of any task in"):
-        glue([*flags, "--task_name", "all"])

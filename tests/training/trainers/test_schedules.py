@@ -81,26 +81,6 @@ def test_the_recipe_of_short_texts_has_its_warm_up_and_decay_at_its_own_steps_an
         assert args.lr_scheduler_kwargs == {"num_decay_steps": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--warmup_steps=31"], "with warmup_steps=31 does not fit into a training of 30 steps; train longer"),
-        (
-            ["--warmup_steps=10", '--lr_scheduler_kwargs={"num_decay_steps": 21}'],
-            "with warmup_steps=10 and num_decay_steps=21 does not fit into a training of 30 steps",
-        ),
-        (
-            ['--lr_scheduler_kwargs={"num_decay_steps": 3, "num_stable_steps": 5}'],
-            "num_stable_steps follow from the others",
-        ),
-        (['--lr_scheduler_kwargs={"num_decay_steps": "many"}'], "a flag of the Trainer does not fit"),
-    ],
-)
-def test_a_schedule_of_more_steps_than_the_training_is_refused_before_anything_is_read(flags, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        read("--max_steps=30", "--lr_scheduler_type=warmup_stable_decay", *flags)
-
-
 def test_a_schedule_that_fits_to_the_step_is_taken():
     flags = ("--lr_scheduler_type=warmup_stable_decay", "--warmup_steps=10")
     found = shares(read("--max_steps=30", *flags, '--lr_scheduler_kwargs={"num_decay_steps": 20}'), 30)
