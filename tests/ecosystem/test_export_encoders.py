@@ -1,10 +1,8 @@
 """Graphs of sentence-transformers' models, beside these models themselves."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from families import build
+from launched import python
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
@@ -157,10 +156,8 @@ def run_snippet(root, form, name, packages):
     [code] = re.findall(r"```python\n(.*?)```", (root / form / "README.md").read_text(), re.DOTALL)
     options, path, missing = ([], "", "sublayers") if form == "torch_export" else (["-S"], str(packages), "torch")
     code += f"\nimport sys\nassert {missing!r} not in sys.modules\nprint({name}.tolist())"
-    command, environment = [sys.executable, *options, "-c", code], os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
+    printed = python(*options, "-c", code, home=root, PYTHONPATH=path)
+    return np.array(json.loads(printed.splitlines()[-1]))
 
 
 ASKED = ["Ada wrote the first program.", "Who wrote it?"]

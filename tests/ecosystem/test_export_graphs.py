@@ -1,8 +1,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +10,7 @@ import torch
 from common import tokens
 from families import FAMILIES, build
 from hub_metadata import metadata_errors
+from launched import python
 from transformers import (
     AutoModelForMultipleChoice,
     AutoModelForNextSentencePrediction,
@@ -160,8 +159,8 @@ def test_the_card_tells_how_to_load_it_where_this_package_is_not(classifier, for
     code = f"{snippet(classifier / form)}import sys\nassert 'sublayers' not in sys.modules\nprint(logits.tolist())"
     if form == "torch_export":
         code += "\nassert type(program(**inputs)) is dict"
-    done = subprocess.run([sys.executable, "-c", code], cwd=classifier, capture_output=True, text=True, check=True)
-    assert np.allclose(json.loads(done.stdout.splitlines()[-1]), in_eager(classifier, "A text."), atol=1e-4)
+    printed = python("-c", code, home=classifier)
+    assert np.allclose(json.loads(printed.splitlines()[-1]), in_eager(classifier, "A text."), atol=1e-4)
 
 
 @every_format

@@ -1,14 +1,12 @@
 """Sentence encoders, among them those that compute what pooling by the first token reads, and nothing else."""
 
 import json
-import os
-import subprocess
-import sys
 
 import datasets
 import pytest
 import torch
 from families import build
+from launched import python
 from transformers import AutoModel
 
 from sublayers.training.data.tokenizers import train_tokenizer
@@ -127,10 +125,7 @@ def test_a_stranger_embeds_with_a_self_contained_folder(family, tmp_path):
     model.save_pretrained(tmp_path / "plain", self_contained=True)
     encoder = load_encoder(tmp_path / "plain")
     encoder.save(str(tmp_path / "encoder"))
-    outside = {"HF_HOME": str(tmp_path / "home"), "HF_MODULES_CACHE": str(tmp_path / "home" / "modules")}
-    command = [sys.executable, "-c", STRANGER, str(tmp_path / "encoder"), *TEXTS]
-    run = subprocess.run(command, cwd=tmp_path, env=os.environ | outside, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    python("-c", STRANGER, tmp_path / "encoder", *TEXTS, home=tmp_path)
     assert_same(torch.load(tmp_path / "encoder" / "embedded.pt"), embed(encoder))
     # what a stranger saves has the code, too, and says which method to run
     assert (tmp_path / "encoder" / "again" / f"modeling_{family}.py").exists()

@@ -1,19 +1,16 @@
 """What each command leaves is a folder that opens, as its card says, for whoever has never heard of this package."""
 
 import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
 from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
+from launched import python
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from tiny_runs import RUN, make_commands
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertForMaskedLM, pipeline
@@ -26,7 +23,6 @@ from sublayers.training.trainers.export import export
 
 pytestmark = pytest.mark.slow
 
-HAS_SENTENCE_TRANSFORMERS = find_spec("sentence_transformers") is not None
 PAIRS = [*zip(TEXTS, TEXTS[::-1], strict=True)]
 # the texts in the card of a SentenceTransformer or CrossEncoder
 SENTENCES = ["Ada wrote the first program.", "Who wrote it?"]
@@ -53,7 +49,7 @@ SENTENCE_ENCODERS = {
     "exported": ["PARBertModel", "SentenceTransformer"],
     "converted": ["PARBertModel", "SentenceTransformer"],
 }
-EXPECTED |= SENTENCE_ENCODERS if HAS_SENTENCE_TRANSFORMERS else {}
+EXPECTED |= SENTENCE_ENCODERS
 
 
 def distillations(folder):
@@ -63,19 +59,16 @@ def distillations(folder):
     save_teacher(folder / "teachers" / "body")
     students = {"words": ["words"], "logits": ["logits"], "body": ["relations", "--relation_heads=2"]}
     commands = {flags[0]: (teacher, ["--objective", *flags]) for teacher, flags in students.items()}
-    if HAS_SENTENCE_TRANSFORMERS:
-        from sentence_transformers import CrossEncoder
-
-        for mode in ("mean", "cls"):
-            save_teacher(folder / "teachers" / mode)
-            make_sentence_encoder(folder / "teachers" / mode, mode)
-            commands[mode] = (mode, [])
-        commands["untrained"] = ("mean", ["--do_eval"])
-        commands["states"] = ("mean", ["--objective=states"])
-        save_teacher(folder / "one_label", labels=1)
-        reranker = CrossEncoder(str(folder / "one_label"), activation_fn=torch.nn.Tanh(), device="cpu")
-        reranker.save(str(folder / "teachers" / "reranker"))
-        commands["reranker"] = ("reranker", ["--objective=logits"])
+    for mode in ("mean", "cls"):
+        save_teacher(folder / "teachers" / mode)
+        make_sentence_encoder(folder / "teachers" / mode, mode)
+        commands[mode] = (mode, [])
+    commands["untrained"] = ("mean", ["--do_eval"])
+    commands["states"] = ("mean", ["--objective=states"])
+    save_teacher(folder / "one_label", labels=1)
+    reranker = CrossEncoder(str(folder / "one_label"), activation_fn=torch.nn.Tanh(), device="cpu")
+    reranker.save(str(folder / "teachers" / "reranker"))
+    commands["reranker"] = ("reranker", ["--objective=logits"])
     texts = write_texts(folder / "texts.txt", map("\t".join, PAIRS))
     flags = [f"--train_file={texts}", "--sublayer_order=sfsf", "--max_length=16", "--validation_split_percentage=20"]
     return {
@@ -88,18 +81,15 @@ def distillations(folder):
 def opened(tmp_path_factory):
     """The folders of teachers and of what commands leave, and what a stranger found in the latter."""
     place, home, out = (tmp_path_factory.mktemp(name) for name in ("place", "home", "out"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place / "cache"))
-        commands = make_commands(place) | distillations(place)
-        mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
-        commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
-        commands["nsp"] = [f"{word}+nsp" if word == "mlm" else word for word in commands["mlm"]]
-        for name, words in commands.items():
-            cli.run([*with_settings_file(words, place / "settings.yaml"), "--output_dir", str(out / name)])
-        cli.run(["convert", str(place / "teachers" / "words"), str(out / "convert")])
-        if HAS_SENTENCE_TRANSFORMERS:
-            export(out / "cls", out / "exported")
-            cli.run(["convert", str(place / "teachers" / "cls"), str(out / "converted")])
+    commands = make_commands(place) | distillations(place)
+    mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
+    commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
+    commands["nsp"] = [f"{word}+nsp" if word == "mlm" else word for word in commands["mlm"]]
+    for name, words in commands.items():
+        cli.run([*with_settings_file(words, place / "settings.yaml"), "--output_dir", str(out / name)])
+    export(out / "cls", out / "exported")
+    for teacher, name in (("words", "convert"), ("cls", "converted")):
+        cli.run(["convert", str(place / "teachers" / teacher), str(out / name)])
     return place, out, dict(zip(EXPECTED, read_cards(home, [out / name for name in EXPECTED]), strict=True))
 
 
@@ -112,11 +102,8 @@ def with_settings_file(words, file):
 
 def read_cards(home, folders):
     """Have the cards of folders read by tests/hub/reader_of_cards.py, with an empty cache."""
-    outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("reader_of_cards.py")), *folders]
-    found = subprocess.run(command, cwd=home, env=os.environ | outside, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout.splitlines()[-1])
+    printed = python(Path(__file__).with_name("reader_of_cards.py"), *folders, home=home)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -195,27 +182,24 @@ def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warnin
         assert len(answer["translation_token_ids"]) <= number
 
 
-@pytest.mark.skipif(not HAS_SENTENCE_TRANSFORMERS, reason="needs sentence-transformers")
 @pytest.mark.parametrize("name", SENTENCE_ENCODERS)
 def test_a_stranger_gets_the_numbers_that_we_get(opened, name):
-    import sentence_transformers
-
     place, out, _ = opened
     data = ModelCard.load(out / name / "README.md").data
     assert data.library_name == "sentence-transformers"
     if name == "reranker":
-        ours = sentence_transformers.CrossEncoder(str(out / name), device="cpu")
+        ours = CrossEncoder(str(out / name), device="cpu")
         assert isinstance(ours.activation_fn, torch.nn.Tanh)
         np.testing.assert_allclose(np.load(out / name / "scores.npy"), ours.predict(RANKED), atol=1e-6)
         assert data.pipeline_tag == "text-ranking"
         return
-    ours = sentence_transformers.SentenceTransformer(str(out / name), device="cpu")
+    ours = SentenceTransformer(str(out / name), device="cpu")
     embeddings = np.load(out / name / "embeddings.npy")
     np.testing.assert_allclose(embeddings, ours.encode(SENTENCES), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
     assert data.pipeline_tag == "sentence-similarity"
     if name == "converted":
-        teacher = sentence_transformers.SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
+        teacher = SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
         np.testing.assert_allclose(embeddings, teacher.encode(SENTENCES), atol=1e-5)
 
 

@@ -1,18 +1,14 @@
 """transformers' own ways to the Hub, with our models: the Trainer's, and `push_to_hub` of models and tokenizers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
-from families import small
 from hub_repository import ANN, BOB
 from huggingface_hub import HfApi, ModelCard
+from launched import python
+from tiny_models import save_model
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
-
-from sublayers import PARBertConfig, PARBertForSequenceClassification
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +18,18 @@ TEXTS = ["red green blue", "yellow black", "white red", "blue blue green"]
 
 
 @pytest.fixture
-def tokenizer():
-    return train_tokenizer(TEXTS * 2, "wordpiece", 60)
+def saved(tmp_path):
+    return save_model(tmp_path / "mine", head=AutoModelForSequenceClassification, texts=TEXTS)
 
 
 @pytest.fixture
-def model(tokenizer):
-    return PARBertForSequenceClassification(small(PARBertConfig, vocab_size=len(tokenizer)))
+def model(saved):
+    return saved[0]
+
+
+@pytest.fixture
+def tokenizer(saved):
+    return saved[1]
 
 
 def assert_published(model, tokenizer, cache_dir, **options):
@@ -54,10 +55,7 @@ print(model(**AutoTokenizer.from_pretrained("ann/model", trust_remote_code=True)
 
 def assert_runs_without_the_package(hub, home):
     """Open ann/model in a fresh process that never imports the package."""
-    options = {"env": hub.environment(home / "home", token=ANN), "capture_output": True, "text": True}
-    found = subprocess.run([sys.executable, "-c", OPEN], **options, check=False)
-    assert found.returncode == 0, found.stderr
-    assert "tensor" in found.stdout
+    assert "tensor" in python("-c", OPEN, **hub.environment(home / "home", token=ANN))
 
 
 def assert_has_code(hub):

@@ -1,10 +1,7 @@
 import json
 import logging
 import math
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import torch
 from common import VOCAB, GradientCatcher, assert_same, gradients, randomize
 from common_iot_naive import naive_terms
 from common_seq2seq_training import collator, ragged_rows, trainer_arguments
+from launched import python
 from safetensors.torch import load_file
 from tiny_runs import make_commands
 from transformers import AutoModelForSeq2SeqLM
@@ -87,11 +85,8 @@ def test_two_processes_have_the_gradients_of_one(no_noise, tmp_path):
     model.save_pretrained(tmp_path / "model")
     loss, _ = naive_loss(model, ragged_rows())
     loss.backward()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    worker = [str(Path(__file__).with_name("order_worker.py")), str(tmp_path / "model"), str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, *worker], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    python(*launcher, Path(__file__).with_name("order_worker.py"), tmp_path / "model", tmp_path)
     assert_same(load_file(tmp_path / "gradients.safetensors"), gradients(model), atol=1e-5, rtol=1e-4)
 
 
