@@ -33,6 +33,7 @@ def make_commands(folder):
     pairs = write_rows(folder / "pairs.jsonl", [{"source": text, "target": text[::-1]} for text in TEXTS])
     seq2seq = [*own, *orders, "--vocab_size", "300", "--max_source_length", "24", "--max_target_length", "24"]
     seq2seq += ["--task", "translation", "--source", "source", "--target", "target", "--average_checkpoints", "2"]
+    seq2seq += ["--max_tokens", "144"]
     seq2seq += ["--train_file", pairs, "--validation_file", pairs, "--no_predict_with_generate"]
     tokenizer = train_tokenizer(TEXTS, "wordpiece", 200)
     config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)

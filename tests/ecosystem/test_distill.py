@@ -87,7 +87,8 @@ def test_a_cross_encoder_opens_a_student_of_a_reranker(tmp_path):
     save_teacher(tmp_path / "teacher", labels=1)
     pairs = [*zip(TEXTS, TEXTS[::-1], strict=True)]
     flags = ["--objective=logits", "--do_eval", "--sublayer_order=(sf)3"]
-    train(tmp_path, *flags, lines=map("\t".join, pairs))
+    assert "eval_agreement" not in train(tmp_path, *flags, lines=map("\t".join, pairs))
+    assert "the squared difference of both" in (tmp_path / "out" / "README.md").read_text()
     scores = [
         sentence_transformers.CrossEncoder(str(tmp_path / name), device="cpu").predict(pairs, convert_to_tensor=True)
         for name in ("out", "teacher")

@@ -3,14 +3,11 @@ import math
 import warnings
 
 import pytest
-from killed import kill
 from PIL import Image
 from tiny_runs import make_commands
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from sublayers.training import cli
 from sublayers.training.commands.pretrain import main as pretrain
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -129,30 +126,6 @@ def test_a_stream_trains_and_a_checkpoint_goes_on(tmp_path, settings):
     start = ["--model_name_or_path", str(tmp_path / "a"), "--dropout", "0", "--output_dir", str(tmp_path / "b")]
     assert pretrain([*settings, *start, "--max_steps", "2"])["eval_loss"] > 0
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "b").config.dropout == 0
-
-
-@pytest.mark.full
-def test_killed_runs_resume_to_the_same_weights(tmp_path, settings, bert_settings, capsys):
-    # a wordpiece tokenizer is not the same every time that it is trained
-    train_tokenizer([f"line {n} of a tiny corpus.\n" for n in range(60)], "wordpiece", 80).save_pretrained(tmp_path)
-    masked = [*bert_settings, "--optimizer", "lamb", "--tokenizer_name_or_path", str(tmp_path)]
-    steps = ["--max_steps", "8", "--save_steps", "2", "--eval_steps", "3", "--output_dir"]
-    runs = {tmp_path / "clm": ["pretrain", *settings, *steps], tmp_path / "mlm+nsp": ["pretrain", *masked, *steps]}
-    # in the checkpoint of step 6, after the weights and before the Trainer's state
-    place = ("transformers:Trainer", "_save_rng_state", 3)
-    kill(*(([*flags, str(killed)], [place]) for killed, flags in runs.items()))
-    for killed, flags in runs.items():
-        assert (killed / "checkpoint-6" / "model.safetensors").exists()
-        assert not (killed / "model.safetensors").exists()
-
-        with pytest.raises(ValueError, match="has hidden_size=16, not 32; continue with the flags"):
-            pretrain([*flags[1:], str(killed), "--resume_from_checkpoint", "--hidden_size", "32"])
-        cli.main([*flags, str(killed), "--resume_from_checkpoint"])
-        assert f"continuing from {killed / 'checkpoint-4'}" in capsys.readouterr().out
-        whole = tmp_path / f"whole {killed.name}"
-        cli.main([*flags, str(whole)])
-        for name in ("model.safetensors", "loss_curve.json"):
-            assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_resuming_without_a_whole_checkpoint_starts_from_the_beginning(tmp_path, settings, capsys, caplog):

@@ -1,13 +1,11 @@
 import json
 import random
-import shutil
 from pathlib import Path
 
 import datasets
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from sublayers.training.commands.seq2seq import main as seq2seq, parse
@@ -149,36 +147,6 @@ def test_training_evaluations_generate_only_for_their_scores(tmp_path, settings,
     assert "test_loss" in metrics
     assert "test_bleu" not in metrics
     assert not (tmp_path / "silent" / "predictions_test.jsonl").exists()
-
-
-def test_a_resumed_run_ends_with_the_weights_of_an_unbroken_one(tmp_path, settings, files):
-    flags = [*settings, *files, "--do_train", "--do_eval", "--max_tokens", "100", "--dropout", "0.3"]
-    flags += ["--max_steps", "9"]
-    flags += ["--save_steps", "1", "--save_total_limit", "9", "--eval_steps", "2", "--no_predict_with_generate"]
-    whole = tmp_path / "whole"
-    seq2seq([*flags, "--output_dir", str(whole)])
-    # in the first epoch, at its end and in the third
-    for step in (2, 3, 7):
-        broken, checkpoint = tmp_path / str(step), f"checkpoint-{step}"
-        broken.mkdir()
-        shutil.copytree(whole / checkpoint, broken / checkpoint)
-        state = json.loads((broken / checkpoint / "trainer_state.json").read_text())
-        assert state["epoch"] == pytest.approx(step / 3)
-        seq2seq([*flags, "--output_dir", str(broken), "--resume_from_checkpoint"])
-        assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="has hidden_size=16, not 32; continue with the flags"):
-        seq2seq([*flags, "--output_dir", str(broken), "--resume_from_checkpoint", "--hidden_size", "32"])
-
-
-def test_the_final_model_is_the_mean_of_the_last_checkpoints(tmp_path, settings, files):
-    flags = ["--do_train", "--average_checkpoints", "3", "--max_steps", "5", "--save_steps", "1"]
-    # one more than are needed
-    seq2seq([*settings, *files, *flags, "--save_total_limit", "4", "--output_dir", str(tmp_path / "out")])
-    states = [load_file(tmp_path / "out" / f"checkpoint-{n}" / "model.safetensors") for n in (3, 4, 5)]
-    final = load_file(tmp_path / "out" / "model.safetensors")
-    for name, tensor in final.items():
-        torch.testing.assert_close(tensor, sum(state[name] for state in states) / 3, rtol=1e-6, atol=1e-7)
-    assert not all(torch.equal(final[name], states[-1][name]) for name in final)
 
 
 def test_label_smoothing_of_other_models_is_the_trainers(tmp_path, settings, files):

@@ -33,10 +33,16 @@ def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(tmp
     assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-@pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
+MASKED = ["--objective=mlm+nsp", "--tokenizer_name_or_path=model", "--optimizer=lamb"]
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("pretrain", []), ("pretrain", MASKED), ("seq2seq", []), ("squad", []), ("glue", [])]
+)
 @pytest.mark.full
-def test_a_run_ends_as_if_it_had_not_been_killed_at_any_write(command, tmp_path, pytestconfig):
-    words = [*make_commands(tmp_path)[command], "--resume_from_checkpoint"]
+def test_a_run_ends_as_if_it_had_not_been_killed_at_any_write(command, more, tmp_path, pytestconfig, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*make_commands(tmp_path)[command], *more, "--resume_from_checkpoint"]
     (runs := tmp_path / "runs").mkdir()
     number = pytestconfig.getoption("kills")
     kill_and_resume(words, runs, number)

@@ -200,7 +200,11 @@ def test_a_process_goes_on_with_its_own_random_state(commands, finished, out, re
 def test_no_other_checkpoints_are_averaged_than_the_last(commands, finished, out, refusal):
     shutil.copytree(finished("seq2seq"), out)
     flags = [*commands["seq2seq"], "--output_dir", str(out)]
-    whole = weights(out)
+    whole, final = weights(out), load_file(out / "model.safetensors")
+    last = [load_file(out / f"checkpoint-{step}" / "model.safetensors") for step in (6, 7)]
+    for name, tensor in final.items():
+        torch.testing.assert_close(tensor, (last[0][name] + last[1][name]) / 2, rtol=1e-6, atol=1e-7)
+    assert not all(torch.equal(tensor, last[1][name]) for name, tensor in final.items())
     # what a longer run had left behind the end of this one
     shutil.copytree(out / "checkpoint-2", out / "checkpoint-8")
     cli.main([*flags, "--resume_from_checkpoint", str(out / "checkpoint-4")])
@@ -300,3 +304,6 @@ def test_a_checkpoint_of_another_model_is_refused(commands, finished, out, refus
     PARBertForQuestionAnswering(wide).save_pretrained(last)
     flags = [*commands["squad"], "--output_dir", str(out), "--resume_from_checkpoint"]
     assert "checkpoint-2 are not of this model; continue with the flags" in refusal(*flags)
+    shutil.copytree(finished("pretrain") / "checkpoint-2", out / "checkpoint-2", dirs_exist_ok=True)
+    flags = [*commands["pretrain"], "--output_dir", str(out), "--resume_from_checkpoint", "--hidden_size=32"]
+    assert "has hidden_size=16, not 32; continue with the flags" in refusal(*flags)
