@@ -56,6 +56,7 @@ def clone(tmp_path):
     return tmp_path / "sublayers"
 
 
+@pytest.mark.full
 def test_every_block_of_readme_runs_in_order_in_a_clone(clone, tmp_path):
     here = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(clone / "src")}
     nothing = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "huggingface"), "HF_HUB_OFFLINE": "1"}

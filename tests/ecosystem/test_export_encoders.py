@@ -2,17 +2,19 @@
 
 import json
 import re
-import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from families import build
 from launched import python
+from sentence_transformers.sentence_transformer import modules
+from tiny_graphs import RUNTIMES, every_format, export_all
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
@@ -20,19 +22,10 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
-
-for needed in ("onnx", "onnxruntime", "onnxscript", "openvino", "nncf"):
-    pytest.importorskip(needed)
-sentence_transformers = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-
-from sublayers.training.serve import onnx_runtime, openvino_runtime, torch_program  # noqa: E402
-from sublayers.training.serve.export import export_graph  # noqa: E402
+from sublayers.training.serve.export import export_graph
 
 pytestmark = pytest.mark.slow
 
-RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}
-every_format = pytest.mark.parametrize("form", RUNTIMES)
 # the last one is longer than what is read
 TEXTS = ["a short text", "one", "another one, and a longer text, and then a short one", "short, and " * 20]
 PROMPTS = {"document": "", "query": "a longer query: "}
@@ -76,22 +69,12 @@ def make_cross_encoder(folder, num_labels=1, **options):
     return encoder
 
 
-def export_all(root):
-    """Write an encoder's graphs; OpenVINO's is made of ONNX's, which takes seconds."""
-    written = root / "onnx" / onnx_runtime.FILE
-    known = SimpleNamespace(FILE=written.name, write=lambda program, file: shutil.copyfile(written, file))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openvino_runtime, "onnx_runtime", known)
-        for form in RUNTIMES:
-            export_graph(root / "encoder", root / form, form)
-
-
 @pytest.fixture(scope="module", params=ENCODERS)
 def served(request, tmp_path_factory):
     """An encoder, the folder where it is and its graphs are, and whether it computes the first token alone."""
     root = tmp_path_factory.mktemp("encoder")
     encoder = make_encoder(root, *ENCODERS[request.param])
-    export_all(root)
+    export_all(root / "encoder", root)
     return encoder, root, request.param == "first token"
 
 
@@ -99,7 +82,7 @@ def served(request, tmp_path_factory):
 def reranker(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("reranker")
     encoder = make_cross_encoder(root, request.param[0], **request.param[1])
-    export_all(root)
+    export_all(root / "encoder", root)
     return encoder, root
 
 
@@ -222,6 +205,7 @@ def optimum(monkeypatch):
 
 
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
+@pytest.mark.full
 def test_sentence_transformer_opens_the_folder(served, form, optimum):
     encoder, root, _ = served
     opened = sentence_transformers.SentenceTransformer(str(root / form), backend=form, device="cpu")
@@ -309,6 +293,7 @@ def test_a_damaged_cross_encoder_is_one_sentence(file, content, tmp_path):
 
 # as versions before 4 and before 6 say it
 @pytest.mark.parametrize("in_config", ["sbert_ce_default_activation_function", "sentence_transformers"])
+@pytest.mark.representatives(1)
 def test_a_cross_encoder_of_an_older_version(in_config, tmp_path):
     encoder = make_cross_encoder(tmp_path, activation_fn=nn.Tanh())
     name = "torch.nn.modules.activation.Tanh"

@@ -1,8 +1,6 @@
 import json
 import re
-import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from common import tokens
 from families import FAMILIES, build
 from hub_metadata import metadata_errors
 from launched import python
+from tiny_graphs import RUNTIMES, every_format, export_all, onnx, openvino
 from transformers import (
     AutoModelForMultipleChoice,
     AutoModelForNextSentencePrediction,
@@ -26,15 +25,8 @@ from transformers import (
 from sublayers import PARBertForSequenceClassification
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
-
-pytest.importorskip("onnxscript")
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-openvino = pytest.importorskip("openvino")
-pytest.importorskip("nncf")
-
-from sublayers.training.serve import export, onnx_runtime, openvino_runtime, program, torch_program  # noqa: E402
-from sublayers.training.serve.export import export_graph  # noqa: E402
+from sublayers.training.serve import export, onnx_runtime, program
+from sublayers.training.serve.export import export_graph
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +42,6 @@ HEADS += [
     ("par_bert", AutoModelForMultipleChoice),
     ("macaron_bert", AutoModelForSequenceClassification),
 ]
-RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}
-every_format = pytest.mark.parametrize("form", RUNTIMES)
 TEXTS = ["Ada wrote the first program.", "the program", "Who wrote it?"]
 
 
@@ -81,7 +71,7 @@ def snippet(folder):
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tmp_path, monkeypatch):
     model = save(build(family, head), tmp_path / "trained")
     names = ["input_ids", "attention_mask"]
@@ -93,12 +83,9 @@ def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tm
     # these take seconds, and are the same for all
     traced = program.trace(model)
     monkeypatch.setattr(export, "trace", lambda model: traced)
-    written = tmp_path / "onnx" / "model.onnx"
-    of_onnx = SimpleNamespace(FILE="model.onnx", write=lambda program, file: shutil.copyfile(written, file))
-    monkeypatch.setattr(openvino_runtime, "onnx_runtime", of_onnx)
+    export_all(tmp_path / "trained", tmp_path)
     for form, runtime in RUNTIMES.items():
         folder = tmp_path / form
-        export_graph(tmp_path / "trained", folder, form)
         run = runtime.load(folder / runtime.FILE)
         for rows, length in ((2, 8), (3, 9), (5, 20), (4, 61), (2, 5)):
             batch = a_batch(ranks, rows, length)
@@ -141,8 +128,7 @@ def classifier(tmp_path_factory):
     save(model.to(torch.bfloat16), root / "trained", self_contained=True)
     (root / "trained" / "run.json").write_text(json.dumps({"command": "sublayers glue", "seeds": [7]}))
     (root / "texts.txt").write_text("\n".join([*TEXTS, "", ""]))
-    for form in RUNTIMES:
-        export_graph(root / "trained", root / form, form)
+    export_all(root / "trained", root)
     return root
 
 

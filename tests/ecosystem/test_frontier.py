@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 import yaml
 from scipy.stats import spearmanr
@@ -16,8 +17,6 @@ from sublayers.training.lab.studies.frontier import main as frontier, read_stude
 from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
 
 STUDENTS = ["--students", "s3f3 --moves_every 1", "(sf)2 --layers 0 2", "(sf)3 --hidden_size 8"]
 FOLDERS = dict(zip(STUDENTS[1:], ("s3f3_moves_every_1", "sf_2_layers_0_2", "sf_3_hidden_size_8"), strict=True))

@@ -4,9 +4,8 @@ import math
 import pytest
 import torch
 import yaml
-from families import ENCODER_DECODERS, SIZES, build
-
-from sublayers.training.data.tokenizers import train_tokenizer
+from families import ENCODER_DECODERS, SIZES
+from tiny_models import save_model
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +36,7 @@ def evaluate(tmp_path):
         (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump(task | settings[name]))
 
     def run(family: str, tasks: list[str], **options):
-        tokenizer = train_tokenizer([], "byte", 0)
-        model = build(family, vocab_size=len(tokenizer))
-        model.save_pretrained(tmp_path / "model")
-        tokenizer.save_pretrained(tmp_path / "model")
+        model, tokenizer = save_model(tmp_path / "model", family, kind="byte")
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
 

@@ -78,9 +78,9 @@ def distillations(folder):
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    """The folders of teachers and of what commands leave, and what a stranger found in the latter."""
-    place, home, out = (tmp_path_factory.mktemp(name) for name in ("place", "home", "out"))
+def made(tmp_path_factory):
+    """The folders of teachers and of what commands leave."""
+    place, out = (tmp_path_factory.mktemp(name) for name in ("place", "out"))
     commands = make_commands(place) | distillations(place)
     mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
     commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
@@ -90,7 +90,14 @@ def opened(tmp_path_factory):
     export(out / "cls", out / "exported")
     for teacher, name in (("words", "convert"), ("cls", "converted")):
         cli.run(["convert", str(place / "teachers" / teacher), str(out / name)])
-    return place, out, dict(zip(EXPECTED, read_cards(home, [out / name for name in EXPECTED]), strict=True))
+    return place, out
+
+
+@pytest.fixture(scope="module")
+def opened(made, tmp_path_factory):
+    """What a stranger found in what commands leave."""
+    found = read_cards(tmp_path_factory.mktemp("home"), [made[1] / name for name in EXPECTED])
+    return dict(zip(EXPECTED, found, strict=True))
 
 
 def with_settings_file(words, file):
@@ -108,17 +115,17 @@ def read_cards(home, folders):
 
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.full
-def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
-    _, out, found = opened
-    assert found[name] == EXPECTED[name]
+def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(made, opened, name):
+    _, out = made
+    assert opened[name] == EXPECTED[name]
     text = (out / name / "README.md").read_text()
     assert metadata_errors(text) == ([], [])
     assert not any((out / name).glob("checkpoint-*/*.py"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_nothing_that_is_published_tells_where_it_was_made(opened, name):
-    place, out, _ = opened
+def test_nothing_that_is_published_tells_where_it_was_made(made, name):
+    place, out = made
     told = [file for file in (out / name).rglob("*") if file.suffix in (".json", ".md", ".yaml")]
     # checkpoints and metrics are not published
     told = [file for file in told if "checkpoint" not in str(file) and file.name != "trainer_state.json"]
@@ -150,25 +157,25 @@ LIMITS = {
 
 @pytest.mark.usefixtures("silence")
 @pytest.mark.parametrize("name", LIMITS)
-def test_long_texts_are_cut_when_told_without_a_warning(opened, name):
+def test_long_texts_are_cut_when_told_without_a_warning(made, name):
     task, how, limit = LIMITS[name]
-    folder = str(opened[1] / name)
+    folder = str(made[1] / name)
     assert len(AutoTokenizer.from_pretrained(folder)(LONG, **CUT).input_ids) == limit
     run = pipeline(task, folder, device="cpu")
     text = f"[MASK] {LONG}" if task == "fill-mask" else LONG
     assert run(question="what?", context=text) if name == "squad" else run(text, **how)
 
 
-def test_a_long_prompt_is_cut_so_that_there_is_room_for_new_tokens(opened):
-    folder = str(opened[1] / "pretrain")
+def test_a_long_prompt_is_cut_so_that_there_is_room_for_new_tokens(made):
+    folder = str(made[1] / "pretrain")
     options = {"handle_long_generation": "hole", "return_tensors": True}
     [answer] = pipeline("text-generation", folder, device="cpu")(LONG, **options, max_new_tokens=3, min_new_tokens=3)
     assert len(answer["generated_token_ids"]) == 16
 
 
 @pytest.mark.usefixtures("silence")
-def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warning(opened):
-    folder = str(opened[1] / "seq2seq")
+def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warning(made):
+    folder = str(made[1] / "seq2seq")
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert (model.generation_config.max_new_tokens, model.generation_config.max_length) == (24, None)
     ids = tokenizer("line 7", return_tensors="pt")
@@ -183,8 +190,10 @@ def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warnin
 
 
 @pytest.mark.parametrize("name", SENTENCE_ENCODERS)
-def test_a_stranger_gets_the_numbers_that_we_get(opened, name):
-    place, out, _ = opened
+@pytest.mark.usefixtures("opened")
+@pytest.mark.full
+def test_a_stranger_gets_the_numbers_that_we_get(made, name):
+    place, out = made
     data = ModelCard.load(out / name / "README.md").data
     assert data.library_name == "sentence-transformers"
     if name == "reranker":

@@ -18,10 +18,10 @@ FAST = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=16
 FAST += ["--max_steps=7", "--learning_rate=1e-2", "--logging_steps=1"]
 STUDENTS = {
     "embeddings": ["--sublayer_order=s2f3"],
-    "relations": ["--sublayer_order=s2f3", "--relation_heads=4"],
-    "words": ["--sublayer_order=s2f3"],
     # 32 windows of 14 tokens
     "next": ["--sublayers", "s0", "f0", "f1", "s2", "--max_length=14"],
+    "relations": ["--sublayer_order=s2f3", "--relation_heads=4"],
+    "words": ["--sublayer_order=s2f3"],
 }
 
 
@@ -42,6 +42,7 @@ def results(folder):
 
 
 @pytest.mark.parametrize("objective", STUDENTS)
+@pytest.mark.representatives(2)
 def test_a_stream_teaches_what_its_texts_do_in_their_order(objective, tmp_path):
     flags, (kept, read) = make(tmp_path, objective), (tmp_path / name for name in ("kept", "read"))
     distill([*flags, "--train_sampling_strategy=sequential", "--output_dir", str(kept)])

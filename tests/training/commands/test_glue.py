@@ -9,9 +9,18 @@ import pytest
 import torch
 import yaml
 from glue_rows import WORDS, make_rows, write
-from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
+from tiny_models import save_model
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    Trainer,
+    pipeline,
+)
 
-from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.training.commands.glue import main as glue
 from sublayers.training.data import glue as glue_data
 from sublayers.training.data.glue import GLUE_TASKS
@@ -157,11 +166,7 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
 
 
 def test_a_score_is_one_of_the_benchmark_only_on_all_rows_of_its_split(tmp_path, monkeypatch):
-    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "max_position_embeddings": 32}
-    model = PARBertForSequenceClassification(PARBertConfig(sublayer_order="sf", vocab_size=len(tokenizer), **sizes))
-    for part in (tokenizer, model):
-        part.save_pretrained(tmp_path / "model")
+    save_model(tmp_path / "model", head=AutoModelForSequenceClassification, texts=[" ".join(WORDS)])
     rows = {"train": make_rows("mrpc", 20, 0), "validation": make_rows("mrpc", 8, 1)}
     hub = {split: datasets.Dataset.from_list(rows[split]) for split in rows}
     monkeypatch.setattr(glue_data, "load_dataset", lambda *names: hub)

@@ -8,18 +8,16 @@ import pytest
 from glue_rows import WORDS, make_rows, write
 from killed import kill
 from launched import python
-from transformers import BertConfig, BertModel, Trainer
+from tiny_models import save_model
+from transformers import AutoModel, BertConfig, BertModel, Trainer
 
-from sublayers import PARBertConfig, PARBertModel
 from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
-from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers import publish
 from sublayers.training.trials import read_study, results
 
 pytestmark = pytest.mark.slow
 
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 FAST = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=24", "--max_steps=2"]
 GRID = ["--seeds", "1", "2", "--learning_rates", "1e-3", "1e-2"]
 
@@ -27,10 +25,7 @@ GRID = ["--seeds", "1", "2", "--learning_rates", "1e-3", "1e-2"]
 @pytest.fixture
 def flags(tmp_path):
     """Flags for two tasks, without the name of any."""
-    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
-    tokenizer.save_pretrained(tmp_path / "model")
-    config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)
-    PARBertModel(config).save_pretrained(tmp_path / "model")
+    save_model(tmp_path / "model", head=AutoModel, texts=[" ".join(WORDS)])
     for seed, (name, split) in enumerate(product(("sst2", "rte"), ("train", "validation", "test"))):
         write(tmp_path / "data" / name / f"{split}.jsonl", make_rows(name, 20, seed))
     return [*FAST, "--model_name_or_path", str(tmp_path / "model"), "--data_dir", str(tmp_path / "data")]
@@ -120,8 +115,8 @@ def test_a_model_of_others_is_published_as_the_best_one_only(flags, tmp_path, mo
 
     monkeypatch.setattr(Trainer, "init_hf_repo", lambda trainer: None)
     monkeypatch.setattr(Trainer, "push_to_hub", push)
-    sizes = {"num_hidden_layers": 1, "vocab_size": 200, "max_position_embeddings": 32}
-    BertModel(BertConfig(**SIZES, **sizes)).save_pretrained(tmp_path / "model")
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 200}
+    BertModel(BertConfig(**sizes)).save_pretrained(tmp_path / "model")
     flags = ["glue", *flags, "--task_name=all", "--seeds", "1", "2", f"--output_dir={tmp_path}/out"]
     with pytest.raises(SystemExit):
         cli.main([*flags, "--push_to_hub", "--hub_model_id=ann/bert"])

@@ -124,7 +124,8 @@ def pair_files(folder):
     return {"train_file": save_pairs(folder), "validation_file": str(folder / "others.txt")}
 
 
-@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.representatives(1)
 def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
     model, *tokenizers = save_translator(tmp_path / "teacher", joint=joint, **ORDERS)
     files, out = pair_files(tmp_path), tmp_path / "out"
@@ -194,6 +195,7 @@ def test_other_prices_of_encoder_decoders(price, read, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["Bart", "Marian"])
+@pytest.mark.representatives(1)
 def test_encoder_decoders_of_others_become_ours(kind, tmp_path):
     _, tokenizer, _ = save_translator(tmp_path / "teacher")
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}

@@ -1,11 +1,12 @@
 import json
-import random
 from pathlib import Path
 
 import datasets
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from tiny_runs import write_rows
+from tiny_translators import draw_pairs
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from sublayers.training.commands.seq2seq import main as seq2seq, parse
@@ -13,16 +14,9 @@ from sublayers.training.data.pairs import train_pair_tokenizers
 
 pytestmark = pytest.mark.slow
 
-WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": 300, "max_steps": 3}
 TINY |= {"encoder_sublayer_order": "fsf", "decoder_sublayer_order": "fscf", "num_beams": 2}
 LENGTHS = ["--max_source_length", "24", "--max_target_length", "24", "--use_cpu", "--disable_tqdm", "true"]
-
-
-def make_pairs(number: int, seed: int = 0) -> list[dict[str, str]]:
-    draw = random.Random(seed)
-    chosen = [draw.choices(list(WORDS), k=draw.randint(1, 6)) for _ in range(number)]
-    return [{"de": " ".join(words), "en": " ".join(WORDS[word] for word in words)} for words in chosen]
 
 
 @pytest.fixture
@@ -31,8 +25,8 @@ def files(tmp_path):
     flags = ["--task", "translation", "--source", "de", "--target", "en"]
     for seed, (split, number) in enumerate({"train": 40, "validation": 12, "test": 9}.items()):
         path = tmp_path / f"{split}.jsonl"
-        path.write_text("".join(json.dumps({"translation": pair}) + "\n" for pair in make_pairs(number, seed)))
-        flags += [f"--{split}_file", str(path)]
+        rows = [{"translation": {"de": source, "en": target}} for source, target in draw_pairs(number, seed)]
+        flags += [f"--{split}_file", write_rows(path, rows)]
     return flags
 
 
@@ -75,7 +69,7 @@ def test_trains_evaluates_predicts_and_leaves_everything_behind(tmp_path, settin
     assert generation.use_cache
 
     rows = read_lines(out / "predictions_test.jsonl")
-    assert [(row["source"], row["target"]) for row in rows] == [(p["de"], p["en"]) for p in make_pairs(9, 2)]
+    assert [(row["source"], row["target"]) for row in rows] == draw_pairs(9, 2)
     nats, tokens = 0.0, 0
     for row in rows:
         ids = tokenizer(row["source"], return_tensors="pt").input_ids

@@ -102,14 +102,6 @@ def test_the_warm_up_of_a_schedule_without_one_is_not_counted(kind):
     read("--max_steps=30", f"--lr_scheduler_type={kind}", "--warmup_steps=31", "--eval_strategy=epoch")
 
 
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        return {"x": torch.ones(2), "labels": torch.ones(1)}
-
-
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -124,7 +116,7 @@ def test_the_steps_of_epochs_count_too(epochs, warmup, tmp_path):
     args = read(f"--num_train_epochs={epochs}", f"--warmup_steps={warmup}")
     args.output_dir, args.report_to = str(tmp_path), []
     args.disable_tqdm = True
-    trainer = ResumableTrainer(Model(), args, train_dataset=Rows())
+    trainer = ResumableTrainer(Model(), args, train_dataset=[{"x": torch.ones(2), "labels": torch.ones(1)}] * 16)
     # batches of 8
     if warmup > 2 * epochs:
         sentence = f"warmup_steps={warmup} does not fit into a training of {2 * epochs} steps"

@@ -42,6 +42,7 @@ def asked(monkeypatch):
 
 # an odd number of batches lies before the first checkpoint that workers go on from
 @pytest.mark.parametrize(("workers", "accumulated"), [(0, 2), (2, 3)])
+@pytest.mark.representatives(1)
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(workers, accumulated, flags, asked, tmp_path, capsys):
     whole, more = tmp_path / "whole", [f"--dataloader_num_workers={workers}", "--save_steps=3"]
     more.append(f"--gradient_accumulation_steps={accumulated}")
