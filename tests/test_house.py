@@ -107,19 +107,6 @@ def test_files_stay_short():
         assert len(path.read_text().splitlines()) <= limit, path
 
 
-def test_the_order_language_needs_no_torch():
-    rooms = ROOT / "configuration"
-    for path in (
-        rooms / "order.py",
-        rooms / "alphabet.py",
-        rooms / "sublayer_cost.py",
-        *(rooms / "letters").glob("*.py"),
-    ):
-        imported = path.read_text()
-        assert "import torch" not in imported
-        assert "import transformers" not in imported
-
-
 def test_public_names_are_documented():
     for name in sublayers.__all__:
         assert inspect.getdoc(getattr(sublayers, name)), name

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
 from launched import python
@@ -16,9 +15,7 @@ from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_text
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertForMaskedLM, pipeline
 
 import sublayers.pipelines  # noqa: F401
-from sublayers.hub.model_card import write_card
 from sublayers.training import cli
-from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers.export import export
 
 pytestmark = pytest.mark.slow
@@ -210,19 +207,3 @@ def test_a_stranger_gets_the_numbers_that_we_get(made, name):
     if name == "converted":
         teacher = SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
         np.testing.assert_allclose(embeddings, teacher.encode(SENTENCES), atol=1e-5)
-
-
-@pytest.mark.full
-def test_a_stranger_opens_every_head_as_its_card_says(tmp_path):
-    tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 60)
-    folders = []
-    for config_class, auto_class in HEADS:
-        model = auto_class.from_config(small(config_class))
-        folders.append(tmp_path / type(model).__name__)
-        model.save_pretrained(folders[-1], self_contained=True)
-        tokenizer.save_pretrained(folders[-1])
-        write_card(folders[-1])
-    (home := tmp_path / "home").mkdir()
-    found = read_cards(home, folders)
-    assert [names[0] for names in found] == [folder.name for folder in folders]
-    assert sum(len(names) > 1 for names in found) > len(found) / 2

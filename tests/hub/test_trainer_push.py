@@ -86,15 +86,6 @@ def test_the_trainer_publishes_what_it_trained_with_its_code_at_every_checkpoint
         assert "tensor" in python("-c", OPEN, **hub.environment(tmp_path / "home", token=ANN))
 
 
-def test_a_trainer_that_publishes_nothing_saves_as_ever(model, tmp_path):
-    rows = [{"input_ids": [1, 2], "labels": 0}]
-    arguments = TrainingArguments(str(tmp_path), max_steps=1, save_steps=1, report_to="none", use_cpu=True)
-    trainer = Trainer(model=model, args=arguments, train_dataset=rows)
-    trainer.train()
-    trainer.save_model()
-    assert not [*tmp_path.rglob("*.py")]
-
-
 def test_a_model_publishes_itself_in_one_commit(hub, model, tmp_path):
     model.push_to_hub("ann/model", commit_message="Look", private=True, tags=["colours"])
     assert_published(model, None, tmp_path / "empty")

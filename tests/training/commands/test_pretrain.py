@@ -119,15 +119,6 @@ def test_trains_on_the_standard_library_without_a_corpus(tmp_path, settings):
     assert train(tmp_path / "out", [*settings[:at], *settings[at + 2 :], *few])[0]["eval_loss"] > 0
 
 
-def test_a_stream_trains_and_a_checkpoint_goes_on(tmp_path, settings):
-    corpus = settings[settings.index("--train_file") + 1]
-    pretrain([*settings, "--streaming", "--validation_file", corpus, "--output_dir", f"{tmp_path}/a", "--do_train"])
-    assert not (tmp_path / "a" / "eval_results.json").exists()
-    start = ["--model_name_or_path", str(tmp_path / "a"), "--dropout", "0", "--output_dir", str(tmp_path / "b")]
-    assert pretrain([*settings, *start, "--max_steps", "2"])["eval_loss"] > 0
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "b").config.dropout == 0
-
-
 def test_resuming_without_a_whole_checkpoint_starts_from_the_beginning(tmp_path, settings, capsys, caplog):
     flags = [*settings, "--output_dir", str(tmp_path / "out"), "--max_steps", "1", "--resume_from_checkpoint"]
     pretrain(flags)
