@@ -154,18 +154,11 @@ def test_what_fairseq_saved_is_accounted_for(kind, suffix, tmp_path, run):
     assert report["left_out"] == dict.fromkeys(buffers, "a buffer without information")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sandwich/lm_adaptive",
-        "sandwich/lm_tied_noadaptive",
-        "sandwich/mt_preln",
-        "macaron/mt_macaron_preln",
-        "macaron/bert_macaron_pretrain",
-        "iot/orders_postln",
-        "iot/baseline_dynamicconv",
-    ],
-)
+AUTHORS = "sandwich/lm_adaptive sandwich/lm_tied_noadaptive sandwich/mt_preln macaron/mt_macaron_preln"
+AUTHORS += " macaron/bert_macaron_pretrain iot/orders_postln iot/baseline_dynamicconv"
+
+
+@pytest.mark.parametrize("name", AUTHORS.split())
 def test_what_the_authors_saved_is_accounted_for(name, tmp_path, run):
     weights = load_file(REFERENCE / f"{name}.weights.safetensors")
     options = json.loads((REFERENCE / f"{name}.json").read_text())["args"]

@@ -3,6 +3,7 @@ from itertools import combinations
 
 import pytest
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 from tiny_translators import draw_pairs, loss_of, save_pairs, save_translator
@@ -11,10 +12,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -109,7 +106,6 @@ def test_other_prices(classifier, flags, tmp_path):
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
-OTHERS = {"Bart": (BartConfig, BartForConditionalGeneration), "Marian": (MarianConfig, MarianMTModel)}
 BART = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
 
 
@@ -194,16 +190,17 @@ def test_other_prices_of_encoder_decoders(price, read, tmp_path):
         assert len({"decoder.s0", "decoder.c0"} & {*kept}) < 2
 
 
-@pytest.mark.parametrize("kind", ["Bart", "Marian"])
+@pytest.mark.parametrize(("kind", "head"), [("Bart", "ForConditionalGeneration"), ("Marian", "MTModel")])
 @pytest.mark.representatives(1)
-def test_encoder_decoders_of_others_become_ours(kind, tmp_path):
+def test_encoder_decoders_of_others_become_ours(kind, head, tmp_path):
     _, tokenizer, _ = save_translator(tmp_path / "teacher")
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in BART.items()}
     ids |= {"decoder_start_token_id": tokenizer.eos_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
-    config_class, model_class = OTHERS[kind]
-    config = config_class(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
-    model_class(config).save_pretrained(tmp_path / "other")
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids
+    )
+    getattr(transformers, f"{kind}{head}")(config).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
     flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
     prune([str(tmp_path / "other"), *flags, f"--output_dir={tmp_path / 'out'}"])

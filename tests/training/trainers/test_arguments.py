@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from argparse import ArgumentTypeError
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from sublayers import PARBertConfig
 from sublayers.training.commands.pretrain import RunArguments
 from sublayers.training.flags import config_flags, deciding_flags, parse_flags
 from sublayers.training.trainers.arguments import TrainerArguments
+from sublayers.training.trainers.machine import device
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 FLAGS = [TrainerArguments, RunArguments, config_flags(PARBertConfig, RunArguments)]
@@ -36,9 +38,7 @@ def test_numbers_that_train_nothing_are_one_sentence(name, values):
             read(**{name: value})
 
 
-@pytest.mark.parametrize(
-    "name", ["learning_rate", "warmup_steps", "num_train_epochs", "max_tensor_grad_norm", "dropout"]
-)
+@pytest.mark.parametrize("name", ["learning_rate", "warmup_steps", "num_train_epochs", "max_tensor_grad_norm"])
 def test_numbers_are_finite(name):
     for value in ("nan", "inf", "-inf", "1e999", "many"):
         with pytest.raises(ValueError, match=f"^argument --{name}[^:]*: '{value}' is not a finite number$"):
@@ -147,3 +147,11 @@ def test_settings_of_what_is_switched_on_are_taken_and_taken_again():
     args = read(activation_checkpointing=True, activation_checkpointing_kwargs='{"use_reentrant": false}')[0]
     for each in (args, dataclasses.replace(args, activation_checkpointing=False)):
         assert each.activation_checkpointing_kwargs == {"use_reentrant": False}
+
+
+def test_a_device_that_the_machine_has_is_read_and_another_one_is_one_sentence():
+    assert device("cpu") == torch.device("cpu")
+    # no machine has so many
+    for name in ("cuda:999", "toaster", "mps:7"):
+        with pytest.raises(ArgumentTypeError, match=rf"^this machine has no device '{name}' \(.*\); give cpu$"):
+            device(name)
