@@ -34,8 +34,8 @@ def test_all_are_short_and_run_here():
     assert all(len(path.read_text().splitlines()) <= 30 for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.full
 def test_an_example_prints_and_leaves_what_it_is_for(name, hub, tmp_path):
     if name == "peft_lora" and not find_spec("peft"):
         pytest.skip("without PEFT")

@@ -147,7 +147,7 @@ ASKED = ["Ada wrote the first program.", "Who wrote it?"]
 
 
 @every_format
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 def test_the_card_tells_how_to_embed_where_torch_is_not(served, form, without_torch):
     encoder, root, _ = served
     found = run_snippet(root, form, "sentence_embedding", without_torch)
@@ -231,7 +231,7 @@ def test_cross_encoder_opens_the_folder(reranker, form, optimum):
 
 
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_of_embeddings_8_bits_are_measured_by_their_cosine(form, tmp_path, capsys):
     encoder = make_encoder(tmp_path, *ENCODERS["mean"])
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))

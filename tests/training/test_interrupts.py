@@ -74,7 +74,7 @@ def test_processes_that_are_started_ignore_what_their_parent_hears(handler):
 
 
 @pytest.mark.slow
-@pytest.mark.representatives(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "flags", "begun", "expected"),
     [

@@ -176,6 +176,7 @@ def test_words_are_learned_by_a_masked_language_model(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("objective", ["states", "relations"])
+@pytest.mark.representatives(1)
 def test_bodies_learn_what_tokens_have_and_go_on_after_an_interruption(objective, tmp_path, monkeypatch):
     save_teacher(tmp_path / "teacher")
     flags = [str(tmp_path / "teacher"), f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST]

@@ -92,10 +92,10 @@ def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, be
 def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_kept(tmp_path, bert, files, monkeypatch):
     # the best single run is at another point than the best median
     scores = {
-        (1e-3, 8): {1: 0.3, 2: 0.99, 3: 0.2, 4: 0.4},
-        (1e-3, 16): {1: 0.6, 2: 0.5, 3: 0.8, 4: 0.55},
-        (2e-3, 8): {1: 0.9, 2: 0.4, 3: 0.7, 4: 0.1},
-        (2e-3, 16): {1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1},
+        (1e-3, 8): {1: 0.99, 2: 0.25},
+        (1e-3, 16): {1: 0.8, 2: 0.55},
+        (2e-3, 8): {1: 0.4, 2: 0.9},
+        (2e-3, 16): {1: 0.1, 2: 0.1},
     }
     out, models, kept = tmp_path / "out", [], {}
 
@@ -104,7 +104,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
         gc.collect()
         assert all(model() is None for model in models)
         models.append(weakref.ref(trainer.model))
-        assert len(list(out.glob("sst2*"))) <= 4 + 1
+        assert len(list(out.glob("sst2*"))) <= 2 + 1
         args = trainer.args
         kept[args.learning_rate, args.per_device_train_batch_size, args.seed] = weights(args.output_dir)
         return {"validation_accuracy": scores[args.learning_rate, args.per_device_train_batch_size][args.seed]}
@@ -114,17 +114,17 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     settings = tmp_path / "settings.yaml"
-    settings.write_text("learning_rates: [1e-3, 2e-3]\nbatch_sizes: [8, 16]\nseeds: [1, 2, 3, 4]\nmax_steps: 1\n")
+    settings.write_text("learning_rates: [1e-3, 2e-3]\nbatch_sizes: [8, 16]\nseeds: [1, 2]\nmax_steps: 1\n")
     flags = ["--model_name_or_path", bert, "--output_dir", str(out), "--warmup_steps", "0"]
     results = glue([str(settings), *files[1], *FAST, *flags])["sst2"]
     points = {(point["learning_rate"], point["batch_size"]): point for point in results["points"]}
     for point, by_seed in scores.items():
         assert {run["seed"]: run["validation"]["accuracy"] for run in points[point]["runs"]} == by_seed
-        assert points[point]["median"] == pytest.approx(sum(sorted(by_seed.values())[1:3]) / 2)
+        assert points[point]["median"] == pytest.approx(sum(by_seed.values()) / 2)
     assert results["best"] == points[1e-3, 16]
-    assert results["best"]["seed"] == 4
-    assert len(set(kept.values())) == 16
-    assert weights("sst2") == kept[1e-3, 16, 4]
+    assert results["best"]["seed"] == 2
+    assert len(set(kept.values())) == 8
+    assert weights("sst2") == kept[1e-3, 16, 2]
     assert not [path.name for path in out.iterdir() if path.name.startswith("sst2-")]
 
 

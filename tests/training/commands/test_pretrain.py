@@ -113,6 +113,7 @@ def test_lamb_takes_the_place_of_adam(tmp_path, bert_settings):
     assert not weights[1].equal(weights[2])
 
 
+@pytest.mark.full
 def test_trains_on_the_standard_library_without_a_corpus(tmp_path, settings):
     at = settings.index("--train_file")
     few = ["--max_train_samples", "5", "--max_eval_samples", "1", "--max_steps", "1"]

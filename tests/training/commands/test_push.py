@@ -124,6 +124,7 @@ def test_a_branch_is_made_and_main_left_alone(hub, model, tmp_path):
 
 
 @pytest.mark.parametrize("request_line", ["PUT /storage/.*", "POST /api/models/.*/commit/.*", "POST .*/verify"])
+@pytest.mark.representatives(1)
 def test_a_push_that_breaks_shows_nothing_and_can_be_completed(hub, model, tmp_path, impatient, request_line):
     hub.cut(request_line, after=0)
     with pytest.raises(ConnectionError, match="push again"):

@@ -100,6 +100,7 @@ def test_version_2_scores_parts_and_finds_the_best_threshold():
 
 @needs_squad
 @pytest.mark.slow
+@pytest.mark.full
 def test_nested_and_flat_files_are_the_same_and_score_as_the_definition_says(capsys, tmp_path):
     nested, flat = (
         load_questions("validation", SquadDataArguments(validation_file=str(SQUAD / name)))

@@ -63,6 +63,7 @@ def naive_loss(model, rows):
 
 
 @pytest.mark.parametrize("options", [{}, {"order_paths": "paired"}, {"encoder_orders": ["sf"]}])
+@pytest.mark.representatives(2)
 def test_accumulated_gradients_and_terms_are_those_of_one_batch(options, no_noise, tmp_path):
     model, rows = make_model(**options), ragged_rows(5)
     loss, terms = naive_loss(model, rows)

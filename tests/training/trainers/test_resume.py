@@ -113,6 +113,7 @@ OWN_TOKENIZER = {
 
 
 @pytest.mark.parametrize("command", OWN_TOKENIZER)
+@pytest.mark.representatives(1)
 def test_a_run_that_had_no_checkpoint_goes_on_with_its_tokenizers(command, commands, tmp_path, refusal, monkeypatch):
     def stop(*args, **kwargs):
         raise OSError("the power is out")
@@ -262,6 +263,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start(commands, tm
 
 
 @pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
+@pytest.mark.representatives(2)
 def test_a_loss_that_is_not_finite_ends_the_run(command, commands, out, refusal, monkeypatch):
     def spoil(trainer, model, inputs, *args, **kwargs):
         if trainer.state.global_step == 4:
