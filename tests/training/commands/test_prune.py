@@ -179,7 +179,7 @@ def test_a_pruned_encoder_decoder_is_healed_by_training(tmp_path):
 
 
 @pytest.mark.parametrize("read", ["all", "next"])
-@pytest.mark.parametrize("price", ["milliseconds", "cache"])
+@pytest.mark.parametrize("price", ["cache", "milliseconds"])
 @pytest.mark.representatives(2)
 def test_other_prices_of_encoder_decoders(price, read, tmp_path):
     save_translator(tmp_path / "teacher", **ORDERS)
