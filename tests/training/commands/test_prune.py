@@ -90,6 +90,8 @@ def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifie
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "0.5")
     assert len(model.config.kept_sublayers) == model.config.num_sublayers < 6
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "0.5").pad_token
+    with pytest.raises(ValueError, match=r"no sublayers of .*teacher meet --budget 0\.001; give a larger one"):
+        prune([*flags, "--budget=0.001"])
     for other, name in (("--seed=1", "texts"), ("--read=all", "read"), ("--price=cache", "price")):
         with pytest.raises(FileExistsError, match=rf"has a pruning with {name} .*, not"):
             prune([*flags, other])
@@ -125,13 +127,13 @@ def pair_files(folder):
 def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
     model, *tokenizers = save_translator(tmp_path / "teacher", joint=joint, **ORDERS)
     files, out = pair_files(tmp_path), tmp_path / "out"
-    flags = [*(f"--{name}={file}" for name, file in files.items()), "--texts=16", "--max_length=16"]
+    flags = [*(f"--{name}={file}" for name, file in files.items()), "--texts=8", "--max_length=16"]
     prune([str(tmp_path / "teacher"), *flags, "--budget", "0.7", "0.4", "--price=parameters", f"--output_dir={out}"])
     found = measured(out)
     every = [subset for size in range(2, 8) for subset in combinations(range(7), size)]
     assert found.keys() == {subset for subset in every if is_model(subset, model.config)}
     corpus = load_corpus(CorpusArguments(**files))
-    rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 16, 16, False, 0, corpus, "train")
+    rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 8, 16, False, 0, corpus, "train")
     losses = {subset: loss_of(take_subset(model, subset), rows) for subset in found}
     assert found == pytest.approx(losses, abs=1e-4)
     sizes, orders = model.config.sizes._asdict(), model.config.orders.values()
@@ -156,7 +158,7 @@ def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
 def test_a_pruned_encoder_decoder_is_healed_by_training(tmp_path):
     save_translator(tmp_path / "teacher", joint=False, **ORDERS)
     flags = [*(f"--{name}={file}" for name, file in pair_files(tmp_path).items()), "--texts=16", "--max_length=16"]
-    prune([str(tmp_path / "teacher"), *flags, "--budget=0.5", f"--output_dir={tmp_path / 'out'}"])
+    prune([str(tmp_path / "teacher"), *flags, "--budget=0.5", "--price=parameters", f"--output_dir={tmp_path / 'out'}"])
     row = (tmp_path / "out" / "README.md").read_text().splitlines()[3]
     train = [
         f"--model_name_or_path={tmp_path}/out/0.5",
@@ -204,7 +206,7 @@ def test_encoder_decoders_of_others_become_ours(kind, head, tmp_path):
     getattr(transformers, f"{kind}{head}")(config).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
     flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
-    prune([str(tmp_path / "other"), *flags, f"--output_dir={tmp_path / 'out'}"])
+    prune([str(tmp_path / "other"), *flags, "--price=parameters", f"--output_dir={tmp_path / 'out'}"])
     assert AutoConfig.from_pretrained(tmp_path / "out" / "0.6").model_type == "sandwich_seq2seq"
     assert len(translate(tmp_path / "out" / "0.6", ["eins drei"])) == 1
 
