@@ -1,8 +1,7 @@
 import re
-import subprocess
-import sys
 
 import pytest
+from launched import python
 
 from sublayers.hub.loading import load
 from sublayers.hub.sources import check_source
@@ -58,7 +57,7 @@ SETTINGS = {
 TELL = """
 import sys
 from sublayers.training import cli
-for line in sys.stdin:
+for line in sys.argv[1].splitlines():
     try:
         cli.main(line.split())
     except SystemExit:
@@ -83,8 +82,7 @@ def test_a_mistake_is_told_in_one_sentence(line, message, refusal, place, monkey
 
 
 def test_simple_mistakes_are_told_before_anything_heavy_is_imported(place):
-    lines = "\n".join(MISTAKES)
-    done = subprocess.run([sys.executable, "-c", TELL], input=lines, capture_output=True, text=True, cwd=place)
+    done = python("-c", TELL, "\n".join(MISTAKES), home=place, check=False)
     assert done.stdout.strip() == "", done.stderr
     assert len(done.stderr.strip().splitlines()) >= len(MISTAKES)
 

@@ -88,7 +88,7 @@ def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_p
 
 
 @pytest.mark.slow
-def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path):
+def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path, monkeypatch):
     numbers = range(16)
     pool = begin(tmp_path, jobs=2, numbers=len(numbers))
     deadline = time.monotonic() + 60
@@ -103,7 +103,8 @@ def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path):
     before = len(results(read_study("squaring", tmp_path)))
     time.sleep(1)
     assert len(results(read_study("squaring", tmp_path))) == before < len(numbers)
-    assert len(results(trial_worker.run(tmp_path, jobs=2, numbers=numbers))) == len(numbers)
+    monkeypatch.setattr(trial_worker, "PAUSE", 0.0)
+    assert len(results(trial_worker.run(tmp_path, numbers=numbers))) == len(numbers)
 
 
 def test_what_is_done_is_not_done_again_and_more_can_be_asked_for(tmp_path):
