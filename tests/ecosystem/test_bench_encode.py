@@ -20,7 +20,7 @@ def arguments(folder, texts, **flags):
 
 
 @pytest.mark.parametrize("is_reranker", [False, True])
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_every_runtime_gives_the_same_answers(is_reranker, tmp_path):
     save_teacher(tmp_path / "model", labels=1 if is_reranker else None)
     if not is_reranker:

@@ -33,7 +33,8 @@ def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(tmp
     assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-MASKED = ["--objective=mlm+nsp", "--tokenizer_name_or_path=model", "--optimizer=lamb"]
+MASKED = ["--objective=mlm+nsp", "--tokenizer_model=wordpiece", "--optimizer=lamb"]
+MASKED += ["--tokenizer_name_or_path=model", "--block_size=24"]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_shards_that_is_not_whole_is_told(runs, tmp_path):
 
 
 def test_shards_are_for_processes_that_share_a_model(runs, tmp_path, refusal, monkeypatch):
-    flags = [*make_commands(tmp_path)["pretrain"], "--output_dir", str(tmp_path / "out")]
+    flags = [*make_commands(tmp_path)["pretrain"], *FIXED, "--output_dir", str(tmp_path / "out")]
     resumed = ["--resume_from_checkpoint", str(runs / "two" / "checkpoint-4")]
     for more, said in (
         ([*resumed], "was not made by 1 processes; continue with as many"),
