@@ -34,7 +34,7 @@ def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(tmp
 
 
 MASKED = ["--objective=mlm+nsp", "--tokenizer_model=wordpiece", "--optimizer=lamb"]
-MASKED += ["--tokenizer_name_or_path=model", "--block_size=24"]
+MASKED += ["--tokenizer_name_or_path=model"]
 
 
 @pytest.mark.parametrize(
