@@ -2,6 +2,7 @@ import gc
 import logging
 import os
 from collections import Counter
+from tempfile import TemporaryDirectory
 
 # nothing is downloaded, and two workers share two cores
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,6 +21,13 @@ hypothesis.settings.load_profile("tests")
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="mark as slow all but the first case of each test")
     parser.addoption("--kills", type=int, default=1, help="at how many writes each training command is killed")
+
+
+def pytest_configure(config):
+    """Keep what `datasets` caches apart from the user's, also in processes that tests start."""
+    cache = TemporaryDirectory()
+    os.environ["HF_DATASETS_CACHE"] = cache.name
+    config.add_cleanup(cache.cleanup)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -47,6 +55,24 @@ def own_environment():
     yield
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
         del os.environ[name]
+
+
+@pytest.fixture
+def refusal(capsys):
+    """Give the one sentence that a command says instead of running."""
+    # the first import of what commands share takes a while
+    from sublayers.training import cli
+
+    def refuse(*words):
+        words, _ = [str(word) for word in words], capsys.readouterr()
+        with pytest.raises(SystemExit, match=r"^2$"):
+            cli.main(words)
+        said, name = capsys.readouterr().err, f"sublayers {cli.find(words)[0]}: "
+        assert said.count(name) == 1
+        assert "Traceback" not in said
+        return said[said.index(name) :]
+
+    return refuse
 
 
 @pytest.fixture

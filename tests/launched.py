@@ -6,8 +6,27 @@ import subprocess
 import sys
 from pkgutil import resolve_name
 
-import datasets
 from killed import die_at_call
+
+
+def python(*words, home=None, check=True, **environment):
+    """Run Python in a process of its own, where what is found here is found, too, and return what is printed.
+
+    Args:
+        words: behind `python`.
+        home: a folder, where it runs as somebody with an empty cache.
+        check: whether it has to end well; else the ended process is returned.
+        environment: variables.
+    """
+    own = {"HF_HOME": str(home), "HF_MODULES_CACHE": f"{home}/modules"} if home else {}
+    given = {"cwd": home, "env": _environment() | own | environment}
+    done = subprocess.run([sys.executable, *map(str, words)], **given, capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, done.stderr[-9000:]
+    return done.stdout if check else done
+
+
+def _environment():
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
 
 
 def launch(processes, *runs, launcher=("--standalone",), **environment):
@@ -28,11 +47,10 @@ def launch(processes, *runs, launcher=("--standalone",), **environment):
 
 def start(processes, *runs, launcher=("--standalone",), **environment):
     """Start what `launch` runs."""
-    environment |= os.environ | {"HF_DATASETS_CACHE": str(datasets.config.HF_DATASETS_CACHE), "OMP_NUM_THREADS": "1"}
-    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "torch.distributed.run", *launcher, f"--nproc_per_node={processes}"]
     command += [__file__, json.dumps(runs)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **given, env=_environment() | environment)
 
 
 def _shard_on_cpus():

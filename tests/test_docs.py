@@ -1,6 +1,5 @@
 """What README and documentation show is run, so that it stays true, and the pages are built."""
 
-import json
 import os
 import re
 import shutil
@@ -10,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import small
+from glue_rows import make_rows, write
 from hub_repository import ANN
+from launched import python
 from snippets import blocks, check_command, commands, run_as_written, run_python
-from transformers import AutoModelForMaskedLM
+from tiny_models import save_model
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import sublayers
-from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.hub.model_card import named_orders
 from sublayers.training import cli
 from sublayers.training.commands import pretrain, push
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +56,7 @@ def clone(tmp_path):
     return tmp_path / "sublayers"
 
 
+@pytest.mark.full
 def test_every_block_of_readme_runs_in_order_in_a_clone(clone, tmp_path):
     here = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(clone / "src")}
     nothing = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "huggingface"), "HF_HUB_OFFLINE": "1"}
@@ -125,9 +125,7 @@ def test_files_that_readme_links_exist():
 @pytest.mark.full
 def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_path):
     pytest.importorskip("sphinx")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    python("-m", "sphinx", "-q", "-W", "--keep-going", "-c", ROOT / "docs", ROOT, tmp_path)
     api, command_line, orders = (
         (tmp_path / f"docs/{page}.html").read_text() for page in ("api", "command_line", "orders")
     )
@@ -143,27 +141,20 @@ def test_the_site_is_built_without_a_warning_and_has_every_name_and_command(tmp_
 @pytest.mark.full
 def test_the_ways_into_the_hub_work_as_they_stand_here(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tokenizer = train_tokenizer(["Who has never heard of it?"], "wordpiece", 60)
-    PARBertForSequenceClassification(small(PARBertConfig, vocab_size=len(tokenizer))).save_pretrained("mine")
-    tokenizer.save_pretrained("mine")
+    save_model("mine", head=AutoModelForSequenceClassification)
     push.main(["mine", "ann/par-bert"])
 
     for number, block in enumerate(blocks("python", ON_THE_HUB)):
         # who does not import the package does not have it, and everybody starts with an empty cache
         script = block if "import sublayers" in block else f"import sys\nsys.modules['sublayers'] = None\n{block}"
-        environment = hub.environment(tmp_path / f"home{number}")
-        run = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
-        )
-        assert run.returncode == 0, run.stderr
+        printed = python("-c", script, **hub.environment(tmp_path / f"home{number}"))
         # nobody is asked whether to run code
-        assert "[y/N]" not in run.stdout
+        assert "[y/N]" not in printed
         if "classify" in block:
-            assert "LABEL_" in run.stdout
+            assert "LABEL_" in printed
 
     for name in ("train.jsonl", "dev.jsonl"):
-        rows = [{"sentence": f"has it {i}", "label": i % 2, "idx": i} for i in range(4)]
-        Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(Path(name), make_rows("sst2", 4, 0))
     for _, *command in commands(ON_THE_HUB, "sublayers"):
         settings = (
             ["--max_length", "16", "--report_to", "none", "--num_train_epochs", "1"] if command[0] == "glue" else []

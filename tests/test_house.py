@@ -2,12 +2,11 @@
 
 import ast
 import inspect
-import subprocess
-import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from launched import python
 
 import sublayers
 from sublayers.families import stub
@@ -108,19 +107,6 @@ def test_files_stay_short():
         assert len(path.read_text().splitlines()) <= limit, path
 
 
-def test_the_order_language_needs_no_torch():
-    rooms = ROOT / "configuration"
-    for path in (
-        rooms / "order.py",
-        rooms / "alphabet.py",
-        rooms / "sublayer_cost.py",
-        *(rooms / "letters").glob("*.py"),
-    ):
-        imported = path.read_text()
-        assert "import torch" not in imported
-        assert "import transformers" not in imported
-
-
 def test_public_names_are_documented():
     for name in sublayers.__all__:
         assert inspect.getdoc(getattr(sublayers, name)), name
@@ -133,8 +119,7 @@ def test_the_type_stub_is_that_of_the_families():
 def loaded_after(code: str) -> set[str]:
     """The modules that are loaded when the code has run in a process of its own."""
     code += "\nimport sys\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {*done.stdout.split()}
+    return {*python("-c", code).split()}
 
 
 @pytest.mark.slow
@@ -179,7 +164,7 @@ for command in cli.COMMANDS:
 @pytest.mark.slow
 @pytest.mark.full
 def test_help_does_not_wait_for_the_models():
-    subprocess.run([sys.executable, "-c", HELP], stdout=subprocess.DEVNULL, check=True)
+    python("-c", HELP)
 
 
 @pytest.mark.parametrize(
@@ -196,5 +181,4 @@ def test_help_does_not_wait_for_the_models():
 @pytest.mark.representatives(1)
 def test_auto_classes_know_the_models_of_whoever_imports_the_package(code):
     code += "; from transformers import AutoModel, MODEL_MAPPING; print(MODEL_MAPPING[type(c)])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "PARBertModel" in done.stdout
+    assert "PARBertModel" in python("-c", code)

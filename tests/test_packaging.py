@@ -62,7 +62,7 @@ def test_every_package_that_is_imported_is_declared():
 def test_the_package_is_found_beside_a_clone_of_the_same_name(tmp_path):
     # as in the folder where `git clone` was called: the clone is no package, and must not be taken for one
     (tmp_path / "sublayers").symlink_to(ROOT)
-    for call in (["-c", "from sublayers import optimize"], ["-m", "sublayers", "list"]):
+    for call in (["-c", "from sublayers import sandwich"], ["-m", "sublayers", "order", "sf"]):
         done = subprocess.run([sys.executable, *call], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 

@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+import torch
+from safetensors.torch import load_file
+
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.training.data.tokenizers import train_tokenizer
 
@@ -11,6 +15,7 @@ RUN = ["--use_cpu", "--disable_tqdm", "true", "--max_steps", "7", "--per_device_
 # a rate of 0 at the end would hide a step too many; what is logged is not what is saved
 RUN += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "1e-2", "--logging_steps", "3"]
 RUN += ["--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "9"]
+NO_DROPOUT = ["--dropout=0", "--attention_dropout=0", "--activation_dropout=0"]
 
 
 def write_rows(path, rows):
@@ -28,6 +33,7 @@ def make_commands(folder):
     pairs = write_rows(folder / "pairs.jsonl", [{"source": text, "target": text[::-1]} for text in TEXTS])
     seq2seq = [*own, *orders, "--vocab_size", "300", "--max_source_length", "24", "--max_target_length", "24"]
     seq2seq += ["--task", "translation", "--source", "source", "--target", "target", "--average_checkpoints", "2"]
+    seq2seq += ["--max_tokens", "144"]
     seq2seq += ["--train_file", pairs, "--validation_file", pairs, "--no_predict_with_generate"]
     tokenizer = train_tokenizer(TEXTS, "wordpiece", 200)
     config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)
@@ -49,6 +55,18 @@ def make_commands(folder):
     return {name: [name, *flags, *RUN] for name, flags in given.items()}
 
 
+def make_stream(folder, documents):
+    """Write files with so many documents each, and give the words of `pretrain` on them, without an output folder."""
+    (folder / "files").mkdir()
+    write_rows(folder / "files" / "validation.jsonl", [{"text": "some other text"}] * 9)
+    for name, number in documents.items():
+        rows = [{"text": f"{name} {row:02} " + "x" * (row * 7 % 23)} for row in range(number)]
+        write_rows(folder / "files" / f"train-{name}.jsonl", rows)
+    words = make_commands(folder)["pretrain"]
+    at = words.index("--train_file")
+    return [*words[:at], "--dataset_name", str(folder / "files"), "--streaming", *words[at + 2 :]]
+
+
 def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
@@ -58,3 +76,16 @@ def losses(folder):
     trained = json.loads((folder / "train_results.json").read_text())
     curve = folder / "loss_curve.json"
     return trained["train_loss"], trained["epoch"], curve.exists() and json.loads(curve.read_text())
+
+
+def curve(folder):
+    """All losses of a run, of training and of evaluation."""
+    found = json.loads((folder / "loss_curve.json").read_text())
+    return [loss for name in ("loss", "eval_loss") for _, loss in found[name]]
+
+
+def check_same_run(found, expected):
+    """A run has the losses and the weights of another one but for rounding."""
+    assert curve(found) == pytest.approx(curve(expected), rel=1e-4), found.name
+    states = [load_file(folder / "model.safetensors") for folder in (found, expected)]
+    torch.testing.assert_close(*states, atol=1e-4, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""What processes of a study run: `python trial_worker.py FOLDER JOBS`; each task takes a third of a second."""
+"""What processes of a study run: `python trial_worker.py FOLDER JOBS NUMBERS`; each task takes a third of a second."""
 
 import sys
 import time
@@ -27,4 +27,4 @@ def run(folder, jobs=1, numbers=NUMBERS):
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]))
+    run(Path(sys.argv[1]), int(sys.argv[2]), range(int(sys.argv[3])))

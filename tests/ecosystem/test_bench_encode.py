@@ -13,8 +13,6 @@ from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("sentence_transformers")
-
 
 def arguments(folder, texts, **flags):
     given = {"model": str(folder), "texts": texts, "number": 7, "batch_sizes": [1, 3], "graphs": [], "threads": None}
@@ -22,9 +20,8 @@ def arguments(folder, texts, **flags):
 
 
 @pytest.mark.parametrize("is_reranker", [False, True])
+@pytest.mark.full
 def test_every_runtime_gives_the_same_answers(is_reranker, tmp_path):
-    for module in ("onnxruntime", "openvino"):
-        pytest.importorskip(module)
     save_teacher(tmp_path / "model", labels=1 if is_reranker else None)
     if not is_reranker:
         make_sentence_encoder(tmp_path / "model")

@@ -1,19 +1,20 @@
 """Graphs of sentence-transformers' models, beside these models themselves."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from families import build
+from launched import python
+from sentence_transformers.sentence_transformer import modules
+from tiny_graphs import RUNTIMES, every_format, export_all
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
@@ -21,19 +22,10 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
-
-for needed in ("onnx", "onnxruntime", "onnxscript", "openvino", "nncf"):
-    pytest.importorskip(needed)
-sentence_transformers = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-
-from sublayers.training.serve import onnx_runtime, openvino_runtime, torch_program  # noqa: E402
-from sublayers.training.serve.export import export_graph  # noqa: E402
+from sublayers.training.serve.export import export_graph
 
 pytestmark = pytest.mark.slow
 
-RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}
-every_format = pytest.mark.parametrize("form", RUNTIMES)
 # the last one is longer than what is read
 TEXTS = ["a short text", "one", "another one, and a longer text, and then a short one", "short, and " * 20]
 PROMPTS = {"document": "", "query": "a longer query: "}
@@ -77,22 +69,12 @@ def make_cross_encoder(folder, num_labels=1, **options):
     return encoder
 
 
-def export_all(root):
-    """Write an encoder's graphs; OpenVINO's is made of ONNX's, which takes seconds."""
-    written = root / "onnx" / onnx_runtime.FILE
-    known = SimpleNamespace(FILE=written.name, write=lambda program, file: shutil.copyfile(written, file))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openvino_runtime, "onnx_runtime", known)
-        for form in RUNTIMES:
-            export_graph(root / "encoder", root / form, form)
-
-
 @pytest.fixture(scope="module", params=ENCODERS)
 def served(request, tmp_path_factory):
     """An encoder, the folder where it is and its graphs are, and whether it computes the first token alone."""
     root = tmp_path_factory.mktemp("encoder")
     encoder = make_encoder(root, *ENCODERS[request.param])
-    export_all(root)
+    export_all(root / "encoder", root)
     return encoder, root, request.param == "first token"
 
 
@@ -100,7 +82,7 @@ def served(request, tmp_path_factory):
 def reranker(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("reranker")
     encoder = make_cross_encoder(root, request.param[0], **request.param[1])
-    export_all(root)
+    export_all(root / "encoder", root)
     return encoder, root
 
 
@@ -157,17 +139,15 @@ def run_snippet(root, form, name, packages):
     [code] = re.findall(r"```python\n(.*?)```", (root / form / "README.md").read_text(), re.DOTALL)
     options, path, missing = ([], "", "sublayers") if form == "torch_export" else (["-S"], str(packages), "torch")
     code += f"\nimport sys\nassert {missing!r} not in sys.modules\nprint({name}.tolist())"
-    command, environment = [sys.executable, *options, "-c", code], os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
+    printed = python(*options, "-c", code, home=root, PYTHONPATH=path)
+    return np.array(json.loads(printed.splitlines()[-1]))
 
 
 ASKED = ["Ada wrote the first program.", "Who wrote it?"]
 
 
 @every_format
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 def test_the_card_tells_how_to_embed_where_torch_is_not(served, form, without_torch):
     encoder, root, _ = served
     found = run_snippet(root, form, "sentence_embedding", without_torch)
@@ -225,6 +205,7 @@ def optimum(monkeypatch):
 
 
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
+@pytest.mark.full
 def test_sentence_transformer_opens_the_folder(served, form, optimum):
     encoder, root, _ = served
     opened = sentence_transformers.SentenceTransformer(str(root / form), backend=form, device="cpu")
@@ -250,7 +231,7 @@ def test_cross_encoder_opens_the_folder(reranker, form, optimum):
 
 
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_of_embeddings_8_bits_are_measured_by_their_cosine(form, tmp_path, capsys):
     encoder = make_encoder(tmp_path, *ENCODERS["mean"])
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
@@ -312,6 +293,7 @@ def test_a_damaged_cross_encoder_is_one_sentence(file, content, tmp_path):
 
 # as versions before 4 and before 6 say it
 @pytest.mark.parametrize("in_config", ["sbert_ce_default_activation_function", "sentence_transformers"])
+@pytest.mark.representatives(1)
 def test_a_cross_encoder_of_an_older_version(in_config, tmp_path):
     encoder = make_cross_encoder(tmp_path, activation_fn=nn.Tanh())
     name = "torch.nn.modules.activation.Tanh"

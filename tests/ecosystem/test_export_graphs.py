@@ -1,58 +1,32 @@
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from common import tokens
 from families import FAMILIES, build
 from hub_metadata import metadata_errors
-from transformers import (
-    AutoModelForMultipleChoice,
-    AutoModelForNextSentencePrediction,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-)
+from launched import python
+from tiny_graphs import RUNTIMES, every_format, export_all, onnx, openvino
+from transformers import AutoTokenizer, DistilBertConfig, DistilBertForSequenceClassification
 
 from sublayers import PARBertForSequenceClassification
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
-
-pytest.importorskip("onnxscript")
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-openvino = pytest.importorskip("openvino")
-pytest.importorskip("nncf")
-
-from sublayers.training.serve import export, onnx_runtime, openvino_runtime, program, torch_program  # noqa: E402
-from sublayers.training.serve.export import export_graph  # noqa: E402
+from sublayers.training.serve import export, onnx_runtime, program
+from sublayers.training.serve.export import export_graph
 
 pytestmark = pytest.mark.slow
 
 # the first ones stand for all
-HEADS = [("par_bert", AutoModelForQuestionAnswering), ("iot_seq2seq", None), ("sandwich_lm", None)]
+HEADS = [("par_bert", "QuestionAnswering"), ("iot_seq2seq", None), ("sandwich_lm", None)]
 HEADS += [(family, None) for family in FAMILIES if family not in ("sandwich_lm", "iot_seq2seq")]
-HEADS += [
-    ("sandwich_lm", AutoModelForSequenceClassification),
-    ("par_transformer_xl", AutoModelForSequenceClassification),
-    ("par_bert", AutoModelForPreTraining),
-    ("par_bert", AutoModelForNextSentencePrediction),
-    ("par_bert", AutoModelForTokenClassification),
-    ("par_bert", AutoModelForMultipleChoice),
-    ("macaron_bert", AutoModelForSequenceClassification),
-]
-RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}
-every_format = pytest.mark.parametrize("form", RUNTIMES)
+HEADS += [(family, "SequenceClassification") for family in ("sandwich_lm", "par_transformer_xl", "macaron_bert")]
+BERTS = ("PreTraining", "NextSentencePrediction", "TokenClassification", "MultipleChoice")
+HEADS += [("par_bert", name) for name in BERTS]
 TEXTS = ["Ada wrote the first program.", "the program", "Who wrote it?"]
 
 
@@ -82,24 +56,22 @@ def snippet(folder):
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tmp_path, monkeypatch):
-    model = save(build(family, head), tmp_path / "trained")
+    auto_class = head and getattr(transformers, f"AutoModelFor{head}")
+    model = save(build(family, auto_class), tmp_path / "trained")
     names = ["input_ids", "attention_mask"]
     if model.config.is_encoder_decoder:
         names += ["decoder_input_ids", "decoder_attention_mask"]
     elif family.endswith("bert"):
         names += ["token_type_ids"]
-    ranks = dict.fromkeys(names, 3 if head is AutoModelForMultipleChoice else 2)
+    ranks = dict.fromkeys(names, 3 if head == "MultipleChoice" else 2)
     # these take seconds, and are the same for all
     traced = program.trace(model)
     monkeypatch.setattr(export, "trace", lambda model: traced)
-    written = tmp_path / "onnx" / "model.onnx"
-    of_onnx = SimpleNamespace(FILE="model.onnx", write=lambda program, file: shutil.copyfile(written, file))
-    monkeypatch.setattr(openvino_runtime, "onnx_runtime", of_onnx)
+    export_all(tmp_path / "trained", tmp_path)
     for form, runtime in RUNTIMES.items():
         folder = tmp_path / form
-        export_graph(tmp_path / "trained", folder, form)
         run = runtime.load(folder / runtime.FILE)
         for rows, length in ((2, 8), (3, 9), (5, 20), (4, 61), (2, 5)):
             batch = a_batch(ranks, rows, length)
@@ -138,12 +110,11 @@ def classifier(tmp_path_factory):
     """A folder that brings its code along and has numbers of 16 bits, and the graphs of 32 bits that come from it."""
     root = tmp_path_factory.mktemp("classifier")
     torch.manual_seed(0)
-    model = build("par_bert", AutoModelForSequenceClassification, sublayer_order="sf5", num_labels=3)
+    model = build("par_bert", transformers.AutoModelForSequenceClassification, sublayer_order="sf5", num_labels=3)
     save(model.to(torch.bfloat16), root / "trained", self_contained=True)
     (root / "trained" / "run.json").write_text(json.dumps({"command": "sublayers glue", "seeds": [7]}))
     (root / "texts.txt").write_text("\n".join([*TEXTS, "", ""]))
-    for form in RUNTIMES:
-        export_graph(root / "trained", root / form, form)
+    export_all(root / "trained", root)
     return root
 
 
@@ -160,8 +131,8 @@ def test_the_card_tells_how_to_load_it_where_this_package_is_not(classifier, for
     code = f"{snippet(classifier / form)}import sys\nassert 'sublayers' not in sys.modules\nprint(logits.tolist())"
     if form == "torch_export":
         code += "\nassert type(program(**inputs)) is dict"
-    done = subprocess.run([sys.executable, "-c", code], cwd=classifier, capture_output=True, text=True, check=True)
-    assert np.allclose(json.loads(done.stdout.splitlines()[-1]), in_eager(classifier, "A text."), atol=1e-4)
+    printed = python("-c", code, home=classifier)
+    assert np.allclose(json.loads(printed.splitlines()[-1]), in_eager(classifier, "A text."), atol=1e-4)
 
 
 @every_format

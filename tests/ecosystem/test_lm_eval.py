@@ -1,13 +1,11 @@
 import json
 import math
 
-import datasets
 import pytest
 import torch
 import yaml
-from families import ENCODER_DECODERS, SIZES, build
-
-from sublayers.training.data.tokenizers import train_tokenizer
+from families import ENCODER_DECODERS, SIZES
+from tiny_models import save_model
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +19,8 @@ DOCUMENTS = ["a b c d e f", "some words of a longer text, " * 5]
 
 
 @pytest.fixture
-def evaluate(tmp_path, monkeypatch):
+def evaluate(tmp_path):
     """Evaluate a family's model on tasks of our own: the model, and results and samples as lm-eval has them."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     rows = {"sums": QUESTIONS, "texts": [{"text": text} for text in DOCUMENTS]}
     settings = {
         "sums": {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to_target": "answer"},
@@ -39,10 +36,7 @@ def evaluate(tmp_path, monkeypatch):
         (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump(task | settings[name]))
 
     def run(family: str, tasks: list[str], **options):
-        tokenizer = train_tokenizer([], "byte", 0)
-        model = build(family, vocab_size=len(tokenizer))
-        model.save_pretrained(tmp_path / "model")
-        tokenizer.save_pretrained(tmp_path / "model")
+        model, tokenizer = save_model(tmp_path / "model", family, kind="byte")
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
 

@@ -3,8 +3,11 @@
 import copy
 
 import pytest
+import sentence_transformers
 import torch
 from common_convert import GROUPED, make
+from sentence_transformers.cross_encoder.modules import LogitScore
+from sentence_transformers.sentence_transformer import modules
 
 from sublayers import (
     PARBertForMaskedLM,
@@ -18,10 +21,6 @@ from sublayers import (
 from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-LogitScore = pytest.importorskip("sentence_transformers.cross_encoder.modules").LogitScore
 
 TEXTS = ["yes, a short text, no", "another one, and a longer text, and then a short one", "one"]
 PAIRS = [("a text", "one"), ("another one", "a longer text and then a short one"), ("one", "a")]

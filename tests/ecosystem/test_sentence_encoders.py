@@ -1,22 +1,17 @@
 """Sentence encoders, among them those that compute what pooling by the first token reads, and nothing else."""
 
 import json
-import os
-import subprocess
-import sys
 
 import datasets
 import pytest
+import sentence_transformers
 import torch
-from families import build
+from launched import python
+from sentence_transformers.sentence_transformer import modules
+from tiny_models import save_model
 from transformers import AutoModel
 
-from sublayers.training.data.tokenizers import train_tokenizer
-
 pytestmark = pytest.mark.slow
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
 TEXTS = ["a short text", "another one, and a longer text, and then a short one", "one"]
 # each ends in feed-forward sublayers only
@@ -36,13 +31,9 @@ encoder.save(folder + "/again")
 """
 
 
-def save_model(folder, family="par_bert", head=AutoModel, kind="wordpiece"):
-    tokenizer = train_tokenizer(TEXTS, kind, 300)
+def save(folder, family="par_bert", head=AutoModel, kind="wordpiece"):
     order = {"sublayer_order": ORDERS[family]} if family in ORDERS else {}
-    model = build(family, head, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **order)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return model, tokenizer
+    return save_model(folder, family, head, TEXTS, kind, 300, **order)
 
 
 def modality_config(method):
@@ -68,7 +59,7 @@ def assert_same(found, expected):
 @every_family
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_text_is_what_its_first_token_is_among_all_tokens(family, side, tmp_path):
-    model, tokenizer = save_model(tmp_path, family)
+    model, tokenizer = save(tmp_path, family)
     found = embed(load_encoder(tmp_path, side=side))
     assert_same(found, embed(load_encoder(tmp_path, "forward", side)))
     for text, embedded in zip(TEXTS, found, strict=True):
@@ -79,7 +70,7 @@ def test_a_text_is_what_its_first_token_is_among_all_tokens(family, side, tmp_pa
 
 @every_family
 def test_the_tail_runs_on_one_token_of_each_text(family, tmp_path):
-    save_model(tmp_path, family)
+    save(tmp_path, family)
     counted = {}
     for method in ("forward", "forward_first_token"):
         encoder, counts = load_encoder(tmp_path, method), []
@@ -96,7 +87,7 @@ def test_the_tail_runs_on_one_token_of_each_text(family, tmp_path):
 
 @every_family
 def test_prompts_and_truncation(family, tmp_path):
-    model, tokenizer = save_model(tmp_path, family)
+    model, tokenizer = save(tmp_path, family)
     encoder = load_encoder(tmp_path)
     encoder.prompts = {"query": "a short one, "}
     encoder.max_seq_length = 8
@@ -110,7 +101,7 @@ def test_prompts_and_truncation(family, tmp_path):
 
 
 def test_an_encoder_that_is_set_to_the_first_token_stays_so_when_it_is_saved(tmp_path):
-    save_model(tmp_path)
+    save(tmp_path)
     encoder = load_encoder(tmp_path, "forward")
     expected = embed(encoder)
     encoder[0].modality_config = modality_config("forward_first_token")
@@ -123,14 +114,11 @@ def test_an_encoder_that_is_set_to_the_first_token_stays_so_when_it_is_saved(tmp
 @every_family
 @pytest.mark.full
 def test_a_stranger_embeds_with_a_self_contained_folder(family, tmp_path):
-    model, _ = save_model(tmp_path / "plain", family)
+    model, _ = save(tmp_path / "plain", family)
     model.save_pretrained(tmp_path / "plain", self_contained=True)
     encoder = load_encoder(tmp_path / "plain")
     encoder.save(str(tmp_path / "encoder"))
-    outside = {"HF_HOME": str(tmp_path / "home"), "HF_MODULES_CACHE": str(tmp_path / "home" / "modules")}
-    command = [sys.executable, "-c", STRANGER, str(tmp_path / "encoder"), *TEXTS]
-    run = subprocess.run(command, cwd=tmp_path, env=os.environ | outside, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    python("-c", STRANGER, tmp_path / "encoder", *TEXTS, home=tmp_path)
     assert_same(torch.load(tmp_path / "encoder" / "embedded.pt"), embed(encoder))
     # what a stranger saves has the code, too, and says which method to run
     assert (tmp_path / "encoder" / "again" / f"modeling_{family}.py").exists()
@@ -140,7 +128,7 @@ def test_a_stranger_embeds_with_a_self_contained_folder(family, tmp_path):
 
 @every_family
 def test_training_changes_the_weights_as_it_does_where_all_tokens_are_computed(family, tmp_path):
-    save_model(tmp_path, family)
+    save(tmp_path, family)
     pairs = {"first": TEXTS * 2, "second": TEXTS[::-1] * 2, "score": [0.1, 0.9, 0.4, 0.2, 0.8, 0.5]}
     trained = []
     for method in ("forward", "forward_first_token"):
@@ -162,7 +150,7 @@ def test_training_changes_the_weights_as_it_does_where_all_tokens_are_computed(f
 
 @pytest.mark.full
 def test_several_processes_embed_alike(tmp_path):
-    save_model(tmp_path)
+    save(tmp_path)
     encoder = load_encoder(tmp_path)
     together = encoder.encode(TEXTS, device=["cpu", "cpu"], chunk_size=2, convert_to_tensor=True)
     assert_same(together, embed(encoder))
@@ -172,7 +160,7 @@ def test_several_processes_embed_alike(tmp_path):
 @pytest.mark.parametrize("family", ["par_bert", "macaron_bert", "sandwich_lm"])
 def test_embeds_texts_as_they_are_pooled_by_hand(family, tmp_path):
     is_causal = family == "sandwich_lm"
-    model, tokenizer = save_model(tmp_path, family, None, "bpe" if is_causal else "wordpiece")
+    model, tokenizer = save(tmp_path, family, None, "bpe" if is_causal else "wordpiece")
     encoder = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
     # in one padded batch
     together = embed(encoder)

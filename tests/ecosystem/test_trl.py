@@ -1,11 +1,10 @@
 import datasets
 import pytest
 import torch
-from families import build
+from tiny_models import save_model
 from torch.nn import functional as F
 
 from sublayers import SandwichLMForCausalLM
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -14,10 +13,7 @@ TEXTS = ["a short text", "another one, somewhat longer", "b", "a third text of t
 
 
 def test_sft_packs_documents_that_do_not_see_each_other(tmp_path):
-    tokenizer = train_tokenizer([], "byte", 0)
-    model = build("sandwich_lm", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    model, tokenizer = save_model(tmp_path / "model", "sandwich_lm", kind="byte")
     settings = {"packing": True, "max_length": 48, "max_steps": 4, "per_device_train_batch_size": 1}
     settings |= {"learning_rate": 0.01, "logging_steps": 1, "train_sampling_strategy": "sequential"}
     settings |= {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}

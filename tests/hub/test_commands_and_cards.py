@@ -1,32 +1,25 @@
 """What each command leaves is a folder that opens, as its card says, for whoever has never heard of this package."""
 
 import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
-from families import HEADS, small
 from hub_metadata import metadata_errors
 from huggingface_hub import ModelCard
+from launched import python
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from tiny_runs import RUN, make_commands
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertForMaskedLM, pipeline
 
 import sublayers.pipelines  # noqa: F401
-from sublayers.hub.model_card import write_card
 from sublayers.training import cli
-from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers.export import export
 
 pytestmark = pytest.mark.slow
 
-HAS_SENTENCE_TRANSFORMERS = find_spec("sentence_transformers") is not None
 PAIRS = [*zip(TEXTS, TEXTS[::-1], strict=True)]
 # the texts in the card of a SentenceTransformer or CrossEncoder
 SENTENCES = ["Ada wrote the first program.", "Who wrote it?"]
@@ -53,7 +46,7 @@ SENTENCE_ENCODERS = {
     "exported": ["PARBertModel", "SentenceTransformer"],
     "converted": ["PARBertModel", "SentenceTransformer"],
 }
-EXPECTED |= SENTENCE_ENCODERS if HAS_SENTENCE_TRANSFORMERS else {}
+EXPECTED |= SENTENCE_ENCODERS
 
 
 def distillations(folder):
@@ -63,19 +56,16 @@ def distillations(folder):
     save_teacher(folder / "teachers" / "body")
     students = {"words": ["words"], "logits": ["logits"], "body": ["relations", "--relation_heads=2"]}
     commands = {flags[0]: (teacher, ["--objective", *flags]) for teacher, flags in students.items()}
-    if HAS_SENTENCE_TRANSFORMERS:
-        from sentence_transformers import CrossEncoder
-
-        for mode in ("mean", "cls"):
-            save_teacher(folder / "teachers" / mode)
-            make_sentence_encoder(folder / "teachers" / mode, mode)
-            commands[mode] = (mode, [])
-        commands["untrained"] = ("mean", ["--do_eval"])
-        commands["states"] = ("mean", ["--objective=states"])
-        save_teacher(folder / "one_label", labels=1)
-        reranker = CrossEncoder(str(folder / "one_label"), activation_fn=torch.nn.Tanh(), device="cpu")
-        reranker.save(str(folder / "teachers" / "reranker"))
-        commands["reranker"] = ("reranker", ["--objective=logits"])
+    for mode in ("mean", "cls"):
+        save_teacher(folder / "teachers" / mode)
+        make_sentence_encoder(folder / "teachers" / mode, mode)
+        commands[mode] = (mode, [])
+    commands["untrained"] = ("mean", ["--do_eval"])
+    commands["states"] = ("mean", ["--objective=states"])
+    save_teacher(folder / "one_label", labels=1)
+    reranker = CrossEncoder(str(folder / "one_label"), activation_fn=torch.nn.Tanh(), device="cpu")
+    reranker.save(str(folder / "teachers" / "reranker"))
+    commands["reranker"] = ("reranker", ["--objective=logits"])
     texts = write_texts(folder / "texts.txt", map("\t".join, PAIRS))
     flags = [f"--train_file={texts}", "--sublayer_order=sfsf", "--max_length=16", "--validation_split_percentage=20"]
     return {
@@ -85,22 +75,26 @@ def distillations(folder):
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    """The folders of teachers and of what commands leave, and what a stranger found in the latter."""
-    place, home, out = (tmp_path_factory.mktemp(name) for name in ("place", "home", "out"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(place / "cache"))
-        commands = make_commands(place) | distillations(place)
-        mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
-        commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
-        commands["nsp"] = [f"{word}+nsp" if word == "mlm" else word for word in commands["mlm"]]
-        for name, words in commands.items():
-            cli.run([*with_settings_file(words, place / "settings.yaml"), "--output_dir", str(out / name)])
-        cli.run(["convert", str(place / "teachers" / "words"), str(out / "convert")])
-        if HAS_SENTENCE_TRANSFORMERS:
-            export(out / "cls", out / "exported")
-            cli.run(["convert", str(place / "teachers" / "cls"), str(out / "converted")])
-    return place, out, dict(zip(EXPECTED, read_cards(home, [out / name for name in EXPECTED]), strict=True))
+def made(tmp_path_factory):
+    """The folders of teachers and of what commands leave."""
+    place, out = (tmp_path_factory.mktemp(name) for name in ("place", "out"))
+    commands = make_commands(place) | distillations(place)
+    mlm = {"--tokenizer_model": "--objective", "byte": "mlm"}
+    commands["mlm"] = [mlm.get(word, word) for word in commands["pretrain"]]
+    commands["nsp"] = [f"{word}+nsp" if word == "mlm" else word for word in commands["mlm"]]
+    for name, words in commands.items():
+        cli.run([*with_settings_file(words, place / "settings.yaml"), "--output_dir", str(out / name)])
+    export(out / "cls", out / "exported")
+    for teacher, name in (("words", "convert"), ("cls", "converted")):
+        cli.run(["convert", str(place / "teachers" / teacher), str(out / name)])
+    return place, out
+
+
+@pytest.fixture(scope="module")
+def opened(made, tmp_path_factory):
+    """What a stranger found in what commands leave."""
+    found = read_cards(tmp_path_factory.mktemp("home"), [made[1] / name for name in EXPECTED])
+    return dict(zip(EXPECTED, found, strict=True))
 
 
 def with_settings_file(words, file):
@@ -112,26 +106,23 @@ def with_settings_file(words, file):
 
 def read_cards(home, folders):
     """Have the cards of folders read by tests/hub/reader_of_cards.py, with an empty cache."""
-    outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("reader_of_cards.py")), *folders]
-    found = subprocess.run(command, cwd=home, env=os.environ | outside, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout.splitlines()[-1])
+    printed = python(Path(__file__).with_name("reader_of_cards.py"), *folders, home=home)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.full
-def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(opened, name):
-    _, out, found = opened
-    assert found[name] == EXPECTED[name]
+def test_a_stranger_opens_what_a_command_leaves_as_its_card_says(made, opened, name):
+    _, out = made
+    assert opened[name] == EXPECTED[name]
     text = (out / name / "README.md").read_text()
     assert metadata_errors(text) == ([], [])
     assert not any((out / name).glob("checkpoint-*/*.py"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_nothing_that_is_published_tells_where_it_was_made(opened, name):
-    place, out, _ = opened
+def test_nothing_that_is_published_tells_where_it_was_made(made, name):
+    place, out = made
     told = [file for file in (out / name).rglob("*") if file.suffix in (".json", ".md", ".yaml")]
     # checkpoints and metrics are not published
     told = [file for file in told if "checkpoint" not in str(file) and file.name != "trainer_state.json"]
@@ -163,25 +154,25 @@ LIMITS = {
 
 @pytest.mark.usefixtures("silence")
 @pytest.mark.parametrize("name", LIMITS)
-def test_long_texts_are_cut_when_told_without_a_warning(opened, name):
+def test_long_texts_are_cut_when_told_without_a_warning(made, name):
     task, how, limit = LIMITS[name]
-    folder = str(opened[1] / name)
+    folder = str(made[1] / name)
     assert len(AutoTokenizer.from_pretrained(folder)(LONG, **CUT).input_ids) == limit
     run = pipeline(task, folder, device="cpu")
     text = f"[MASK] {LONG}" if task == "fill-mask" else LONG
     assert run(question="what?", context=text) if name == "squad" else run(text, **how)
 
 
-def test_a_long_prompt_is_cut_so_that_there_is_room_for_new_tokens(opened):
-    folder = str(opened[1] / "pretrain")
+def test_a_long_prompt_is_cut_so_that_there_is_room_for_new_tokens(made):
+    folder = str(made[1] / "pretrain")
     options = {"handle_long_generation": "hole", "return_tensors": True}
     [answer] = pipeline("text-generation", folder, device="cpu")(LONG, **options, max_new_tokens=3, min_new_tokens=3)
     assert len(answer["generated_token_ids"]) == 16
 
 
 @pytest.mark.usefixtures("silence")
-def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warning(opened):
-    folder = str(opened[1] / "seq2seq")
+def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warning(made):
+    folder = str(made[1] / "seq2seq")
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert (model.generation_config.max_new_tokens, model.generation_config.max_length) == (24, None)
     ids = tokenizer("line 7", return_tensors="pt")
@@ -195,41 +186,24 @@ def test_a_length_that_is_asked_for_replaces_that_of_the_folder_without_a_warnin
         assert len(answer["translation_token_ids"]) <= number
 
 
-@pytest.mark.skipif(not HAS_SENTENCE_TRANSFORMERS, reason="needs sentence-transformers")
 @pytest.mark.parametrize("name", SENTENCE_ENCODERS)
-def test_a_stranger_gets_the_numbers_that_we_get(opened, name):
-    import sentence_transformers
-
-    place, out, _ = opened
+@pytest.mark.usefixtures("opened")
+@pytest.mark.full
+def test_a_stranger_gets_the_numbers_that_we_get(made, name):
+    place, out = made
     data = ModelCard.load(out / name / "README.md").data
     assert data.library_name == "sentence-transformers"
     if name == "reranker":
-        ours = sentence_transformers.CrossEncoder(str(out / name), device="cpu")
+        ours = CrossEncoder(str(out / name), device="cpu")
         assert isinstance(ours.activation_fn, torch.nn.Tanh)
         np.testing.assert_allclose(np.load(out / name / "scores.npy"), ours.predict(RANKED), atol=1e-6)
         assert data.pipeline_tag == "text-ranking"
         return
-    ours = sentence_transformers.SentenceTransformer(str(out / name), device="cpu")
+    ours = SentenceTransformer(str(out / name), device="cpu")
     embeddings = np.load(out / name / "embeddings.npy")
     np.testing.assert_allclose(embeddings, ours.encode(SENTENCES), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
     assert data.pipeline_tag == "sentence-similarity"
     if name == "converted":
-        teacher = sentence_transformers.SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
+        teacher = SentenceTransformer(str(place / "teachers" / "cls"), device="cpu")
         np.testing.assert_allclose(embeddings, teacher.encode(SENTENCES), atol=1e-5)
-
-
-@pytest.mark.full
-def test_a_stranger_opens_every_head_as_its_card_says(tmp_path):
-    tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 60)
-    folders = []
-    for config_class, auto_class in HEADS:
-        model = auto_class.from_config(small(config_class))
-        folders.append(tmp_path / type(model).__name__)
-        model.save_pretrained(folders[-1], self_contained=True)
-        tokenizer.save_pretrained(folders[-1])
-        write_card(folders[-1])
-    (home := tmp_path / "home").mkdir()
-    found = read_cards(home, folders)
-    assert [names[0] for names in found] == [folder.name for folder in folders]
-    assert sum(len(names) > 1 for names in found) > len(found) / 2

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from launched import python
 from safetensors.torch import load_file
 
 import sublayers  # noqa: F401
@@ -64,8 +64,7 @@ def older(tmp_path_factory):
         pytest.skip("the history of the repository is not there")
     source, saved = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("saved")
     subprocess.run(["tar", "x", "-C", str(source)], input=found.stdout, check=True)
-    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{source / 'tests'}"}
-    subprocess.run([sys.executable, "-c", SAVE, str(saved)], env=environment, cwd=source, check=True)
+    python("-c", SAVE, saved, home=source, PYTHONPATH=f"{source}{os.pathsep}{source / 'tests'}")
     return saved
 
 
@@ -90,9 +89,5 @@ def test_export_mends_the_code_of_what_version_01_saved(older, tmp_path):
         assert not (folder / "versions.py").exists()
         mended = tmp_path / folder.name
         cli.main(["export", str(folder), str(mended)])
-        environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
-        command = [sys.executable, "-c", GENERATE, auto_class, str(mended)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        cached, uncached = done.stdout.splitlines()[-2:]
+        cached, uncached = python("-c", GENERATE, auto_class, mended, home=tmp_path).splitlines()[-2:]
         assert cached == uncached

@@ -1,10 +1,7 @@
 """Folders that somebody without this package can use."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import torch
 import transformers
 from common import VOCAB, randomize, token_ids
 from families import HEADS, small
+from launched import python
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, pipeline
 
@@ -84,11 +82,8 @@ def stranger(tmp_path_factory):
     save_heads(heads)
     save_pipelines(pipelines)
     asked = [[str(pipelines / task), task, given] for *_, task, given in PIPELINES]
-    command = [sys.executable, str(Path(__file__).with_name("stranger.py")), json.dumps(asked), *heads.iterdir()]
-    outside = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
-    found = subprocess.run(command, cwd=home, env=os.environ | outside, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    answers = json.loads(found.stdout.splitlines()[-1])
+    printed = python(Path(__file__).with_name("stranger.py"), json.dumps(asked), *heads.iterdir(), home=home)
+    answers = json.loads(printed.splitlines()[-1])
     return heads, pipelines, dict(zip([task for *_, task, _ in PIPELINES], answers, strict=True))
 
 

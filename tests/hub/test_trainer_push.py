@@ -1,18 +1,14 @@
 """transformers' own ways to the Hub, with our models: the Trainer's, and `push_to_hub` of models and tokenizers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
-from families import small
 from hub_repository import ANN, BOB
 from huggingface_hub import HfApi, ModelCard
+from launched import python
+from tiny_models import save_model
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
-
-from sublayers import PARBertConfig, PARBertForSequenceClassification
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +18,18 @@ TEXTS = ["red green blue", "yellow black", "white red", "blue blue green"]
 
 
 @pytest.fixture
-def tokenizer():
-    return train_tokenizer(TEXTS * 2, "wordpiece", 60)
+def saved(tmp_path):
+    return save_model(tmp_path / "mine", head=AutoModelForSequenceClassification, texts=TEXTS)
 
 
 @pytest.fixture
-def model(tokenizer):
-    return PARBertForSequenceClassification(small(PARBertConfig, vocab_size=len(tokenizer)))
+def model(saved):
+    return saved[0]
+
+
+@pytest.fixture
+def tokenizer(saved):
+    return saved[1]
 
 
 def assert_published(model, tokenizer, cache_dir, **options):
@@ -52,14 +53,6 @@ print(model(**AutoTokenizer.from_pretrained("ann/model", trust_remote_code=True)
 """
 
 
-def assert_runs_without_the_package(hub, home):
-    """Open ann/model in a fresh process that never imports the package."""
-    options = {"env": hub.environment(home / "home", token=ANN), "capture_output": True, "text": True}
-    found = subprocess.run([sys.executable, "-c", OPEN], **options, check=False)
-    assert found.returncode == 0, found.stderr
-    assert "tensor" in found.stdout
-
-
 def assert_has_code(hub):
     files = hub.repositories["ann/model"].files()
     named = json.loads(files["config.json"].content)["auto_map"]
@@ -68,32 +61,17 @@ def assert_has_code(hub):
 
 
 @pytest.mark.parametrize("opens", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_each_checkpoint_that_the_trainer_publishes_has_its_code(hub, model, tokenizer, tmp_path, opens):
-    rows = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
-    settings = {"max_steps": 1, "save_steps": 1, "hub_strategy": "every_save"}
-    arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING, **settings)
-    Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer).train()
-    assert_has_code(hub)
-    if opens:
-        assert_runs_without_the_package(hub, tmp_path)
-
-
-def test_a_trainer_that_publishes_nothing_saves_as_ever(model, tmp_path):
-    rows = [{"input_ids": [1, 2], "labels": 0}]
-    arguments = TrainingArguments(str(tmp_path), max_steps=1, save_steps=1, report_to="none", use_cpu=True)
-    trainer = Trainer(model=model, args=arguments, train_dataset=rows)
-    trainer.train()
-    trainer.save_model()
-    assert not [*tmp_path.rglob("*.py")]
-
-
-def test_the_trainer_publishes_what_it_trained(hub, model, tokenizer, tmp_path, capfd):
+def test_the_trainer_publishes_what_it_trained_with_its_code_at_every_checkpoint(
+    hub, model, tokenizer, tmp_path, capfd, opens
+):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     rows = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
-    settings = {"max_steps": 2, "learning_rate": 0.1, "hub_private_repo": True, "save_strategy": "no"}
+    settings = {"max_steps": 2, "learning_rate": 0.1, "hub_private_repo": True}
+    settings |= {"save_steps": 1, "hub_strategy": "every_save"}
     arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING, **settings)
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer)
     trainer.train()
+    assert_has_code(hub)
     trainer.push_to_hub()
     assert_has_code(hub)
     assert any((weight != before[name]).any() for name, weight in model.state_dict().items())
@@ -104,6 +82,8 @@ def test_the_trainer_publishes_what_it_trained(hub, model, tokenizer, tmp_path, 
     assert ModelCard(repository.files()["README.md"].content.decode()).data.library_name == "transformers"
     assert not any(ANN.encode() in file.content for file in repository.files().values())
     assert ANN not in "".join(capfd.readouterr())
+    if opens:
+        assert "tensor" in python("-c", OPEN, **hub.environment(tmp_path / "home", token=ANN))
 
 
 def test_a_model_publishes_itself_in_one_commit(hub, model, tmp_path):
@@ -158,12 +138,3 @@ def test_a_card_that_somebody_wrote_stays_and_a_draft_does_not(hub, model, token
 
 def card_of(hub):
     return hub.repositories["ann/model"].files()["README.md"].content.decode()
-
-
-def test_a_model_that_is_registered_brings_its_code_through_the_trainer(hub, model, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(type(model), "_auto_class", None)
-    model.register_for_auto_class("AutoModelForSequenceClassification")
-    arguments = TrainingArguments(str(tmp_path / "run"), **PUSHING)
-    Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
-    files = hub.repositories["ann/model"].files()
-    assert {"modeling_par_bert.py", "configuration_par_bert.py", "tokenizer.json"} < files.keys()

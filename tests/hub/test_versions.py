@@ -4,20 +4,17 @@ import importlib
 import json
 import os
 import re
-import subprocess
-import sys
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 import transformers
-from families import small
+from launched import python
 from packaging.requirements import Requirement
+from tiny_models import save_model
 
 import sublayers
-from sublayers import SandwichLMConfig, SandwichLMForCausalLM
 from sublayers.configuration import versions
-from sublayers.training.data.tokenizers import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = ConfigParser()
@@ -58,13 +55,11 @@ def said(version, admitted=versions.TRANSFORMERS):
     )
 
 
-def process(code, *arguments, path=(), **environment):
-    """Run code with one thread in a process that finds what is in `path` before what is installed."""
+def process(code, *arguments, path=(), home=None):
+    """Run code in a process that finds what is in `path` before what is installed."""
     # the package stands in the tree of these tests
     found = os.pathsep.join(map(str, (*path, ROOT / "src")))
-    environment = os.environ | {"PYTHONPATH": found, "OMP_NUM_THREADS": "1"} | environment
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return python("-c", code, *arguments, home=home, check=False, PYTHONPATH=found)
 
 
 @pytest.fixture
@@ -108,11 +103,8 @@ def test_versions_that_were_not_tested_are_refused_and_patches_are_not(monkeypat
 def folders(tmp_path_factory):
     """A folder with code for the versions of today, and the same as if it had been written for those before."""
     today, before = (tmp_path_factory.mktemp("folders") / name for name in ("today", "before"))
-    tokenizer = train_tokenizer(["Ada wrote the first program."], "wordpiece", 40)
     for folder in (today, before):
-        config = small(SandwichLMConfig, vocab_size=len(tokenizer))
-        SandwichLMForCausalLM(config).save_pretrained(folder, self_contained=True)
-        tokenizer.save_pretrained(folder)
+        save_model(folder, "sandwich_lm", words=40)[0].save_pretrained(folder, self_contained=True)
     code = before / "versions.py"
     assert versions.TRANSFORMERS in code.read_text()
     code.write_text(code.read_text().replace(versions.TRANSFORMERS, ">=5.23,<5.24"))
@@ -128,8 +120,7 @@ def test_every_file_that_transformers_opens_asks_for_the_version_first(folders):
 
 
 def opened(folders, home, *path):
-    home = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules")}
-    done = process(OPEN, *folders, path=path, **home)
+    done = process(OPEN, *folders, path=path, home=home)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,9 +1,8 @@
-import subprocess
-import sys
 import zlib
 from lzma import LZMAError
 
 import pytest
+from launched import python
 from safetensors import SafetensorError
 
 from sublayers.training import cli
@@ -18,7 +17,7 @@ def test_lists_its_commands(capsys):
 
 
 def test_runs_as_a_module_and_refuses_an_unknown_command():
-    done = subprocess.run([sys.executable, "-m", "sublayers", "pretrian"], capture_output=True, text=True)
+    done = python("-m", "sublayers", "pretrian", check=False)
     assert done.returncode == 2
     # torchao, where it is installed, says before this what it could not load
     *others, said = done.stderr.splitlines()
@@ -52,15 +51,12 @@ def test_help_shows_a_commands_own_flags_and_help_all_those_of_trainer_and_model
 @pytest.mark.parametrize(
     "kind", [ValueError, FileNotFoundError, SafetensorError, Exception, EOFError, LZMAError, zlib.error]
 )
-def test_bad_input_and_the_errors_of_files_that_libraries_have_are_one_sentence(kind, monkeypatch, capsys):
+def test_bad_input_and_the_errors_of_files_that_libraries_have_are_one_sentence(kind, monkeypatch, refusal):
     def fail(args):
         raise kind("the file is damaged")
 
     monkeypatch.setattr("sublayers.training.commands.tokenizer.load_corpus", fail)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["tokenizer", "--output_dir", "unused"])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == "sublayers tokenizer: the file is damaged\n"
+    assert refusal("tokenizer", "--output_dir", "unused") == "sublayers tokenizer: the file is damaged\n"
 
 
 def test_dashes_and_underscores_are_the_same_in_flags_and_differ_in_values(monkeypatch):

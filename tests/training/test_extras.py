@@ -1,8 +1,7 @@
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, requires
 
 import pytest
+from launched import python
 from packaging.requirements import Requirement
 
 from sublayers.training.extras import require
@@ -37,7 +36,7 @@ HEAVY = {"torch", "transformers", "datasets", "numpy"}
 def run(argv, missing=(), others=None):
     """Run a command where some packages are missing, and others have another version."""
     code = RUN.format(missing=missing, others=others or {}, argv=argv, heavy=HEAVY)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return python("-c", code, check=False)
 
 
 MISSING = {

@@ -73,14 +73,13 @@ def test_processes_that_are_started_ignore_what_their_parent_hears(handler):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "flags", "begun", "expected"),
     [
         ("pretrain", ["--dataloader_num_workers=1"], "checkpoint-*", CHECKPOINTS),
         ("glue", [], "sst2-*/checkpoint-*", FINISHED),
-        pytest.param(
-            "glue", ["--jobs=2", "--seeds", "1", "2"], "sst2-*/checkpoint-*", FINISHED, marks=pytest.mark.full
-        ),
+        ("glue", ["--jobs=2", "--seeds", "1", "2"], "sst2-*/checkpoint-*", FINISHED),
     ],
 )
 def test_ctrl_c_in_a_terminal_ends_a_command_and_its_processes_in_one_sentence(

@@ -35,9 +35,9 @@ def number_of(trial):
     return float(trial.user_attrs["task"]["number"])
 
 
-def begin(folder, jobs=1):
+def begin(folder, jobs=1, numbers=100):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(Path(trial_worker.__file__)), str(folder), str(jobs)]
+    command = [sys.executable, str(Path(trial_worker.__file__)), *map(str, (folder, jobs, numbers))]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -88,8 +88,9 @@ def test_four_workers_of_which_ten_are_killed_do_all_once_and_lose_nothing(tmp_p
 
 
 @pytest.mark.slow
-def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path):
-    pool = begin(tmp_path, jobs=2)
+def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path, monkeypatch):
+    numbers = range(16)
+    pool = begin(tmp_path, jobs=2, numbers=len(numbers))
     deadline = time.monotonic() + 60
     while not (tmp_path / trials.JOURNAL).exists() or len(results(read_study("squaring", tmp_path))) < 3:
         assert time.monotonic() < deadline
@@ -101,8 +102,9 @@ def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path):
     assert all("squaring" in each for each in printed)
     before = len(results(read_study("squaring", tmp_path)))
     time.sleep(1)
-    assert len(results(read_study("squaring", tmp_path))) == before < len(trial_worker.NUMBERS)
-    assert len(results(trial_worker.run(tmp_path, jobs=2))) == len(trial_worker.NUMBERS)
+    assert len(results(read_study("squaring", tmp_path))) == before < len(numbers)
+    monkeypatch.setattr(trial_worker, "PAUSE", 0.0)
+    assert len(results(trial_worker.run(tmp_path, numbers=numbers))) == len(numbers)
 
 
 def test_what_is_done_is_not_done_again_and_more_can_be_asked_for(tmp_path):

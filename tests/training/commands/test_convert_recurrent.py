@@ -140,14 +140,3 @@ def test_reads_the_files_of_adaptive_span(name, form, tmp_path, convert):
     numbers = load_file(REFERENCE / "sandwich" / f"{name}.io.safetensors")
     scores = converted(numbers["tokens"][:, :16]).logits.log_softmax(-1)
     torch.testing.assert_close(scores, numbers["seg0.log_probs"], atol=1e-5, rtol=1e-5)
-
-
-def test_says_that_nothing_runs_these_sources(tmp_path, capsys):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "config.json").write_text(json.dumps({"model_type": "transfo-xl"}))
-    torch.save(authors_names(transformer_xl()), tmp_path / "weights.pt")
-    for source in ("old", "weights.pt"):
-        with pytest.raises(SystemExit):
-            main(["convert", str(tmp_path / source), str(tmp_path / "ours"), "--verify"])
-        assert "nothing that works with this Python runs its original; leave it out" in capsys.readouterr().err
-    assert not (tmp_path / "ours").exists()

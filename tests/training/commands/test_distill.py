@@ -20,7 +20,6 @@ from sublayers.training.data.corpus import Text
 from sublayers.training.distill.moves import MovesCallback
 from sublayers.training.distill.objectives import Logits, Words
 from sublayers.training.distill.texts import encode_texts, mask_words
-from sublayers.training.distill.trainer import DistillTrainer
 
 pytestmark = pytest.mark.slow
 
@@ -155,15 +154,6 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_and_is_kept_as_it_st
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
 
 
-def test_a_reranker_learns_from_pairs(tmp_path):
-    save_teacher(tmp_path / "teacher", labels=1)
-    pairs = write_texts(tmp_path / "pairs.txt", map("\t".join, zip(TEXTS, TEXTS[::-1], strict=True)))
-    flags = [f"--train_file={pairs}", *FAST, *TRAINED, "--sublayer_order=s3f3", "--moves_every=4"]
-    metrics = distill([str(tmp_path / "teacher"), *flags, "--output_dir", str(tmp_path / "out")])
-    assert "eval_agreement" not in metrics
-    assert "the squared difference of both" in (tmp_path / "out" / "README.md").read_text()
-
-
 def test_words_are_learned_by_a_masked_language_model(tmp_path, capsys):
     bert, _ = save_teacher(tmp_path / "teacher", model_class=BertForMaskedLM)
     out = tmp_path / "out"
@@ -186,6 +176,7 @@ def test_words_are_learned_by_a_masked_language_model(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("objective", ["states", "relations"])
+@pytest.mark.representatives(1)
 def test_bodies_learn_what_tokens_have_and_go_on_after_an_interruption(objective, tmp_path, monkeypatch):
     save_teacher(tmp_path / "teacher")
     flags = [str(tmp_path / "teacher"), f"--train_file={write_texts(tmp_path / 'texts.txt')}", *FAST]
@@ -196,17 +187,7 @@ def test_bodies_learn_what_tokens_have_and_go_on_after_an_interruption(objective
     assert [name for name in weights(tmp_path / "whole" / "checkpoint-20") if name not in kept] == (
         ["to_teacher.bias", "to_teacher.weight"] if objective == "states" else []
     )
-    compute_loss = DistillTrainer.compute_loss
-
-    def interrupt(trainer, model, *args, **kwargs):
-        if model.training and trainer.state.global_step == 7:
-            raise KeyboardInterrupt
-        return compute_loss(trainer, model, *args, **kwargs)
-
-    monkeypatch.setattr(DistillTrainer, "compute_loss", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        distill([*flags, "--output_dir", str(tmp_path / "parts")])
-    monkeypatch.setattr(DistillTrainer, "compute_loss", compute_loss)
+    distill_until(7, [*flags, "--output_dir", str(tmp_path / "parts")], monkeypatch)
     distill([*flags, "--output_dir", str(tmp_path / "parts"), "--resume_from_checkpoint"])
     parts = weights(tmp_path / "parts")
     assert parts.keys() == kept.keys()
@@ -226,17 +207,3 @@ def test_words_are_scored_in_as_few_bits_as_the_trainer_is_told(tmp_path, monkey
     flags += ["--bf16", "--sublayer_order=(sf)3", "--output_dir", str(tmp_path / "out")]
     assert distill([str(tmp_path / "teacher"), *flags])["eval_loss"] < 0.1
     assert {*dtypes} == {torch.bfloat16}
-
-
-def test_the_mean_cosine_of_states_is_that_of_all_tokens(tmp_path):
-    bert, tokenizer = save_teacher(tmp_path / "teacher")
-    flags = [f"--validation_file={write_texts(tmp_path / 'texts.txt')}", *FAST, "--do_eval", "--objective=states"]
-    out = ["--sublayer_order=(sf)2", "--output_dir", str(tmp_path / "out")]
-    metrics = distill([str(tmp_path / "teacher"), *flags, *out])
-    student, cosines = AutoModel.from_pretrained(tmp_path / "out"), []
-    with torch.no_grad():
-        for text in TEXTS:
-            ids = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
-            states = [model(**ids).last_hidden_state[0] for model in (student, bert)]
-            cosines += torch.cosine_similarity(*states, dim=-1).tolist()
-    assert metrics["eval_cosine"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-5)

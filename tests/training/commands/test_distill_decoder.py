@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tiny_teachers import TEXTS, save_decoder, save_teacher, write_texts
+from tiny_teachers import TEXTS, save_decoder, write_texts
 from transformers import AutoModelForCausalLM, GenerationConfig, pipeline
 
 from sublayers.training.commands.distill import main as distill
@@ -61,25 +61,3 @@ def test_a_student_that_is_its_teacher_has_the_loss_of_the_text(files, tmp_path)
     assert metrics["eval_next_loss"] == pytest.approx(expected, abs=1e-4)
     # the answers have 16 bits; batches of full windows weigh as much as the last one
     assert metrics["eval_loss"] == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sublayer_order=s2f2"], "is made of its teacher's sublayers; give --sublayers or --student"),
-        (
-            ["--student=other", "--sublayer_order=s2f2"],
-            "the student in other has its sublayers; leave --sub",
-        ),
-        (["--student=other"], "has other tokens than"),
-        (["--student=foreign"], "has layers of its own; give what sublayers convert makes of it"),
-    ],
-)
-def test_what_is_no_student_is_refused(files, flags, message, tmp_path, monkeypatch):
-    _, _, source, texts = files
-    save_teacher(tmp_path / "other")
-    save_decoder(tmp_path / "foreign")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        distill([source, texts, *FAST, *TRAINED, f"--output_dir={tmp_path / 'out'}", *flags])
-    assert not (tmp_path / "out" / "config.json").exists()

@@ -1,8 +1,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from common import assert_same
+from launched import python
 from safetensors.torch import load_file
 from tiny_teachers import TEXTS, answers_in, save_decoder, save_teacher, write_texts
 from transformers import BertForMaskedLM, TrainingArguments
@@ -47,12 +46,7 @@ NO_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"
 
 def launch(launcher, runs, folder):
     """Run commands in two processes, one after the other."""
-    worker = [str(Path(__file__).with_name("distill_worker.py")), json.dumps(runs)]
-    environment = os.environ | {"HF_HOME": str(folder), "HF_DATASETS_CACHE": str(folder / "cache")}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", *launcher, *worker]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-9000:]
+    python("-m", *launcher, Path(__file__).with_name("distill_worker.py"), json.dumps(runs), home=folder)
 
 
 def asked(folder):

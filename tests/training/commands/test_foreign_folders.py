@@ -5,12 +5,12 @@ import json
 import os
 import socket
 
-import datasets
 import pytest
 import torch
 from common_convert import edit
-from families import build
 from safetensors.torch import load_file, save_file
+from tiny_models import save_model
+from tiny_runs import write_rows
 from transformers import AutoConfig, AutoTokenizer, BertConfig, BertModel
 
 from sublayers.hub.loading import load, refuse_ways_out
@@ -37,101 +37,91 @@ COMMANDS = {
     "distill": "distill {folder} --objective embeddings --sublayer_order sf --train_file {data} --max_length 16 "
     "--output_dir {out} --use_cpu --report_to none --max_steps 1",
 }
-every_command = pytest.mark.parametrize("command", COMMANDS)
 
 
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "theirs"
-    build("par_bert").save_pretrained(folder)
-    train_tokenizer(["a few words of a text"], "wordpiece", 61).save_pretrained(folder)
+    save_model(folder, words=61)
     (tmp_path / "secret.txt").write_text(WORDS + SECRET)
     return folder
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run a command on a folder, where nobody is there to be asked, or too many."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def words(tmp_path, monkeypatch):
+    """Give the words of a command on a folder, where nobody is there to be asked, or too many."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"sentence": "a text", "label": n % 2, "text": "a"}) + "\n" for n in range(8)))
-
-    def run_it(command, folder):
-        main(COMMANDS[command].format(folder=folder, out=tmp_path / "out", data=data).split())
-
-    return run_it
+    write_rows(data, [{"sentence": "a text", "label": n % 2, "text": "a"} for n in range(8)])
+    return lambda command, folder: COMMANDS[command].format(folder=folder, out=tmp_path / "out", data=data).split()
 
 
 @pytest.fixture
-def refuse(run, tmp_path, capsys):
-    """See a command refuse a folder in one sentence, without a trace."""
+def refuse(words, refusal, tmp_path):
+    """See a command refuse a folder in one sentence."""
 
     def refuse_it(command, folder, sentence):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            run(command, folder)
-        assert end.value.code == 2
-        *_, line = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"sublayers {command}: ")
-        assert sentence in line
+        assert sentence in refusal(*words(command, folder))
         assert not (tmp_path / "sprung").exists()
         assert not (tmp_path / "out").exists()
 
     return refuse_it
 
 
-def add_code(folder, tmp_path):
-    (folder / "evil.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nclass Evil: pass\n")
+def name_file_elsewhere(folder, below=""):
+    edit(folder / below / "tokenizer_config.json", init_inputs=[f"{folder.parent}/secret.txt"])
+    return f"{below}/tokenizer_config.json names '{folder.parent}/secret.txt', which is outside of the folder"
 
 
-@every_command
-@pytest.mark.parametrize("below", ["", "target_tokenizer"])
-def test_a_tokenizer_names_no_file_outside_of_its_folder(command, below, folder, tmp_path, refuse):
-    edit(folder / below / "tokenizer_config.json", init_inputs=[str(tmp_path / "secret.txt")])
-    refuse(
-        command, folder, f"{below}/tokenizer_config.json names '{tmp_path}/secret.txt', which is outside of the folder"
-    )
+def name_file_elsewhere_below(folder):
+    return name_file_elsewhere(folder, "target_tokenizer")
 
 
-@every_command
-def test_weights_outside_of_a_folder_are_not_read(command, folder, tmp_path, refuse):
-    (folder / "model.safetensors").rename(tmp_path / "private.safetensors")
-    names = dict.fromkeys(load_file(tmp_path / "private.safetensors"), "../private.safetensors")
+def name_weights_elsewhere(folder):
+    (folder / "model.safetensors").rename(folder.parent / "private.safetensors")
+    names = dict.fromkeys(load_file(folder.parent / "private.safetensors"), "../private.safetensors")
     edit(folder / "model.safetensors.index.json", metadata={}, weight_map=names)
-    refuse(command, folder, "names '../private.safetensors', which is outside of the folder")
+    return "names '../private.safetensors', which is outside of the folder"
 
 
-@every_command
-def test_nobody_is_asked_whether_to_run_code(command, folder, tmp_path, refuse, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    add_code(folder, tmp_path)
+def need_code(folder):
+    sprung = folder.parent / "sprung"
+    (folder / "evil.py").write_text(f"open({str(sprung)!r}, 'w')\nclass Evil: pass\n")
     names = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification")
     edit(folder / "config.json", model_type="evil", auto_map=dict.fromkeys(names, "evil.Evil"))
-    known = "of transformers' models, gpt2," if command == "convert" else "needs code of its own, which is not run"
-    refuse(command, folder, known)
+    return "needs code of its own, which is not run"
 
 
-@every_command
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(command, folder, refuse):
+def wait_for_a_pipe(folder):
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
-    refuse(command, folder, "config.json is neither a file nor a folder")
+    return "config.json is neither a file nor a folder"
 
 
-@every_command
-def test_a_link_out_of_a_folder_is_not_followed(command, folder, tmp_path, refuse):
-    (folder / "vocab.txt").symlink_to(tmp_path / "secret.txt")
-    refuse(command, folder, f"vocab.txt leads out of the folder, to {tmp_path}/secret.txt")
+def lead_out(folder):
+    (folder / "vocab.txt").symlink_to(folder.parent / "secret.txt")
+    return f"vocab.txt leads out of the folder, to {folder.parent}/secret.txt"
 
 
-def test_inputs_that_a_tokenizer_does_not_make_are_not_asked_for(folder, run, tmp_path):
+TRAPS = (name_file_elsewhere, name_file_elsewhere_below, name_weights_elsewhere, need_code, wait_for_a_pipe, lead_out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_is_seen_by_every_command(trap, command, folder, refuse, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    said = trap(folder)
+    is_unknown = (trap, command) == (need_code, "convert")
+    refuse(command, folder, "of transformers' models, gpt2," if is_unknown else said)
+
+
+def test_inputs_that_a_tokenizer_does_not_make_are_not_asked_for(folder, words, tmp_path):
     edit(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask", "x"])
-    run("distill", folder)
+    main(words("distill", folder))
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_a_run_forgets_code_that_is_named_where_it_starts_from(run, tmp_path):
+def test_a_run_forgets_code_that_is_named_where_it_starts_from(words, tmp_path):
     folder = tmp_path / "theirs"
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     BertModel(BertConfig(**sizes)).save_pretrained(folder)
@@ -140,7 +130,7 @@ def test_a_run_forgets_code_that_is_named_where_it_starts_from(run, tmp_path):
     edit(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer")
     pipelines = {"x": {"impl": "x/y--evil.Evil", "pt": ["AutoModel"], "type": "text"}}
     edit(folder / "config.json", auto_map={"AutoModel": "x/y--evil.Evil"}, custom_pipelines=pipelines)
-    run("glue", folder)
+    main(words("glue", folder))
     written = [path.read_text() for path in (tmp_path / "out").rglob("*.json")]
     assert len(written) > 3
     assert not any("evil" in text for text in written)
@@ -158,22 +148,14 @@ def test_a_vocabulary_is_not_taken_from_where_the_command_runs(file, key, folder
         load(AutoTokenizer, folder)
 
 
+FILES = "config.json modules.json model.safetensors.index.json pytorch_model.bin.index.json model.fp16.index.json"
+FILES += " adapter_model.safetensors.index.json checkpoint-1/model.safetensors.index.json checkpoint-1/b/config.json"
+
+
 @pytest.mark.parametrize("name", ["{home}/secret.txt", "../secret.txt", "checkpoint-1/../../secret.txt", "/dev/zero"])
-@pytest.mark.parametrize(
-    "file",
-    [
-        "config.json",
-        "model.safetensors.index.json",
-        "pytorch_model.bin.index.json",
-        "adapter_model.safetensors.index.json",
-        "model.fp16.index.json",
-        "checkpoint-1/model.safetensors.index.json",
-        "checkpoint-1/deeper/config.json",
-        "modules.json",
-    ],
-)
+@pytest.mark.parametrize("file", FILES.split())
 def test_no_file_of_a_folder_names_one_outside_of_it(file, name, folder, tmp_path):
-    (folder / "checkpoint-1" / "deeper").mkdir(parents=True)
+    (folder / "checkpoint-1" / "b").mkdir(parents=True)
     name = "../" * file.count("/") + name if name.startswith("..") else name.format(home=tmp_path)
     edit(folder / file, weight_map={"a": {"b": [name]}})
     with pytest.raises(ValueError, match=r"names .*, which is outside of the folder"):
@@ -207,12 +189,9 @@ def test_what_is_no_file_is_refused(folder, tmp_path):
         refuse_ways_out(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("model_max_length", "x"), ("model_max_length", {}), ("model_input_names", []), ("model_input_names", [1])],
-)
-def test_odd_values_of_a_tokenizer_are_one_sentence(name, value, folder):
-    edit(folder / "tokenizer_config.json", **{name: value})
+@pytest.mark.parametrize("odd", [{"model_max_length": "x"}, {"model_max_length": {}}, {"model_input_names": [1]}])
+def test_odd_values_of_a_tokenizer_are_one_sentence(odd, folder):
+    edit(folder / "tokenizer_config.json", **odd)
     with pytest.raises(ValueError, match="is damaged"):
         load(AutoTokenizer, folder)
 
@@ -259,16 +238,9 @@ def test_an_adapter_is_no_model_of_its_own(folder, tmp_path):
     assert load(AutoTokenizer, folder)
 
 
-@pytest.mark.parametrize("damage", [lambda weights: b"", lambda weights: weights[:50], lambda weights: b"x" * 99])
-def test_damaged_weights_are_one_sentence(damage, folder, refuse):
-    file = folder / "model.safetensors"
-    file.write_bytes(damage(file.read_bytes()))
-    refuse("export", folder, "is damaged")
-
-
-def test_a_folder_cannot_say_that_the_package_has_no_code(folder, run, tmp_path):
+def test_a_folder_cannot_say_that_the_package_has_no_code(folder, words, tmp_path):
     edit(folder / "config.json", auto_map={"AutoModelForMaskedLM": "x/y--evil.Evil"})
-    run("export", folder)
+    main(words("export", folder))
     assert (tmp_path / "out" / "modeling_par_bert.py").exists()
     assert "evil" not in (tmp_path / "out" / "config.json").read_text()
 
@@ -277,6 +249,9 @@ def test_values_that_a_configuration_refuses_are_one_sentence(folder, refuse):
     edit(folder / "config.json", hidden_size="wide")
     refuse("glue", folder, "hidden_size")
     edit(folder / "config.json", hidden_size=32)
-    weights = load_file(folder / "model.safetensors")
-    save_file({name: torch.ones(3) for name in weights}, folder / "model.safetensors", {"format": "pt"})
-    refuse("export", folder, "is damaged")
+    file = folder / "model.safetensors"
+    whole, weights = file.read_bytes(), load_file(file)
+    save_file({name: torch.ones(3) for name in weights}, file, {"format": "pt"})
+    for damaged in (file.read_bytes(), b"", whole[:50], b"x" * 99):
+        file.write_bytes(damaged)
+        refuse("export", folder, f"{folder} is damaged")

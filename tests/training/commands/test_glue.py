@@ -10,9 +10,18 @@ import pytest
 import torch
 import yaml
 from glue_rows import WORDS, make_rows, write
-from transformers import AutoConfig, BertConfig, BertModel, GPT2Config, GPT2Model, Trainer, pipeline
+from tiny_models import save_model
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    Trainer,
+    pipeline,
+)
 
-from sublayers import PARBertConfig, PARBertForSequenceClassification
 from sublayers.training.commands.glue import main as glue
 from sublayers.training.data import glue as glue_data
 from sublayers.training.data.glue import GLUE_TASKS
@@ -84,10 +93,10 @@ def test_the_chosen_model_answers_and_its_predictions_are_submitted(tmp_path, be
 def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_kept(tmp_path, bert, files, monkeypatch):
     # the best single run is at another point than the best median
     scores = {
-        (1e-3, 8): {1: 0.3, 2: 0.99, 3: 0.2, 4: 0.4},
-        (1e-3, 16): {1: 0.6, 2: 0.5, 3: 0.8, 4: 0.55},
-        (2e-3, 8): {1: 0.9, 2: 0.4, 3: 0.7, 4: 0.1},
-        (2e-3, 16): {1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1},
+        (1e-3, 8): {1: 0.99, 2: 0.25},
+        (1e-3, 16): {1: 0.8, 2: 0.55},
+        (2e-3, 8): {1: 0.4, 2: 0.9},
+        (2e-3, 16): {1: 0.1, 2: 0.1},
     }
     out, models, kept = tmp_path / "out", [], {}
 
@@ -96,7 +105,7 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
         gc.collect()
         assert all(model() is None for model in models)
         models.append(weakref.ref(trainer.model))
-        assert len(list(out.glob("sst2*"))) <= 4 + 1
+        assert len(list(out.glob("sst2*"))) <= 2 + 1
         args = trainer.args
         kept[args.learning_rate, args.per_device_train_batch_size, args.seed] = weights(args.output_dir)
         return {"validation_accuracy": scores[args.learning_rate, args.per_device_train_batch_size][args.seed]}
@@ -106,17 +115,17 @@ def test_the_best_point_is_that_of_the_best_median_and_its_lower_median_run_is_k
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     settings = tmp_path / "settings.yaml"
-    settings.write_text("learning_rates: [1e-3, 2e-3]\nbatch_sizes: [8, 16]\nseeds: [1, 2, 3, 4]\nmax_steps: 1\n")
+    settings.write_text("learning_rates: [1e-3, 2e-3]\nbatch_sizes: [8, 16]\nseeds: [1, 2]\nmax_steps: 1\n")
     flags = ["--model_name_or_path", bert, "--output_dir", str(out), "--warmup_steps", "0"]
     results = glue([str(settings), *files[1], *FAST, *flags])["sst2"]
     points = {(point["learning_rate"], point["batch_size"]): point for point in results["points"]}
     for point, by_seed in scores.items():
         assert {run["seed"]: run["validation"]["accuracy"] for run in points[point]["runs"]} == by_seed
-        assert points[point]["median"] == pytest.approx(sum(sorted(by_seed.values())[1:3]) / 2)
+        assert points[point]["median"] == pytest.approx(sum(by_seed.values()) / 2)
     assert results["best"] == points[1e-3, 16]
-    assert results["best"]["seed"] == 4
-    assert len(set(kept.values())) == 16
-    assert weights("sst2") == kept[1e-3, 16, 4]
+    assert results["best"]["seed"] == 2
+    assert len(set(kept.values())) == 8
+    assert weights("sst2") == kept[1e-3, 16, 2]
     assert not [path.name for path in out.iterdir() if path.name.startswith("sst2-")]
 
 
@@ -177,11 +186,7 @@ def test_runs_all_tasks_of_a_folder_and_both_parts_of_mnli(tmp_path, bert, capsy
 
 
 def test_a_score_is_one_of_the_benchmark_only_on_all_rows_of_its_split(tmp_path, monkeypatch):
-    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "max_position_embeddings": 32}
-    model = PARBertForSequenceClassification(PARBertConfig(sublayer_order="sf", vocab_size=len(tokenizer), **sizes))
-    for part in (tokenizer, model):
-        part.save_pretrained(tmp_path / "model")
+    save_model(tmp_path / "model", head=AutoModelForSequenceClassification, texts=[" ".join(WORDS)])
     rows = {"train": make_rows("mrpc", 20, 0), "validation": make_rows("mrpc", 8, 1)}
     hub = {split: datasets.Dataset.from_list(rows[split]) for split in rows}
     monkeypatch.setattr(glue_data, "load_dataset", lambda *names: hub)
@@ -241,11 +246,3 @@ def test_a_model_without_a_padding_token_is_fine_tuned(tmp_path, files):
     glue([*files[1], *FAST, *flags])
     [answer] = pipeline("text-classification", str(tmp_path / "out" / "sst2"))("good film")
     assert answer["label"] in GLUE_TASKS["sst2"].labels
-
-
-def test_folders_without_data_are_refused(tmp_path, bert):
-    flags = ["--model_name_or_path", bert, *FAST, "--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out")]
-    with pytest.raises(FileNotFoundError, match="there is neither a folder cola nor glue_cola in"):
-        glue([*flags, "--task_name", "cola"])
-    with pytest.raises(FileNotFoundError, match="there is no folder of any task in"):
-        glue([*flags, "--task_name", "all"])

@@ -1,27 +1,23 @@
 """Grids that are killed or cannot be published, and what the same command does then."""
 
 import json
-import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 from glue_rows import WORDS, make_rows, write
 from killed import kill
-from transformers import BertConfig, BertModel, Trainer
+from launched import python
+from tiny_models import save_model
+from transformers import AutoModel, BertConfig, BertModel, Trainer
 
-from sublayers import PARBertConfig, PARBertModel
 from sublayers.training import cli
 from sublayers.training.commands.glue import main as glue
-from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.trainers import publish
 from sublayers.training.trials import read_study, results
 
 pytestmark = pytest.mark.slow
 
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 FAST = ["--use_cpu", "--disable_tqdm=true", "--report_to=none", "--max_length=24", "--max_steps=2"]
 GRID = ["--seeds", "1", "2", "--learning_rates", "1e-3", "1e-2"]
 
@@ -29,10 +25,7 @@ GRID = ["--seeds", "1", "2", "--learning_rates", "1e-3", "1e-2"]
 @pytest.fixture
 def flags(tmp_path):
     """Flags for two tasks, without the name of any."""
-    tokenizer = train_tokenizer([" ".join(WORDS)] * 3, "wordpiece", 200)
-    tokenizer.save_pretrained(tmp_path / "model")
-    config = PARBertConfig(**SIZES, sublayer_order="sf", vocab_size=len(tokenizer), max_position_embeddings=32)
-    PARBertModel(config).save_pretrained(tmp_path / "model")
+    save_model(tmp_path / "model", head=AutoModel, texts=[" ".join(WORDS)])
     for seed, (name, split) in enumerate(product(("sst2", "rte"), ("train", "validation", "test"))):
         write(tmp_path / "data" / name / f"{split}.jsonl", make_rows(name, 20, seed))
     return [*FAST, "--model_name_or_path", str(tmp_path / "model"), "--data_dir", str(tmp_path / "data")]
@@ -75,7 +68,7 @@ def test_a_grid_that_was_killed_anywhere_ends_as_if_it_had_not_been(flags, tmp_p
     flags = [*flags, "--task_name=sst2", *GRID, "--save_strategy=steps", "--save_steps=1"]
     whole = glue([*flags, f"--output_dir={tmp_path}/whole"])
     killed = [*flags, f"--output_dir={tmp_path}/killed"]
-    kill((["glue", *killed], PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
+    kill((["glue", *killed], PLACES))
     with pytest.raises(FileExistsError, match=r"has a fine-tuning with weight_decay 0\.01, not 0\.5; choose"):
         glue([*killed, "--weight_decay=0.5"])
     # what is done is not done again
@@ -122,8 +115,8 @@ def test_a_model_of_others_is_published_as_the_best_one_only(flags, tmp_path, mo
 
     monkeypatch.setattr(Trainer, "init_hf_repo", lambda trainer: None)
     monkeypatch.setattr(Trainer, "push_to_hub", push)
-    sizes = {"num_hidden_layers": 1, "vocab_size": 200, "max_position_embeddings": 32}
-    BertModel(BertConfig(**SIZES, **sizes)).save_pretrained(tmp_path / "model")
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 200}
+    BertModel(BertConfig(**sizes)).save_pretrained(tmp_path / "model")
     flags = ["glue", *flags, "--task_name=all", "--seeds", "1", "2", f"--output_dir={tmp_path}/out"]
     with pytest.raises(SystemExit):
         cli.main([*flags, "--push_to_hub", "--hub_model_id=ann/bert"])
@@ -138,8 +131,7 @@ def test_a_pool_and_the_processes_of_a_launch_find_what_one_process_finds(flags,
     assert glue([*flags, "4", "--jobs=2", f"--output_dir={tmp_path}/pool"]) == one
     launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
     command = [*launcher, "-m", "sublayers", "glue", *flags, "2", f"--output_dir={tmp_path}/two"]
-    environment = {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, *command], check=True, capture_output=True, env=os.environ | environment)
+    python(*command)
     two = json.loads((tmp_path / "two" / "results.json").read_text())
     for name, found in one.items():
         for expected, actual in zip(found["points"], two[name]["points"], strict=True):

@@ -3,14 +3,11 @@ import math
 import warnings
 
 import pytest
-from killed import kill
 from PIL import Image
 from tiny_runs import make_commands
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from sublayers.training import cli
 from sublayers.training.commands.pretrain import main as pretrain
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -116,49 +113,11 @@ def test_lamb_takes_the_place_of_adam(tmp_path, bert_settings):
     assert not weights[1].equal(weights[2])
 
 
+@pytest.mark.full
 def test_trains_on_the_standard_library_without_a_corpus(tmp_path, settings):
     at = settings.index("--train_file")
     few = ["--max_train_samples", "5", "--max_eval_samples", "1", "--max_steps", "1"]
     assert train(tmp_path / "out", [*settings[:at], *settings[at + 2 :], *few])[0]["eval_loss"] > 0
-
-
-def test_a_stream_trains_and_a_checkpoint_goes_on(tmp_path, settings):
-    corpus = settings[settings.index("--train_file") + 1]
-    pretrain([*settings, "--streaming", "--validation_file", corpus, "--output_dir", f"{tmp_path}/a", "--do_train"])
-    assert not (tmp_path / "a" / "eval_results.json").exists()
-    start = ["--model_name_or_path", str(tmp_path / "a"), "--dropout", "0", "--output_dir", str(tmp_path / "b")]
-    assert pretrain([*settings, *start, "--max_steps", "2"])["eval_loss"] > 0
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "b").config.dropout == 0
-
-
-def test_an_unknown_key_of_a_settings_file_is_refused(tmp_path):
-    (tmp_path / "wrong.yaml").write_text("hiden_size: 16\n")
-    with pytest.raises(ValueError, match="unknown option 'hiden_size', did you mean 'hidden_size'"):
-        pretrain([str(tmp_path / "wrong.yaml")])
-
-
-@pytest.mark.full
-def test_killed_runs_resume_to_the_same_weights(tmp_path, settings, bert_settings, capsys):
-    # a wordpiece tokenizer is not the same every time that it is trained
-    train_tokenizer([f"line {n} of a tiny corpus.\n" for n in range(60)], "wordpiece", 80).save_pretrained(tmp_path)
-    masked = [*bert_settings, "--optimizer", "lamb", "--tokenizer_name_or_path", str(tmp_path)]
-    steps = ["--max_steps", "8", "--save_steps", "2", "--eval_steps", "3", "--output_dir"]
-    runs = {tmp_path / "clm": ["pretrain", *settings, *steps], tmp_path / "mlm+nsp": ["pretrain", *masked, *steps]}
-    # in the checkpoint of step 6, after the weights and before the Trainer's state
-    place = ("transformers:Trainer", "_save_rng_state", 3)
-    kill(*(([*flags, str(killed)], [place]) for killed, flags in runs.items()))
-    for killed, flags in runs.items():
-        assert (killed / "checkpoint-6" / "model.safetensors").exists()
-        assert not (killed / "model.safetensors").exists()
-
-        with pytest.raises(ValueError, match="has hidden_size=16, not 32; continue with the flags"):
-            pretrain([*flags[1:], str(killed), "--resume_from_checkpoint", "--hidden_size", "32"])
-        cli.main([*flags, str(killed), "--resume_from_checkpoint"])
-        assert f"continuing from {killed / 'checkpoint-4'}" in capsys.readouterr().out
-        whole = tmp_path / f"whole {killed.name}"
-        cli.main([*flags, str(whole)])
-        for name in ("model.safetensors", "loss_curve.json"):
-            assert (killed / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_resuming_without_a_whole_checkpoint_starts_from_the_beginning(tmp_path, settings, capsys, caplog):

@@ -1,16 +1,13 @@
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from common import assert_same
+from launched import python
 from PIL import Image
-from safetensors.torch import load_file
+from tiny_runs import check_same_run
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from sublayers.training import cli
@@ -73,26 +70,14 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(family, tmp_path, setting
         assert (out / "loss_curve.json").read_bytes() == (whole / "loss_curve.json").read_bytes()
 
 
-def test_a_checkpoint_of_another_stream_is_refused(tmp_path, settings, capsys):
-    flags = [
-        "pretrain",
-        settings("par_transformer_xl", max_steps=2, save_steps=1),
-        "--output_dir",
-        str(tmp_path / "out"),
-    ]
-    cli.main(flags)
-    capsys.readouterr()
-
-    def refusal(*changed):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([*flags, "--max_steps", "4", "--resume_from_checkpoint", *changed])
-        assert stopped.value.code == 2
-        return capsys.readouterr().err
-
-    assert "reads a stream of {'tokens': " in refusal("--per_device_train_batch_size", "2")
-    assert "'segment_length': 16, " in refusal("--block_size", "8")
-    (tmp_path / "out" / "checkpoint-2" / "memory_0.pt").unlink()
-    assert "memory_0.pt" in refusal()
+def test_a_checkpoint_of_another_stream_is_refused(tmp_path, settings, trained, refusal):
+    whole = shutil.copytree(trained["par_transformer_xl"], tmp_path / "out") / "checkpoint-3"
+    flags = ["pretrain", settings("par_transformer_xl", max_steps=4), "--output_dir", tmp_path / "out"]
+    flags += ["--resume_from_checkpoint"]
+    assert "reads a stream of {'tokens': " in refusal(*flags, "--per_device_train_batch_size", "2")
+    assert "'segment_length': 16, " in refusal(*flags, "--block_size", "8")
+    (whole / "memory_0.pt").unlink()
+    assert "memory_0.pt" in refusal(*flags)
 
 
 @every_family
@@ -105,28 +90,10 @@ def test_two_launched_processes_train_and_score_as_one(family, tmp_path, setting
     pretrain([*flags, "4", "--output_dir", str(tmp_path / "one")])
     launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
     command = ["-m", "sublayers", "pretrain", *flags, "2", "--output_dir", str(tmp_path / "two")]
-    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, *launcher, *command], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert {path.name for path in (tmp_path / "two" / "checkpoint-12").glob("memory*")} == {
-        "memory_0.pt",
-        "memory_1.pt",
-    }
-
-    names = ("step", "epoch", "learning_rate", "loss", "grad_norm", "eval_loss")
-    curves = []
-    for folder in ("one", "two"):
-        state = json.loads((tmp_path / folder / "checkpoint-12" / "trainer_state.json").read_text())
-        curves.append([{name: entry[name] for name in names if name in entry} for entry in state["log_history"]])
-    one, two = curves
-    assert len(one) == len(two) > 12
-    for expected, actual in zip(one, two, strict=True):
-        assert actual == pytest.approx(expected, rel=1e-4)
-    weights = [load_file(tmp_path / folder / "model.safetensors") for folder in ("two", "one")]
-    assert_same(*weights, atol=1e-4, rtol=1e-3)
+    python(*launcher, *command, home=tmp_path)
+    memories = {path.name for path in (tmp_path / "two" / "checkpoint-12").glob("memory*")}
+    assert memories == {"memory_0.pt", "memory_1.pt"}
+    check_same_run(tmp_path / "two", tmp_path / "one")
 
 
 def test_evaluation_has_lengths_of_its_own(tmp_path, settings, trained):

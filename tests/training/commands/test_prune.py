@@ -3,6 +3,7 @@ from itertools import combinations
 
 import pytest
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 from tiny_translators import draw_pairs, loss_of, save_pairs, save_translator
@@ -11,10 +12,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
@@ -93,13 +90,11 @@ def test_the_best_subset_within_the_budget_is_kept_whatever_is_cut_off(classifie
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "0.5")
     assert len(model.config.kept_sublayers) == model.config.num_sublayers < 6
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "0.5").pad_token
+    with pytest.raises(ValueError, match=r"no sublayers of .*teacher meet --budget 0\.001; give a larger one"):
+        prune([*flags, "--budget=0.001"])
     for other, name in (("--seed=1", "texts"), ("--read=all", "read"), ("--price=cache", "price")):
         with pytest.raises(FileExistsError, match=rf"has a pruning with {name} .*, not"):
             prune([*flags, other])
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="is not empty and holds no pruning; choose another --output_dir"):
-        prune([*flags, f"--output_dir={tmp_path / 'thesis'}"])
 
 
 @pytest.mark.parametrize(
@@ -113,8 +108,7 @@ def test_other_prices(classifier, flags, tmp_path):
 
 
 ORDERS = {"encoder_sublayer_order": "(sf)2", "decoder_sublayer_order": "scf"}
-OTHERS = {"Bart": (BartConfig, BartForConditionalGeneration), "Marian": (MarianConfig, MarianMTModel)}
-BART = {"layers": 2, "ffn_dim": 24, "attention_heads": 2}
+BART = {"layers": 1, "ffn_dim": 24, "attention_heads": 2}
 
 
 def translate(folder, texts):
@@ -128,30 +122,32 @@ def pair_files(folder):
     return {"train_file": save_pairs(folder), "validation_file": str(folder / "others.txt")}
 
 
-@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.representatives(1)
 def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
     model, *tokenizers = save_translator(tmp_path / "teacher", joint=joint, **ORDERS)
     files, out = pair_files(tmp_path), tmp_path / "out"
-    flags = [*(f"--{name}={file}" for name, file in files.items()), "--texts=16", "--max_length=16"]
+    flags = [*(f"--{name}={file}" for name, file in files.items()), "--texts=8", "--max_length=16"]
     prune([str(tmp_path / "teacher"), *flags, "--budget", "0.7", "0.4", "--price=parameters", f"--output_dir={out}"])
     found = measured(out)
     every = [subset for size in range(2, 8) for subset in combinations(range(7), size)]
     assert found.keys() == {subset for subset in every if is_model(subset, model.config)}
     corpus = load_corpus(CorpusArguments(**files))
-    rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 16, 16, False, 0, corpus, "train")
-    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in found}
-    assert found == pytest.approx(losses, abs=1e-4)
+    rows = read_texts(open_model(str(tmp_path / "teacher")), "next", 8, 16, False, 0, corpus, "train")
+    # which takes a while, so not of all
+    losses = {subset: loss_of(take_subset(model, subset), rows) for subset in [*found][::4]}
+    assert {subset: found[subset] for subset in losses} == pytest.approx(losses, abs=1e-4)
     sizes, orders = model.config.sizes._asdict(), model.config.orders.values()
-    counted = {subset: parameters("".join(orders_of(subset, *orders)), **sizes) for subset in losses}
+    counted = {subset: parameters("".join(orders_of(subset, *orders)), **sizes) for subset in found}
     names = ["s0", "f0", "s1", "f1", "decoder.s0", "decoder.c0", "decoder.f0"]
     for budget in (0.7, 0.4):
-        affordable = [subset for subset in losses if counted[subset] <= budget * counted[tuple(range(7))]]
+        affordable = [subset for subset in found if counted[subset] <= budget * counted[tuple(range(7))]]
         folder = out / f"{budget:g}"
         smaller = AutoModelForSeq2SeqLM.from_pretrained(folder)
         kept = tuple(names.index(name) for name in smaller.config.kept_sublayers)
         assert kept in affordable
         # a decoder without cross-attention answers alike whatever the encoder keeps
-        assert losses[kept] == pytest.approx(min(losses[subset] for subset in affordable), abs=1e-5)
+        assert found[kept] == pytest.approx(min(found[subset] for subset in affordable), abs=1e-5)
         assert (smaller.generation_config.num_beams, smaller.generation_config.max_length) == (2, 12)
         places = [folder, folder if joint else folder / "target_tokenizer"]
         for tokenizer, place in zip(tokenizers, places, strict=True):
@@ -163,7 +159,7 @@ def test_the_best_of_all_subsets_of_both_stacks_is_kept(joint, tmp_path):
 def test_a_pruned_encoder_decoder_is_healed_by_training(tmp_path):
     save_translator(tmp_path / "teacher", joint=False, **ORDERS)
     flags = [*(f"--{name}={file}" for name, file in pair_files(tmp_path).items()), "--texts=16", "--max_length=16"]
-    prune([str(tmp_path / "teacher"), *flags, "--budget=0.5", f"--output_dir={tmp_path / 'out'}"])
+    prune([str(tmp_path / "teacher"), *flags, "--budget=0.5", "--price=parameters", f"--output_dir={tmp_path / 'out'}"])
     row = (tmp_path / "out" / "README.md").read_text().splitlines()[3]
     train = [
         f"--model_name_or_path={tmp_path}/out/0.5",
@@ -186,7 +182,8 @@ def test_a_pruned_encoder_decoder_is_healed_by_training(tmp_path):
 
 
 @pytest.mark.parametrize("read", ["all", "next"])
-@pytest.mark.parametrize("price", ["milliseconds", "cache"])
+@pytest.mark.parametrize("price", ["cache", "milliseconds"])
+@pytest.mark.representatives(2)
 def test_other_prices_of_encoder_decoders(price, read, tmp_path):
     save_translator(tmp_path / "teacher", **ORDERS)
     flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
@@ -197,18 +194,20 @@ def test_other_prices_of_encoder_decoders(price, read, tmp_path):
         assert len({"decoder.s0", "decoder.c0"} & {*kept}) < 2
 
 
-@pytest.mark.parametrize("kind", ["Bart", "Marian"])
-def test_encoder_decoders_of_others_become_ours(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "head"), [("Bart", "ForConditionalGeneration"), ("Marian", "MTModel")])
+@pytest.mark.representatives(1)
+def test_encoder_decoders_of_others_become_ours(kind, head, tmp_path):
     _, tokenizer, _ = save_translator(tmp_path / "teacher")
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in BART.items()}
     ids |= {"decoder_start_token_id": tokenizer.eos_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
-    config_class, model_class = OTHERS[kind]
-    config = config_class(vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids)
-    model_class(config).save_pretrained(tmp_path / "other")
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(tokenizer), d_model=16, max_position_embeddings=32, **sides, **ids
+    )
+    getattr(transformers, f"{kind}{head}")(config).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
     flags = [f"--train_file={save_pairs(tmp_path)}", "--texts=8", "--max_length=16", "--budget=0.6"]
-    prune([str(tmp_path / "other"), *flags, f"--output_dir={tmp_path / 'out'}"])
+    prune([str(tmp_path / "other"), *flags, "--price=parameters", f"--output_dir={tmp_path / 'out'}"])
     assert AutoConfig.from_pretrained(tmp_path / "out" / "0.6").model_type == "sandwich_seq2seq"
     assert len(translate(tmp_path / "out" / "0.6", ["eins drei"])) == 1
 
@@ -219,22 +218,3 @@ def test_encoder_decoders_that_are_not_converted_are_refused(tmp_path):
     T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     with pytest.raises(ValueError, match=r"t5 holds 't5'; of transformers' models, .* can be converted"):
         open_model(str(tmp_path / "t5"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--budget=1.5"], r"--budget 1\.5 is no share of the whole price; give numbers between 0 and 1"),
-        ([], "--budget nothing is no share"),
-        (["--budget=0.001"], r"no sublayers of .*teacher meet --budget 0\.001; give a larger one"),
-        (["--budget=0.5", "--texts=0"], "--texts 0 is too small; give 1 or more"),
-        (["--budget=0.5", "--objective=words"], "a classifier has no words; choose from logits"),
-        (["--budget=0.5", "--shape=x3"], "'x3' is no shape"),
-        (["--budget=0.5", "--read=next"], "a classifier generates no tokens; give --read all, masked or one"),
-        (["--budget=0.5", "--streaming=true"], "leave --streaming out"),
-        (["--budget=0.5", "--max_length=33"], "max_length=33 is not between 3 and the model's 32; give another"),
-    ],
-)
-def test_bad_flags_are_refused(classifier, flags, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        prune([*classifier, *flags, f"--output_dir={tmp_path / 'out'}"])

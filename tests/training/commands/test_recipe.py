@@ -54,13 +54,6 @@ def test_metadata_of_a_family_are_the_hubs_and_links_lead_somewhere(path):
             assert not anchor or anchor in headings(target), link
 
 
-def test_an_unknown_recipe_is_refused_with_those_of_all_commands():
-    with pytest.raises(
-        ValueError, match=r"recipe 'macaron' is unknown, did you mean .*; choose from short_texts, .*modern"
-    ):
-        recipe.main(["macaron"])
-
-
 def test_a_name_stands_for_one_recipe():
     names = [path.stem for path in RECIPES.rglob("*.yaml")]
     assert len({*names}) == len(names)

@@ -183,10 +183,3 @@ def test_help_shows_the_default_of_a_list(capsys):
         seq2seq.parse(["--model_type", "iot_seq2seq", "--help_all"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "['scf', 'fsc', 'csf', 'fcs'] when not given" in shown
-
-
-def test_an_unknown_recipe_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="recipe 'nvlamb' is unknown; choose from macaron_bert, modern, nvlamb_phase1"):
-        pretrain.parse(["nvlamb"])
-    with pytest.raises(ValueError, match="recipe 'iot_n2' belongs to sublayers seq2seq; choose from macaron_bert"):
-        pretrain.parse(["iot_n2"])

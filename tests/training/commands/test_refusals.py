@@ -3,11 +3,14 @@
 import shlex
 
 import pytest
-from tiny_runs import make_commands
-from tiny_teachers import save_teacher, write_texts
+import torch
+from common_fairseq import fairseq_stack
+from common_transformer_xl import authors_names, transformer_xl
+from safetensors.torch import save_file
+from tiny_runs import make_commands, write_rows
+from tiny_teachers import make_sentence_encoder, save_decoder, save_teacher, write_texts
 
 from sublayers import PARTransformerXLConfig, SandwichCharLMConfig, SandwichLMConfig
-from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.distill.objectives import Logits
 
@@ -17,6 +20,14 @@ FILES = {"empty.jsonl": "", "broken.jsonl": '{"a": 1', "notes.txt": "a", "list.j
 XL = "pretrain --model_type par_transformer_xl --memory_length 20"
 SPANS = "pretrain --model_type sandwich_char_lm --attention_span 100 --span_ramp_size 8"
 MASKED = "pretrain --objective mlm+nsp --tokenizer_model wordpiece"
+DECAY = "pretrain --max_steps 30 --lr_scheduler_type warmup_stable_decay"
+# which command needs other words, and what these are behind it
+OTHERS = {"lm": "convert lm.safetensors OUT", "old": "convert old OUT --verify", "xl": "convert xl.pt OUT --verify"}
+OTHERS |= {"convert": "convert teacher OUT", "export": "export spans OUT", "prune": "prune teacher --output_dir OUT"}
+OTHERS["prune"] += " --train_file texts.txt --texts 24 --max_length 16 --whole_rows true"
+OTHERS["frontier"] = "study frontier encoder --train_file texts.txt --sts_file sts.jsonl --output_dir OUT"
+OTHERS["next"] = "distill decoder --objective next --train_file texts.txt --max_length 16 --use_cpu --output_dir OUT"
+NO_ORIGINAL = "nothing that works with this Python runs its original; leave it out"
 # flags behind those of a tiny run, and what is said of them
 REFUSED = {
     "pretrain --blok_size 8": "unknown option 'blok_size', did you mean 'block_size'?",
@@ -86,7 +97,7 @@ REFUSED = {
     "glue --task_name all": "files hold one task; give its --task_name, or for all a --data_dir",
     "glue --max_length 33": "max_length=33 is not between 5 and the model's 32; give another",
     "glue --max_length 4": "max_length=4 is not between 5 and the model's 32; give another",
-    "glue --batch_sizes 8 0": "batch size 0 is not a positive number",
+    "glue --batch_sizes 8 0": "--batch_sizes 0 is not a positive number",
     "glue --seeds 1 1": "--seeds 1 1 has a value twice",
     "glue --resume_from_checkpoint x": "several runs cannot go on from x; they do from where",
     "glue --do_eval": "has the labels LABEL_0, LABEL_1, but sst2 has negative, positive; fine-tune it",
@@ -113,6 +124,46 @@ REFUSED = {
     "distill --dataloader_num_workers=2": "leave --dataloader_num_workers out",
     "distill --sublayer_order=s4f4": "the order s4f4 has 4 s, more than the 3 of the teacher",
     "distill --moves_every=7": "3 moves, one every 7 steps, take more than 21 steps",
+    "glue --train_file '' --validation_file '' --data_dir . --task_name cola": "neither a folder cola nor glue_cola in",
+    "glue --train_file '' --validation_file '' --data_dir . --task_name all": "there is no folder of any task in",
+    f"{DECAY} --warmup_steps=31": "warmup_steps=31 does not fit into a training of 30 steps; train longer",
+    f"""{DECAY} --warmup_steps=10 --lr_scheduler_kwargs '{{"num_decay_steps": 21}}'""": "num_decay_steps=21 does not",
+    f"""{DECAY} --lr_scheduler_kwargs '{{"num_stable_steps": 5}}'""": "num_stable_steps follow from the others",
+    f"""{DECAY} --lr_scheduler_kwargs '{{"num_decay_steps": "x"}}'""": "a flag of the Trainer does not fit",
+    "next --sublayer_order=s2f2": "is made of its teacher's sublayers; give --sublayers or --student",
+    "next --student=teacher --sublayer_order=s2f2": "the student in teacher has its sublayers; leave --sub",
+    "next --student=teacher": "has other tokens than",
+    "next --student=decoder": "has layers of its own; give what sublayers convert makes of it",
+    "prune --budget=1.5": "--budget 1.5 is no share of the whole price; give numbers between 0 and 1",
+    "prune": "--budget nothing is no share",
+    "prune --budget=0.5 --texts=0": "--texts 0 is too small; give 1 or more",
+    "prune --budget=0.5 --objective=words": "a classifier has no words; choose from logits",
+    "prune --budget=0.5 --shape=x3": "'x3' is no shape",
+    "prune --budget=0.5 --read=next": "a classifier generates no tokens; give --read all, masked or one",
+    "prune --budget=0.5 --streaming=true": "leave --streaming out",
+    "prune --budget=0.5 --max_length=33": "max_length=33 is not between 3 and the model's 32; give another",
+    "frontier --students s3f3 sssfff": "--students s3f3 and s3f3 would share a folder",
+    "frontier --students saf": "'a' is not a sublayer",
+    "frontier --students sf --seeds 0 0": "sf 0 is given twice",
+    "frontier --students sf --rounds 0": "0 is not a positive number",
+    "frontier --students sf --sts_file none.jsonl": "there is no file none.jsonl",
+    "frontier --students sf --sts_file other.jsonl": "has no column 'label', only sentence1, sentence2",
+    "convert --sublayer_order=sc": "par_bert has no sublayers c (cross-attention) in its sublayer_order, here 'sc'",
+    "convert --sublayer_order='par(24)'": "'par(24)' has too few numbers or too many; write par(num_sublayers, p)",
+    "convert --sublayer_order='s(f'": "this parenthesis is never closed",
+    f"convert --sublayer_order='{' ' * 10_000}'": "an order of 10000 characters is too long",
+    "convert --verify --sublayer_order=ssff": "compares with the source, which runs only in its own order; leave",
+    "lm --num_attention_heads=0": "0 is not a positive number",
+    "lm --num_attention_heads=-4": "-4 is not a positive number",
+    "lm --num_attention_heads=5": "hidden_size=16 is not a multiple of num_attention_heads=5",
+    "lm --verify": NO_ORIGINAL,
+    "old": NO_ORIGINAL,
+    "xl": NO_ORIGINAL,
+    "export --int8": "add --format onnx or --format openvino",
+    "export --int8 --format torch_export": "add --format onnx or --format openvino",
+    "export --format onnx --texts texts.txt": "add --int8",
+    "export --format openvino --calibration_file texts.txt": "add --int8",
+    "export": "spans holds no architecture of type 'sandwich_char_lm', no model of this package",
 }
 # what leaves a tokenizer, with which the corrected command goes on
 LATE = [f"{XL} --per_device_train_batch_size 90", f"{SPANS} --tokenizer_model char --vocab_size 9"]
@@ -131,38 +182,41 @@ def place(tmp_path_factory):
         config.save_pretrained(folder / name)
     SandwichLMConfig().save_pretrained(folder / "no_tokenizer")
     save_teacher(folder / "teacher", labels=3)
+    save_teacher(folder / "encoder")
+    make_sentence_encoder(folder / "encoder")
+    save_decoder(folder / "decoder")
+    write_rows(folder / "sts.jsonl", [{"sentence1": "a", "sentence2": "b", "label": 1}])
+    write_rows(folder / "other.jsonl", [{"sentence1": "a", "sentence2": "b"}])
+    save_file(fairseq_stack("decoder"), folder / "lm.safetensors")
+    (folder / "old").mkdir()
+    (folder / "old" / "config.json").write_text('{"model_type": "transfo-xl"}')
+    torch.save(authors_names(transformer_xl()), folder / "xl.pt")
     flags = ["--objective=logits", "--sublayer_order=s3f3", "--max_length=16", "--max_steps=20", "--use_cpu"]
     words = ["distill", "teacher", f"--train_file={write_texts(folder / 'texts.txt')}", *flags]
-    return folder, make_commands(folder) | {"distill": words}
+    commands = make_commands(folder) | {"distill": words}
+    commands = {name: [*words, "--output_dir", "OUT"] for name, words in commands.items()}
+    return folder, commands | {name: line.split() for name, line in OTHERS.items()}
 
 
-def refusal(words, capsys):
-    """The one sentence that a command says instead of running."""
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(words)
-    assert stopped.value.code == 2
-    *above, said = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"sublayers {words[0]}: ")
-    assert not any("Traceback" in line for line in above)
-    return said
+def words_of(line, place, out):
+    """The words of a tiny run of the command that a line begins with, and then its flags."""
+    name, *flags = shlex.split(line)
+    return [str(out) if word == "OUT" else word for word in place[1][name]] + flags
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_bad_input_is_one_sentence(line, place, tmp_path, capsys, monkeypatch):
-    folder, commands = place
-    monkeypatch.chdir(folder)
+@pytest.mark.parametrize("line", REFUSED, ids=lambda line: line[:90])
+def test_bad_input_is_one_sentence(line, place, tmp_path, refusal, monkeypatch):
+    monkeypatch.chdir(place[0])
     # that takes long
     monkeypatch.setattr(Logits, "ask_teacher", None)
-    name, *flags = shlex.split(line)
-    assert REFUSED[line] in refusal([*commands[name], "--output_dir", str(tmp_path / "out"), *flags], capsys)
+    assert REFUSED[line] in refusal(*words_of(line, place, tmp_path / "out"))
     assert (tmp_path / "out").exists() == (line in LATE)
     assert not (tmp_path / "out" / "config.json").exists()
 
 
-@pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue", "distill"])
-def test_a_full_folder_is_refused_and_left_alone(command, place, tmp_path, capsys, monkeypatch):
-    folder, commands = place
-    monkeypatch.chdir(folder)
+@pytest.mark.parametrize("line", ["pretrain", "seq2seq", "squad", "glue", "distill", "prune --budget=0.5", "export"])
+def test_a_full_folder_is_refused_and_left_alone(line, place, tmp_path, refusal, monkeypatch):
+    monkeypatch.chdir(place[0])
     (tmp_path / "thesis.txt").write_text("years of work")
-    assert "is not empty" in refusal([*commands[command], "--output_dir", str(tmp_path)], capsys)
-    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["thesis.txt"]
+    assert "is not empty" in refusal(*words_of(line, place, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from tiny_runs import write_rows
 from transformers import AutoModelForQuestionAnswering, pipeline
 
 import sublayers.pipelines  # noqa: F401
@@ -35,16 +36,9 @@ def tokenizer():
 @pytest.fixture
 def model(tokenizer, tmp_path):
     torch.manual_seed(1)
-    config = PARBertConfig(
-        sublayer_order="sfsff",
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_attention_heads=4,
-        max_position_embeddings=24,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "max_position_embeddings": 24}
+    sizes |= {"vocab_size": len(tokenizer), "dropout": 0.0, "attention_dropout": 0.0}
+    config = PARBertConfig(sublayer_order="sfsff", **sizes)
     PARBertForQuestionAnswering(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
@@ -65,29 +59,13 @@ def make_rows(number: int, share_without_answer: float = 0.0, cities_at_once: in
     return rows
 
 
-def write_flat(rows: list[dict], path: Path) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 def write_nested(rows: list[dict], path: Path) -> str:
-    paragraphs = [
-        {
-            "context": row["context"],
-            "qas": [
-                {
-                    "id": row["id"],
-                    "question": row["question"],
-                    "answers": [
-                        dict(zip(row["answers"], a, strict=True)) for a in zip(*row["answers"].values(), strict=True)
-                    ],
-                }
-            ],
-        }
-        for row in rows
-    ]
+    def nested(row):
+        answers = [{"text": text, "answer_start": start} for text, start in zip(*row["answers"].values(), strict=True)]
+        return {"context": row["context"], "qas": [{"id": row["id"], "question": row["question"], "answers": answers}]}
+
     with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
-        json.dump({"version": "1.1", "data": [{"title": "People", "paragraphs": paragraphs}]}, file)
+        json.dump({"version": "1.1", "data": [{"title": "People", "paragraphs": [*map(nested, rows)]}]}, file)
     return str(path)
 
 
@@ -168,7 +146,7 @@ def test_learns_and_leaves_a_model_for_the_pipeline(tmp_path, model, capsys):
     # where there is one city it is the answer
     rows = make_rows(200, cities_at_once=1)
     out = tmp_path / "out"
-    train, validation = write_flat(rows, tmp_path / "t.jsonl"), write_nested(rows[:60], tmp_path / "v.json.gz")
+    train, validation = write_rows(tmp_path / "t.jsonl", rows), write_nested(rows[:60], tmp_path / "v.json.gz")
     files = ["--train_file", train, "--validation_file", validation, "--output_dir", str(out)]
     steps = ["--num_train_epochs", "4", "--learning_rate", "5e-3", "--train_sampling_strategy", "group_by_length"]
     with warnings.catch_warnings():
@@ -254,7 +232,7 @@ BAD_ROWS = [
 def test_bad_questions_are_one_sentence(columns, message, tmp_path, tokenizer):
     rows = make_rows(3)
     rows[1] |= columns
-    args = SquadDataArguments(train_file=write_flat(rows, tmp_path / "rows.jsonl"), max_seq_length=24, doc_stride=6)
+    args = SquadDataArguments(train_file=write_rows(tmp_path / "rows.jsonl", rows), max_seq_length=24, doc_stride=6)
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         answer_windows(load_questions("train", args), tokenizer, args, training=True)
     assert "\n" not in str(error.value)
@@ -280,6 +258,6 @@ def test_bad_files_are_one_sentence(name, tmp_path):
 
 
 def test_no_question_of_all_is_refused(tmp_path):
-    args = SquadDataArguments(validation_file=write_flat(make_rows(3), tmp_path / "rows.jsonl"), max_eval_samples=0)
+    args = SquadDataArguments(validation_file=write_rows(tmp_path / "rows.jsonl", make_rows(3)), max_eval_samples=0)
     with pytest.raises(ValueError, match="no validation question is left of the first 0; use at least"):
         load_questions("validation", args)

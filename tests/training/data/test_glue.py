@@ -99,6 +99,7 @@ def test_a_bad_row_is_named(task, bad, message, split, tmp_path):
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not there")
 @pytest.mark.slow
+@pytest.mark.full
 def test_reads_the_real_data():
     rows = {"cola": (8551, 1043), "sst2": (67349, 872), "mrpc": (3668, 408), "stsb": (5749, 1500), "wnli": (635, 71)}
     for name, numbers in rows.items():

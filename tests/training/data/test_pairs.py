@@ -12,7 +12,6 @@ from transformers import AutoTokenizer
 from sublayers.training.data import pairs as seq2seq_data
 from sublayers.training.data.pairs import Seq2SeqDataArguments, load_pairs, tokenize_pairs, train_pair_tokenizers
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.flags import parse_flags
 
 GERMAN = ["Ein Hund läuft.", "Zwei Hunde  spielen", "Der Hund schläft, sagt man.", "Hund", "Ein Mann mit Hund"]
 ENGLISH = ["A dog runs.", "Two dogs  play", "def f():\n    return 'a , b'\n", "dog", "A man with a dog"]
@@ -114,13 +113,6 @@ def test_without_data_there_are_functions(monkeypatch):
     assert {split: len(rows) for split, rows in pairs.items()} == {"train": 5, "validation": 1, "test": 2}
     with pytest.raises(ValueError, match="--source and --target name texts of a data set; give --train_file"):
         load_pairs(Seq2SeqDataArguments(source="docstring"))
-
-
-def test_flags():
-    argv = ["--train_file", "corpus.de", "corpus.en", "--test_file", "rows.jsonl", "--lowercase"]
-    (args,) = parse_flags(argv, [Seq2SeqDataArguments], "")
-    assert (args.train_file, args.test_file, args.lowercase) == (["corpus.de", "corpus.en"], ["rows.jsonl"], True)
-    assert (args.max_source_length, args.max_target_length, args.source) == (128, 128, None)
 
 
 ROW = '{"de": "a", "en": "b", "n": 1}\n'

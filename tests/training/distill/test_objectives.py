@@ -53,14 +53,17 @@ def test_states_are_those_of_every_token(order, tmp_path):
     objective = open_objective(States, tmp_path, order)
     rows, chosen = rows_of(objective), [3, 0, 40]
     batch, answers, counts = batch_of(objective, rows, chosen)
-    loss = objective.loss(objective.ask(objective.student, batch), answers, {"counts": counts}).item()
-    total, tokens = 0.0, 0
+    asked = objective.ask(objective.student, batch)
+    loss = objective.loss(asked, answers, {"counts": counts}).item()
+    squares, cosines = [], []
     with torch.no_grad():
         for index in chosen:
             ids = tokenizer(TEXTS[index], truncation=True, max_length=12, return_tensors="pt")
             wanted, found = (model(**ids).last_hidden_state[0] for model in (bert, objective.student))
-            total, tokens = total + sum(((wanted - found) ** 2).mean(-1).tolist()), tokens + len(found)
-    assert loss == pytest.approx(total / tokens, rel=1e-4, abs=1e-9)
+            squares += ((wanted - found) ** 2).mean(-1).tolist()
+            cosines += torch.cosine_similarity(wanted, found, dim=-1).tolist()
+    assert loss == pytest.approx(sum(squares) / len(squares), rel=1e-4, abs=1e-9)
+    assert objective.score(asked, answers, batch).tolist() == pytest.approx(cosines, abs=1e-5)
     assert (loss < 1e-9) == (order == "(sf)3")
 
 

@@ -5,7 +5,6 @@ import string
 import unicodedata
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 
@@ -101,8 +100,8 @@ def test_version_2_scores_parts_and_finds_the_best_threshold():
 
 @needs_squad
 @pytest.mark.slow
-def test_nested_and_flat_files_are_the_same_and_score_as_the_definition_says(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+@pytest.mark.full
+def test_nested_and_flat_files_are_the_same_and_score_as_the_definition_says(capsys, tmp_path):
     nested, flat = (
         load_questions("validation", SquadDataArguments(validation_file=str(SQUAD / name)))
         for name in ("dev-v1.1.json.gz", "validation.parquet")

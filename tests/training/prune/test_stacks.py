@@ -35,6 +35,7 @@ def draw_subsets(config, number):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.representatives(4)
 @torch.no_grad()
 def test_losses_are_those_of_the_models_without_the_others(family, joint, tmp_path):
     _, source, target = save_translator(tmp_path, family, joint)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from argparse import ArgumentTypeError
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from sublayers import PARBertConfig
 from sublayers.training.commands.pretrain import RunArguments
 from sublayers.training.flags import config_flags, deciding_flags, parse_flags
 from sublayers.training.trainers.arguments import TrainerArguments
+from sublayers.training.trainers.machine import device
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
 FLAGS = [TrainerArguments, RunArguments, config_flags(PARBertConfig, RunArguments)]
@@ -22,36 +24,25 @@ def read(**flags):
     return parse_flags(["--output_dir=unused", "--use_cpu", *argv], FLAGS, "usage")
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    {
-        "max_steps": (0, -2),
-        "label_smoothing_factor": (-0.1, 1.1),
-        **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), (0, -1)),
-        **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (0, -1)),
-        **dict.fromkeys(("logging_steps", "eval_steps", "save_steps", "save_total_limit"), (-1,)),
-        **dict.fromkeys(("num_train_epochs", "max_grad_norm", "weight_decay", "warmup_steps"), (-1,)),
-        "neftune_noise_alpha": (-0.5,),
-    }.items(),
-)
+STEPS = ("logging_steps", "eval_steps", "save_steps", "save_total_limit", "warmup_steps")
+BAD_NUMBERS = {"max_steps": (0, -2), "label_smoothing_factor": (-0.1, 1.1), "neftune_noise_alpha": (-0.5,)}
+BAD_NUMBERS |= dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), (0, -1))
+BAD_NUMBERS |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (0, -1))
+BAD_NUMBERS |= dict.fromkeys((*STEPS, "num_train_epochs", "max_grad_norm", "weight_decay"), (-1,))
+
+
+@pytest.mark.parametrize(("name", "values"), BAD_NUMBERS.items())
 def test_numbers_that_train_nothing_are_one_sentence(name, values):
     for value in values:
         with pytest.raises(ValueError, match=f"^--{name}={value}(.0)? [^.]*; give (a number from|1 or more)[^\n]*$"):
             read(**{name: value})
 
 
-def test_numbers_are_finite():
-    for name in (
-        "learning_rate",
-        "warmup_steps",
-        "num_train_epochs",
-        "adam_epsilon",
-        "max_tensor_grad_norm",
-        "dropout",
-    ):
-        for value in ("nan", "inf", "-inf", "1e999", "many"):
-            with pytest.raises(ValueError, match=f"^argument --{name}[^:]*: '{value}' is not a finite number$"):
-                read(**{name: value})
+@pytest.mark.parametrize("name", ["learning_rate", "warmup_steps", "num_train_epochs", "max_tensor_grad_norm"])
+def test_numbers_are_finite(name):
+    for value in ("nan", "inf", "-inf", "1e999", "many"):
+        with pytest.raises(ValueError, match=f"^argument --{name}[^:]*: '{value}' is not a finite number$"):
+            read(**{name: value})
     assert read(learning_rate="1e-3", dropout=".5")[0].learning_rate == 1e-3
 
 
@@ -156,3 +147,11 @@ def test_settings_of_what_is_switched_on_are_taken_and_taken_again():
     args = read(activation_checkpointing=True, activation_checkpointing_kwargs='{"use_reentrant": false}')[0]
     for each in (args, dataclasses.replace(args, activation_checkpointing=False)):
         assert each.activation_checkpointing_kwargs == {"use_reentrant": False}
+
+
+def test_a_device_that_the_machine_has_is_read_and_another_one_is_one_sentence():
+    assert device("cpu") == torch.device("cpu")
+    # no machine has so many
+    for name in ("cuda:999", "toaster", "mps:7"):
+        with pytest.raises(ArgumentTypeError, match=rf"^this machine has no device '{name}' \(.*\); give cpu$"):
+            device(name)

@@ -1,6 +1,5 @@
 """Runs that are killed while they write, and what the same command does then."""
 
-import datasets
 import pytest
 from killed import kill, kill_and_resume
 from tiny_runs import losses, make_commands, weights
@@ -21,31 +20,33 @@ PLACES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.full
 def test_a_run_that_was_killed_wherever_it_writes_ends_as_if_it_had_not_been(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     seq2seq = make_commands(tmp_path)["seq2seq"]
     cli.main([*seq2seq, "--output_dir", str(whole)])
     flags = [*seq2seq, "--output_dir", str(killed), "--resume_from_checkpoint"]
-    kill((flags, PLACES), HF_DATASETS_CACHE=str(tmp_path / "cache"))
+    kill((flags, PLACES))
     cli.main(flags)
     assert weights(killed) == weights(whole)
     assert losses(killed) == losses(whole)
     assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-@pytest.mark.parametrize("command", ["pretrain", "seq2seq", "squad", "glue"])
+MASKED = ["--objective=mlm+nsp", "--tokenizer_model=wordpiece", "--optimizer=lamb"]
+MASKED += ["--tokenizer_name_or_path=model"]
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("pretrain", []), ("pretrain", MASKED), ("seq2seq", []), ("squad", []), ("glue", [])]
+)
 @pytest.mark.full
-def test_a_run_ends_as_if_it_had_not_been_killed_at_any_write(command, tmp_path, pytestconfig):
-    words = [*make_commands(tmp_path)[command], "--resume_from_checkpoint"]
+def test_a_run_ends_as_if_it_had_not_been_killed_at_any_write(command, more, tmp_path, pytestconfig, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*make_commands(tmp_path)[command], *more, "--resume_from_checkpoint"]
     (runs := tmp_path / "runs").mkdir()
     number = pytestconfig.getoption("kills")
-    kill_and_resume(words, runs, number, HF_DATASETS_CACHE=str(tmp_path / "cache"))
+    kill_and_resume(words, runs, number)
     whole, *killed = sorted(runs.iterdir(), key=lambda path: path.name != "whole")
     assert killed
     for path in killed:

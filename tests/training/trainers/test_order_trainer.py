@@ -1,19 +1,16 @@
 import json
 import logging
 import math
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
-import datasets
 import pytest
 import torch
 from common import VOCAB, GradientCatcher, assert_same, gradients, randomize
 from common_iot_naive import naive_terms
 from common_seq2seq_training import collator, ragged_rows, trainer_arguments
+from launched import python
 from safetensors.torch import load_file
 from tiny_runs import make_commands
 from transformers import AutoModelForSeq2SeqLM
@@ -66,6 +63,7 @@ def naive_loss(model, rows):
 
 
 @pytest.mark.parametrize("options", [{}, {"order_paths": "paired"}, {"encoder_orders": ["sf"]}])
+@pytest.mark.representatives(2)
 def test_accumulated_gradients_and_terms_are_those_of_one_batch(options, no_noise, tmp_path):
     model, rows = make_model(**options), ragged_rows(5)
     loss, terms = naive_loss(model, rows)
@@ -88,11 +86,8 @@ def test_two_processes_have_the_gradients_of_one(no_noise, tmp_path):
     model.save_pretrained(tmp_path / "model")
     loss, _ = naive_loss(model, ragged_rows())
     loss.backward()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    worker = [str(Path(__file__).with_name("order_worker.py")), str(tmp_path / "model"), str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, *worker], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    python(*launcher, Path(__file__).with_name("order_worker.py"), tmp_path / "model", tmp_path)
     assert_same(load_file(tmp_path / "gradients.safetensors"), gradients(model), atol=1e-5, rtol=1e-4)
 
 
@@ -172,8 +167,7 @@ def test_the_temperature_falls_and_a_resumed_run_goes_on_with_it(tmp_path, monke
         assert {key: broken[key] for key in keys} == pytest.approx({key: whole[key] for key in keys})
 
 
-def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def test_the_command_trains_evaluates_and_predicts(tmp_path):
     make_commands(tmp_path)
     tiny = {name: value for name, value in SIZES.items() if name not in ("vocab_size", "dropout")} | ORDERS | BLOCKS
     tiny |= {"model_type": "iot_seq2seq", "vocab_size": 300, "max_source_length": 24, "max_target_length": 24}

@@ -1,14 +1,11 @@
 """Runs that read their corpus while they train, and go on where they were."""
 
-import json
 import shutil
 
-import datasets
 import pytest
 import torch
 from launched import launch
-from safetensors.torch import load_file
-from tiny_runs import losses, make_commands, weights, write_rows
+from tiny_runs import NO_DROPOUT, check_same_run, curve, losses, make_stream, weights
 
 from sublayers.training import cli
 from sublayers.training.commands.pretrain import make_trainer, parse
@@ -20,22 +17,12 @@ pytestmark = pytest.mark.slow
 
 # documents in each file, of about 16 tokens each; a step reads 12 windows of 15 new tokens
 FILES = {"a": 40, "b": 3, "c": 25, "d": 30}
-NO_DROPOUT = ["--dropout=0", "--attention_dropout=0", "--activation_dropout=0"]
 
 
 @pytest.fixture
-def flags(tmp_path, monkeypatch):
+def flags(tmp_path):
     """The words of a run on a folder of files, without its output folder."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "files").mkdir()
-    write_rows(tmp_path / "files" / "validation.jsonl", [{"text": "some other text"}] * 9)
-    for name, documents in FILES.items():
-        rows = [{"text": f"{name} {number:02} " + "x" * (number * 7 % 23)} for number in range(documents)]
-        write_rows(tmp_path / "files" / f"train-{name}.jsonl", rows)
-    (tmp_path / "others").mkdir()
-    words = make_commands(tmp_path / "others")["pretrain"]
-    at = words.index("--train_file")
-    words[at : at + 2] = ["--dataset_name", str(tmp_path / "files"), "--streaming"]
+    words = make_stream(tmp_path, FILES)
     steps = ["--gradient_accumulation_steps=2", "--max_steps=16", "--logging_steps=1", "--save_total_limit=99"]
     return [*words, *steps, "--output_dir"]
 
@@ -55,6 +42,7 @@ def asked(monkeypatch):
 
 # an odd number of batches lies before the first checkpoint that workers go on from
 @pytest.mark.parametrize(("workers", "accumulated"), [(0, 2), (2, 3)])
+@pytest.mark.representatives(1)
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(workers, accumulated, flags, asked, tmp_path, capsys):
     whole, more = tmp_path / "whole", [f"--dataloader_num_workers={workers}", "--save_steps=3"]
     more.append(f"--gradient_accumulation_steps={accumulated}")
@@ -80,28 +68,21 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(workers, accumulated, fla
         assert read[0][0] > "a 10"
 
 
-def test_what_does_not_go_on_is_refused(flags, tmp_path, capsys):
-    def refusal(*changed):
-        with pytest.raises(SystemExit, match=r"^2$"):
-            cli.main([*flags, str(tmp_path / "out"), "--resume_from_checkpoint", *changed])
-        return capsys.readouterr().err
-
+def test_what_does_not_go_on_is_refused(flags, tmp_path, refusal):
     cli.main([*flags, str(tmp_path / "out"), "--max_steps=2"])
-    assert "reads a stream of {'files': 4, 'block_size': 16, 'workers': 1}, not of {" in refusal("--block_size=8")
-    assert "'workers': 2}; continue with the flags" in refusal("--dataloader_num_workers=2")
-    assert "4 files cannot be divided among 1 processes with 5 workers" in refusal("--dataloader_num_workers=5")
+    resumed = [*flags, tmp_path / "out", "--resume_from_checkpoint"]
+    other = "reads a stream of {'files': 4, 'block_size': 16, 'workers': 1}, not of {"
+    assert other in refusal(*resumed, "--block_size=8")
+    assert "'workers': 2}; continue with the flags" in refusal(*resumed, "--dataloader_num_workers=2")
+    many = "4 files cannot be divided among 1 processes with 5 workers"
+    assert many in refusal(*resumed, "--dataloader_num_workers=5")
     (tmp_path / "out" / "checkpoint-2" / "stream_0.pt").unlink()
-    assert "stream_0.pt" in refusal()
+    assert "stream_0.pt" in refusal(*resumed)
 
 
 def test_a_trainer_of_a_search_does_not_stream(flags, tmp_path):
     with pytest.raises(ValueError, match="leave --streaming out"):
         make_trainer(*parse([*flags[1:], str(tmp_path / "out")]), trainer_class=ResumableTrainer)
-
-
-def curve(folder):
-    found = json.loads((folder / "loss_curve.json").read_text())
-    return [loss for name in ("loss", "eval_loss") for _, loss in found[name]]
 
 
 @pytest.mark.full
@@ -118,11 +99,8 @@ def test_two_processes_read_one_file_as_one_process_does_and_go_on_as_one(flags,
     )
     before = str(tmp_path / "two" / "checkpoint-6")
     cli.main([*flags, str(tmp_path / "fewer"), "--any_world_size", "--resume_from_checkpoint", before])
-    expected = load_file(tmp_path / "one" / "model.safetensors")
     for name in ("two", "more", "fewer"):
-        assert curve(tmp_path / name) == pytest.approx(curve(tmp_path / "one"), rel=1e-4), name
-        for parameter, found in load_file(tmp_path / name / "model.safetensors").items():
-            torch.testing.assert_close(found, expected[parameter], atol=1e-4, rtol=1e-3)
+        check_same_run(tmp_path / name, tmp_path / "one")
 
 
 @pytest.mark.full

@@ -1,8 +1,0 @@
-import datasets
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Keep what `datasets` caches apart from the user's."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
