@@ -97,7 +97,7 @@ def inputs_of(tokenizer, texts, with_types=True):
 
 @every_format
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 def test_the_graph_gives_the_encoders_embeddings(served, form, side):
     encoder, root, computes_first = served
     tokenizer = AutoTokenizer.from_pretrained(root / form, padding_side=side)

@@ -126,7 +126,7 @@ def in_eager(root, text):
 
 
 @every_format
-@pytest.mark.representatives(1)
+@pytest.mark.full
 def test_the_card_tells_how_to_load_it_where_this_package_is_not(classifier, form):
     code = f"{snippet(classifier / form)}import sys\nassert 'sublayers' not in sys.modules\nprint(logits.tolist())"
     if form == "torch_export":

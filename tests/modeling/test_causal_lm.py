@@ -96,7 +96,7 @@ def test_keeps_only_the_logits_that_are_asked_for(row):
             assert all(state.shape[:2] == (3, 9) for state in everything.hidden_states)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_compiled_model_keeps_logits_by_a_mask():
     model, keep = ROWS["sandwich_lm"].main("sff"), torch.arange(18).view(2, 9) % 4 == 1
     compiled = torch.compile(model, backend="aot_eager")

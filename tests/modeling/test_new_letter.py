@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "new_letter"
 TABLES = {
@@ -14,6 +16,7 @@ TABLES = {
 }
 
 
+@pytest.mark.full
 def test_a_letter_is_two_files(tmp_path):
     package = tmp_path / "sublayers"
     shutil.copytree(ROOT / "src" / "sublayers", package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -129,7 +129,9 @@ class ResumableTrainer(Trainer):
             given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, schedule_settings(ours, num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
             ours.lr_scheduler_kwargs = given
-            if drops := [drop if drop >= 1 else drop * num_training_steps for drop in ours.learning_rate_drops]:
+            # transformers' own arguments have none
+            drops = getattr(ours, "learning_rate_drops", [])
+            if drops := [drop if drop >= 1 else drop * num_training_steps for drop in drops]:
                 if not hasattr(schedule, "lr_lambdas"):
                     raise ValueError("it cannot drop at given updates; leave --learning_rate_drops out")
                 schedule.lr_lambdas = [

@@ -237,6 +237,7 @@ def test_totals_are_those_of_the_sizes(finished):
 
 
 @needs_peer
+@pytest.mark.full
 def test_totals_of_peers_are_those_of_ours(finished):
     assert len({*[*finished("lm")[1]["totals"].values()][1].values()}) == 1
     remembered = finished("memory")[1]["totals"]["memory of 12 tokens (bytes)"]
