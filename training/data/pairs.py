@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import fsspec
 from accelerate import PartialState
@@ -266,7 +266,7 @@ def _train(
             for side in sides:
                 yield from (text.lower() if lowercase else text for text in batch[side])
 
-    changes = [normalizers.Lowercase()] if lowercase else []
+    changes: list[Any] = [normalizers.Lowercase()] if lowercase else []
     if model == "word":
         tokenizer = _words(texts(), vocab_size)
     else:
