@@ -14,7 +14,7 @@ from sublayers.modeling.memory import RecurrentAttention, count_keys, may_have_g
 from sublayers.modeling.mixers.mixer import Batch, Inputs
 from sublayers.modeling.plan import Packing, select_positions
 
-# spans are rounded up to multiples of this number of tokens; one step more step is remembered, since a span may grow
+# spans are rounded up to multiples of this number of tokens; one more step is remembered, since a span may grow
 STEP = 64
 # queries that are computed at once: the scores of a long text would not fit into memory
 QUERIES = 512
