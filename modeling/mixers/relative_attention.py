@@ -85,19 +85,21 @@ class RelativeAttention(RecurrentAttention):
             # a cache has forgotten the oldest tokens, and a static one has room for tokens to come
             seen = mask.bool()[:, -(past_length + length) :]
             seen = nn.functional.pad(seen, (0, num_keys - seen.shape[1]))
+        elif mask is not None:
+            # tokens are what some query sees
+            mask = mask if mask.dtype == torch.bool else mask >= 0
+            seen = mask[:, 0].any(1)
         has_gaps = seen is not None and may_have_gaps(seen)
         if seen is not None and has_gaps:
             # distances count tokens, not padding
             numbers = seen.long().cumsum(1)
-            own = numbers[:, past_length : past_length + length]
+            own = numbers.gather(1, own.expand(numbers.shape[0], -1))
         distances = (own[..., None] - numbers[:, None])[:, None]
         visible = distances >= 0
         if self.config.same_length and self.config.memory_length:
             visible = visible & (distances < self.config.memory_length)
         if seen is not None:
-            visible = visible & seen[:, None, None]
-        elif mask is not None:
-            visible = visible & (mask if mask.dtype == torch.bool else mask >= 0)
+            visible = visible & (seen[:, None, None] if mask.ndim == 2 else mask)
         elif position_ids is not None and not past_length and position_ids.shape[1] == num_keys == length:
             # where position ids restart, another text begins
             text = (position_ids[:, 1:] != position_ids[:, :-1] + 1).cumsum(1)

@@ -77,17 +77,15 @@ class SpanAttention(RecurrentAttention):
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Hand over the keys of distances, and say where there are tokens."""
-        tokens, has_gaps = batch.attention_mask, False
+        tokens = batch.attention_mask
         if tokens is not None and tokens.ndim == 4:
             # the row of the last token
             tokens = tokens[:, 0, -1, : count_keys(batch)[0] + batch.states.shape[1]]
             tokens = tokens if tokens.dtype == torch.bool else tokens >= 0
-        elif tokens is not None:
-            has_gaps = may_have_gaps(tokens)
         named = {
             "key_table": batch.positions.table,
             "token_mask": tokens,
-            "has_gaps": has_gaps,
+            "has_gaps": tokens is not None and may_have_gaps(tokens),
             "cache": batch.cache,
             "memory": batch.memory,
         }
@@ -133,8 +131,8 @@ class SpanAttention(RecurrentAttention):
             remembered = remembered[:, -span:]
             past_length = remembered.shape[1]
         key, value = self.keys_and_values(hidden_states, remembered, packing)
-        if token_mask is not None and packing is None:
-            # padding is zero, as all that stands before a text
+        if token_mask is not None:
+            # padding is zero, as all that stands before a text, also where it is read and so was computed
             key, value = (states * token_mask[:, None, -length:, None] for states in (key, value))
         if cache is not None:
             _, offset = cache.get_mask_sizes(length, self.layer_idx)

@@ -22,7 +22,7 @@ def beginnings(model) -> list[dict[str, torch.Tensor]]:
         return [sources(model), sources(model) | start]
     mask = torch.ones(3, 9, dtype=torch.long)
     mask[1, :4] = mask[2, :7] = 0
-    if model.config.model_type == "sandwich_lm" and not counts_gaps(model.config):
+    if not counts_gaps(model.config):
         mask[:2, 6] = 0
     return [{"input_ids": tokens(3, 9).masked_fill(mask == 0, PAD), "attention_mask": mask}]
 
@@ -43,9 +43,7 @@ def caches(model, orders) -> list[dict]:
         own.append(EncoderDecoderCache(StaticCache(config, max_cache_len=12), StaticCache(config, max_cache_len=9)))
         return [*found, STATIC, *({"cache": cache} for cache in own)]
     own = [{"cache": StaticCache(config, max_cache_len=16)}] if config.model_type == "sandwich_lm" else []
-    # zeros before a text count as much as what was padded before it
-    chunk = {"prefill_chunk_size": 8 if config.model_type == "sandwich_char_lm" else 3}
-    return [*found, STATIC, chunk, *own]
+    return [*found, STATIC, {"prefill_chunk_size": 3}, *own]
 
 
 @every_generator
