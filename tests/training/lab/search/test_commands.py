@@ -176,7 +176,9 @@ def test_within_a_budget_hopeless_trainings_end_early(tmp_path, capsys):
     assert f"{len(ended)} trainings were ended early" in capsys.readouterr().out
     pd.testing.assert_frame_equal(search("report", "found", storage), rows)
     # the same command trains more, one with another budget is refused
-    assert len(search("random", "pretrain", "lm.json", *flags, "--number", "7", "--jobs", "2")) > len(rows)
+    more = search("random", "pretrain", "lm.json", *flags, "--number", "8", "--jobs", "2")
+    assert {*more["order"]} >= {*rows["order"]}
+    assert len(read_study("search", tmp_path / "found", storage.partition("=")[2]).trials) == 8
     with pytest.raises(FileExistsError, match=r"has a search with budget 0\.8, not 0\.9"):
         search("random", "pretrain", "lm.json", *flags, "--budget", "0.9")
 
