@@ -41,6 +41,9 @@ endef
 quick: $(VENV)/.installed  ## lint, check the types, run the tests that find most mistakes
 	$(call check,$(VENV),--quick -m 'not slow' $(patsubst %,--ignore=tests/%,ecosystem convert training/lab training/metrics))
 
+# a worker that has run thousands of tests before these dies, three times out of three and without a word
+BENCH := tests/training/lab/bench
+
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
@@ -56,11 +59,13 @@ $(OLDER)/.installed: $(ECOSYSTEM)/.installed Makefile
 
 .PHONY: test
 test: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run the tests, of many alike the first ones
-	$(call check,$(ECOSYSTEM),-m 'not full')
+	$(call check,$(ECOSYSTEM),-m 'not full' --ignore=$(BENCH))
+	$(ECOSYSTEM)/bin/pytest --numprocesses 2 --dist worksteal -m 'not full' $(BENCH)
 
 .PHONY: test-full
 test-full: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
-	$(call check,$(ECOSYSTEM))
+	$(call check,$(ECOSYSTEM),--ignore=$(BENCH))
+	$(ECOSYSTEM)/bin/pytest --numprocesses 2 --dist worksteal $(BENCH)
 
 # its source distribution has the common tests of models, but not the mixins of generation and of exporters
 UPSTREAM := build/transformers_tests
