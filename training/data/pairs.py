@@ -143,6 +143,8 @@ def tokenize_pairs(
     Raises:
         ValueError: lengths without room for text, targets that do not end in an end token, or nothing is left.
     """
+    # a language code may follow the end token
+    ends, codes = [target_tokenizer.eos_token_id], {*target_tokenizer.all_special_ids}
     sides = {"source": (tokenizer, max_source_length), "target": (target_tokenizer, max_target_length)}
     for side, (own, length) in sides.items():
         if length <= (special := own.num_special_tokens_to_add()):
@@ -158,16 +160,14 @@ def tokenize_pairs(
             cut = {"truncation": True, "verbose": False}
             sources = tokenizer(batch["source"], max_length=max_source_length, **cut).input_ids
             targets = target_tokenizer(text_target=batch["target"], max_length=max_target_length, **cut).input_ids
+        if any(ids[-1:] != ends and (ids[-2:-1] != ends or ids[-1] not in codes) for ids in targets):
+            raise ValueError(
+                f"the tokenizer puts no end token ({target_tokenizer.eos_token}) after targets, and a model would "
+                "never stop; choose one that is made for sequence-to-sequence models"
+            )
         return {"input_ids": sources, "labels": targets, "long": long}
 
     encoded = rows.map(encode, batched=True, remove_columns=rows.column_names, desc=f"tokenizing {desc}")
-    # a language code may follow
-    ends, codes = [target_tokenizer.eos_token_id], {*target_tokenizer.all_special_ids}
-    if any(labels[-1:] != ends and (labels[-2:-1] != ends or labels[-1] not in codes) for labels in encoded["labels"]):
-        raise ValueError(
-            f"the tokenizer puts no end token ({target_tokenizer.eos_token}) after targets, and a model would never "
-            "stop; choose one that is made for sequence-to-sequence models"
-        )
     if number := sum(encoded["long"]):
         limits = f"{max_source_length} source or {max_target_length} target tokens"
         first = list(encoded["long"]).index(True) + 1
