@@ -28,13 +28,15 @@ install: $(VENV)/.installed  ## make the environment in .venv
 demo: $(VENV)/.installed  ## train two small language models and a small BERT, compare them, try them
 	$(BIN)/sublayers demo
 
+PYTEST := pytest --numprocesses 2 --dist worksteal
+
 # the environment, and which tests
 define check
 	$(1)/bin/ruff check .
 	$(1)/bin/ruff format --check .
 	$(1)/bin/codespell
 	$(1)/bin/mypy
-	$(1)/bin/pytest --numprocesses 2 --dist worksteal $(2)
+	$(1)/bin/$(PYTEST) $(2)
 endef
 
 .PHONY: quick
@@ -60,12 +62,12 @@ $(OLDER)/.installed: $(ECOSYSTEM)/.installed Makefile
 .PHONY: test
 test: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run the tests, of many alike the first ones
 	$(call check,$(ECOSYSTEM),-m 'not full' --ignore=$(BENCH))
-	$(ECOSYSTEM)/bin/pytest --numprocesses 2 --dist worksteal -m 'not full' $(BENCH)
+	$(ECOSYSTEM)/bin/$(PYTEST) -m 'not full' $(BENCH)
 
 .PHONY: test-full
 test-full: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
 	$(call check,$(ECOSYSTEM),--ignore=$(BENCH))
-	$(ECOSYSTEM)/bin/pytest --numprocesses 2 --dist worksteal $(BENCH)
+	$(ECOSYSTEM)/bin/$(PYTEST) $(BENCH)
 
 # its source distribution has the common tests of models, but not the mixins of generation and of exporters
 UPSTREAM := build/transformers_tests
@@ -108,7 +110,7 @@ $(CONSTRAINED)/.installed: setup.cfg pyproject.toml constraints.txt
 
 .PHONY: test-constrained
 test-constrained: $(CONSTRAINED)/.installed  ## run what finds most mistakes with the versions of constraints.txt
-	$(CONSTRAINED)/bin/pytest --numprocesses 2 --dist worksteal --quick -m 'not slow' \
+	$(CONSTRAINED)/bin/$(PYTEST) --quick -m 'not slow' \
 		tests/modeling tests/convert tests/hub tests/training
 
 # packages of setup.cfg, as `pip list` writes them
