@@ -49,7 +49,7 @@ class Frontier(Study):
         students = [*map(read_student, self.args.students)]
         self.students = {each.name: each for each in students}
         folders = [place(each.name, 0, self.args) for each in students]
-        if twice := [each.name for each in students if folders.count(place(each.name, 0, self.args)) > 1]:
+        if twice := [each.name for each, folder in zip(students, folders, strict=True) if folders.count(folder) > 1]:
             raise ValueError(f"--students {' and '.join(twice)} would share a folder; give one of them")
         self.texts = load_texts(self.args.sts_file, self.args.squad_file)
         open_encoder(self.args.teacher)
