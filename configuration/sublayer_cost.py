@@ -69,7 +69,7 @@ def flops(
     number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens
     are a segment after a full memory of hidden states. Sublayers `m` see all tokens as they are before the first
     of them, and compute the read ones alone. If the tail `takes_mean` (`tail_query="mean"`), the last sublayer before
-    of it computes all tokens, too.
+    it computes all tokens, too.
 
     Raises:
         ValueError: `read` is more than `length`, or the order is bad.
