@@ -9,19 +9,18 @@ from pkgutil import resolve_name
 from killed import die_at_call
 
 
-def python(*words, home=None, check=True, given=None, **environment):
+def python(*words, home=None, check=True, **environment):
     """Run Python in a process of its own, where what is found here is found, too, and return what is printed.
 
     Args:
-        words: after `python`.
+        words: behind `python`.
         home: a folder, where it runs as somebody with an empty cache.
         check: whether it has to end well; else the ended process is returned.
-        given: what it reads on standard input.
         environment: variables.
     """
     own = {"HF_HOME": str(home), "HF_MODULES_CACHE": f"{home}/modules"} if home else {}
-    options = {"cwd": home, "env": _environment() | own | environment, "input": given}
-    done = subprocess.run([sys.executable, *map(str, words)], **options, capture_output=True, text=True, check=False)
+    given = {"cwd": home, "env": _environment() | own | environment}
+    done = subprocess.run([sys.executable, *map(str, words)], **given, capture_output=True, text=True, check=False)
     assert not check or done.returncode == 0, done.stderr[-9000:]
     return done.stdout if check else done
 

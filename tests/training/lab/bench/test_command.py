@@ -2,17 +2,24 @@
 
 import json
 import shlex
+import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from importlib.util import find_spec
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import pytest
-from launched import python
+import torch
 
 from sublayers.configuration.sublayer_cost import cache_bytes, memory_bytes
+from sublayers.training import cli
 from sublayers.training.lab.bench import command as bench, lm, recurrent_lm
+from sublayers.training.metrics import timing
 from sublayers.training.results import read
 
 TINY = "--hidden_size=16 --heads=2 --vocab_size=50 --device=cpu --threads=1"
@@ -34,8 +41,7 @@ SEQ2SEQ_TASKS = [f"training step {shape}" for shape in ("2x6", "mixed")]
 for shape in ("2x6", "mixed"):
     SEQ2SEQ_TASKS += [f"encoder {shape}", f"greedy {shape}, 3 tokens", f"beam 5 {shape}, 3 tokens"]
 ALL = ["BART", "Marian", "x-transformers"]
-HAS_PEER, WITH_PEER = find_spec("x_transformers") is not None, ("lm", "memory", "seq2seq")
-needs_peer = pytest.mark.skipif(not HAS_PEER, reason="x-transformers is not installed")
+needs_peer = pytest.mark.skipif(find_spec("x_transformers") is None, reason="x-transformers is not installed")
 
 
 class Case(NamedTuple):
@@ -131,59 +137,36 @@ CASES = {
         ("Ratios are to the plain model",),
     ),
 }
-MARKS = {name: [needs_peer] for name in WITH_PEER}
-
-
-# every case in turn; x-transformers beside what other tests have left in a process has crashed it
-RUN = """
-import json, sys, warnings
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
-
-import torch
-
-from sublayers.training import cli
-from sublayers.training.metrics import timing
-
-# a busy machine is told elsewhere
-timing.disagreement = lambda times: ""
-flags = torch.backends.mkldnn.set_flags()
-for name, words in json.load(sys.stdin).items():
-    out, errors = StringIO(), StringIO()
-    known = dict(sys.modules)
-    if name.endswith("alone"):
-        sys.modules["x_transformers"] = None
-    with redirect_stdout(out), redirect_stderr(errors), warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        cli.run(["bench", *words])
-    if name.endswith("alone"):
-        del sys.modules["x_transformers"]
-        sys.modules |= known
-    assert "Warning" not in errors.getvalue(), (name, errors.getvalue())
-    assert name != "lm alone" or not warned, warned
-    assert torch.backends.mkldnn.enabled != ("--no_onednn" in words), name
-    torch.backends.mkldnn.set_flags(flags[0])
-    print(json.dumps([name, out.getvalue()]))
-"""
+MARKS = {name: [needs_peer] for name in ("lm", "memory")}
+MARKS |= {"bert": [pytest.mark.slow], "modernbert": [pytest.mark.slow]}
+MARKS |= {"seq2seq": [pytest.mark.slow, pytest.mark.full, needs_peer]}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Run all cases, and return of one its command line, all numbers, the rows of figures and what it prints."""
-    folder = tmp_path_factory.mktemp("bench")
-    names = [name for name in CASES if HAS_PEER or name not in WITH_PEER]
-    files = {name: [folder / f"{name}.{form}" for form in ("json", "csv")] for name in names}
-    words = {
-        name: [*shlex.split(CASES[name].words), *(f"--{file.suffix[1:]}={file}" for file in files[name])]
-        for name in names
-    }
-    printed = dict(map(json.loads, python("-c", RUN, given=json.dumps(words), COLUMNS="250").splitlines()))
+    """Run a case once, and return its command line, all numbers, the rows of figures and what it prints."""
 
-    def find(name):
-        numbers, rows = files[name]
-        return words[name], json.loads(numbers.read_text()), read(rows), printed[name]
+    @cache
+    def run(name):
+        files = [tmp_path_factory.mktemp("bench") / f"bench.{form}" for form in ("json", "csv")]
+        words = [*shlex.split(CASES[name].words), f"--json={files[0]}", f"--csv={files[1]}"]
+        flags = torch.backends.mkldnn.set_flags()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+            patch.setenv("COLUMNS", "250")
+            # a busy machine is told elsewhere
+            patch.setattr(timing, "disagreement", lambda times: "")
+            if name.endswith("alone"):
+                patch.setitem(sys.modules, "x_transformers", None)
+            with redirect_stderr(StringIO()) as errors, warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                cli.run(["bench", *words])
+        assert errors.getvalue() == ""
+        assert name != "lm alone" or not warned
+        assert torch.backends.mkldnn.enabled != ("--no_onednn" in words)
+        torch.backends.mkldnn.set_flags(flags[0])
+        return words, json.loads(files[0].read_text()), read(files[1]), out.getvalue()
 
-    return find
+    return run
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
@@ -254,6 +237,7 @@ def test_totals_are_those_of_the_sizes(finished):
 
 
 @needs_peer
+@pytest.mark.full
 def test_totals_of_peers_are_those_of_ours(finished):
     assert len({*[*finished("lm")[1]["totals"].values()][1].values()}) == 1
     remembered = finished("memory")[1]["totals"]["memory of 12 tokens (bytes)"]
