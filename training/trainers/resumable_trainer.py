@@ -129,17 +129,17 @@ class ResumableTrainer(Trainer):
             given, ours.lr_scheduler_kwargs = ours.lr_scheduler_kwargs, schedule_settings(ours, num_training_steps)
             schedule: Any = super().create_scheduler(num_training_steps, *args, **kwargs)
             ours.lr_scheduler_kwargs = given
-            # transformers' own arguments have none
-            drops = getattr(ours, "learning_rate_drops", [])
+            # transformers' own arguments have no drops, and a schedule by what is measured has no shares
+            drops, shares = getattr(ours, "learning_rate_drops", []), getattr(schedule, "lr_lambdas", [])
             if drops := [drop if drop >= 1 else drop * num_training_steps for drop in drops]:
-                if not hasattr(schedule, "lr_lambdas"):
+                if not shares:
                     raise ValueError("it cannot drop at given updates; leave --learning_rate_drops out")
-                schedule.lr_lambdas = [
+                schedule.lr_lambdas = shares = [
                     lambda step, share=share: share(step) * 0.1 ** sum(step >= drop for drop in drops)
-                    for share in schedule.lr_lambdas
+                    for share in shares
                 ]
             steps = (0, self.args.get_warmup_steps(num_training_steps), num_training_steps // 2, num_training_steps)
-            for share, step in product(getattr(schedule, "lr_lambdas", ()), steps):
+            for share, step in product(shares, steps):
                 if not isfinite(share(step)):
                     raise ArithmeticError(f"{share(step)} at step {step}")
             return schedule
