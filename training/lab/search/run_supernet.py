@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.runs import Do, own_flags
 from sublayers.training.lab.search.draw import Candidate, draw_at_cost, patterns, read_orders
-from sublayers.training.lab.search.settings import EPILOG, USAGE, ArchitectureArguments, SearchArguments, Settings
+from sublayers.training.lab.search.settings import (
+    EPILOG,
+    USAGE,
+    ArchitectureArguments,
+    SearchArguments,
+    Settings,
+    expand_recipe,
+)
 from sublayers.training.trials import SETTINGS, TASK, open_study, results, run_trials
 
 if TYPE_CHECKING:
@@ -79,6 +86,7 @@ def parse(argv: list[str]) -> "tuple[SupernetArguments, ArchitectureArguments, S
         ValueError: bad flags, a family that cannot be mixed, or orders that it cannot run.
     """
     kinds = [SupernetArguments, ArchitectureArguments]
+    argv = expand_recipe(argv)
     (args, architecture), flags = own_flags(argv, kinds, USAGE.format("supernet"), description=__doc__, epilog=EPILOG)
     from sublayers.training.lab.search.space import check_mixture, read_space
 

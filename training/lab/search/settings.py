@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sublayers.configuration.sublayer_cost import READS
-from sublayers.training.flags import flag, number
+from sublayers.training.flags import expand_settings_file, flag, number, recipes
 from sublayers.training.trials import TrialsArguments
 
 if TYPE_CHECKING:
@@ -77,6 +77,13 @@ class Settings(ArchitectureArguments):
     price: "Price | None" = None
     budget: float | None = None
     price_rate: float = 0.02
+
+
+def expand_recipe(argv: list[str]) -> list[str]:
+    """Replace the name of a search's recipe, after the command that trains, by its flags; leave all other words."""
+    if argv[1:] and argv[1] in recipes("search"):
+        return [argv[0], *expand_settings_file(argv[1:], "search")]
+    return argv
 
 
 def costs_of(order: str) -> str:

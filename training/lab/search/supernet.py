@@ -31,8 +31,8 @@ RECORDED = 100
 class Mixture(SublayerStack):
     """A stack of an order (letters)n that runs as n layers, each the weighted sum of its sublayers and of its input.
 
-    It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers. With
-    memory, the attention of every layer remembers the layer's input, whatever the weights are.
+    It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers. In
+    models with memory, the attention of every layer remembers the layer's input, whatever the weights are.
 
     Args:
         stack: of the order.

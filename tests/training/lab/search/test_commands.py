@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,6 +10,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from sublayers import expand, random_balanced
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.training import cli
+from sublayers.training.commands import pretrain
+from sublayers.training.lab.search import run_supernet
 from sublayers.training.results import read
 from sublayers.training.trials import TrialState, read_study, results
 
@@ -194,6 +197,25 @@ def test_within_a_budget_hopeless_trainings_end_early(tmp_path, capsys):
     assert len(read_study("search", tmp_path / "found", storage.partition("=")[2]).trials) == 8
     with pytest.raises(FileExistsError, match=r"has a search with budget 0\.8, not 0\.9"):
         search("random", "pretrain", "lm.json", *flags, "--budget", "0.9")
+
+
+def test_the_recipe_has_the_settings_of_section_2_2():
+    args, architecture, space, _ = run_supernet.parse(["pretrain", "par_search_wt103", "--search_seeds", "0", "1"])
+    assert (args.output_dir, args.search_seeds, args.only_search) == (Path("runs/par_search_wt103"), [0, 1], True)
+    assert vars(architecture) == {
+        "warmup_share": 10 / 50,
+        "architecture_update_share": 0.2,
+        "architecture_learning_rate": 1e-2,
+        "architecture_weight_decay": 5e-4,
+        "patience": 0.75,
+        # FBNet's
+        "held_out_share": 0.2,
+        "temperatures": [5.0, 0.1],
+    }
+    assert (space.order, space.config.hidden_size, space.config.memory_length) == ("(sf)16", 512, 192)
+    trained = pretrain.parse(space.training.flags)[-1]
+    assert (trained.train_batch_size, trained.max_steps) == (128, 50_000)
+    assert (trained.learning_rate, trained.weight_decay) == (1e-2, 1e-4)
 
 
 @pytest.mark.parametrize(
