@@ -62,10 +62,12 @@ def main(argv: list[str]) -> "pd.DataFrame":
     search = partial(space.search, settings, args.search_steps, args.output_dir / "supernets")
     tasks = [{"seed": seed} for seed in args.search_seeds]
     run_trials(supernets, Do(search), args.output_dir, tasks, jobs=args.jobs, say=found)
-    orders = {trial.user_attrs["order"]: trial.user_attrs[TASK]["seed"] for trial in results(supernets)}
     if not args.only_search:
-        cost = paid.cost(next(iter(orders))) if budget is None else budget
-        candidates = [Candidate(order, f"found {seed}") for order, seed in orders.items()]
+        candidates = [
+            Candidate(trial.user_attrs["order"], f"found {trial.user_attrs[TASK]['seed']}")
+            for trial in results(supernets)
+        ]
+        cost = paid.cost(candidates[0].order) if budget is None else budget
         candidates += patterns(space.letters, paid, cost)
         candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
         train_orders(study, space.training, [*candidates, *others], args)

@@ -74,7 +74,7 @@ def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monk
         assert order == random_balanced(3, seed)
     assert rows["loss"].tolist()[:2] == first["loss"].tolist()
     assert {"flops_all", "flops_masked", "flops_one", "milliseconds_all", "milliseconds_one"} <= {*rows}
-    assert (rows["bottom_s"] + rows["top_s"] == 3).all()
+    assert (rows["bottom_half_s"] + rows["top_half_s"] == 3).all()
     folder = tmp_path / "found"
     figures = read(folder / "results.csv")
     means = rows.groupby("order")["perplexity"].mean().sort_values()
