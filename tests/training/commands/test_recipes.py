@@ -32,11 +32,9 @@ RELEASED = {"order_paths": "paired", "shared_encoder": False, "gumbel_per_pass":
 RELEASED |= {"predictor_dropout": 0.3, "adam_epsilon": 1e-8}
 CODE = {"task": "code", "language": "python", "lowercase": False, "separate_vocabularies": True}
 CODE |= {"tokenizer_model": "word", "target_vocab_size": 50_000}
-IOT = {"diversity_weight": 0.1, "sharpness_weight": 0.01, "min_order_probability": 0.05, "clamp_gumbel": True}
-IOT |= {"gumbel_temperature": 20, "gumbel_temperature_min": 2, "gumbel_temperature_decay": 0, "dropout": 0.3}
-IOT |= {"adam_beta1": 0.9, "adam_beta2": 0.98, "learning_rate": 5e-4, "warmup_steps": 4000, "max_steps": 100_000}
-IOT |= {"label_smoothing_factor": 0.1, "lr_scheduler_type": "inverse_sqrt", "load_best_model_at_end": True}
-IOT |= {"norm_position": "post", "hidden_act": "relu", "predict_order": True, "layerdrop": 0.0}
+IOT = {"clamp_gumbel": True, "gumbel_temperature": 20, "gumbel_temperature_min": 2, "gumbel_temperature_decay": 0}
+IOT |= {"max_steps": 100_000, "load_best_model_at_end": True, "norm_position": "post", "hidden_act": "relu"}
+IOT |= {"predict_order": True, "layerdrop": 0.0}
 SUMMARIES = {"task": "summarization", "lowercase": False}
 # orders; vocabulary, width, feed-forward width, heads, blocks; other settings
 ORDERS = {
