@@ -16,6 +16,7 @@ from sublayers.training.progress import write_lines
 COMMANDS = {
     "order": ("commands.order", "draw sublayer orders and compare their costs"),
     "list": ("commands.index", "find families, recipes, converters and results by order, family, head or task"),
+    "data": ("commands.data", "make a corpus of the papers into the files that recipes read"),
     "tokenizer": ("commands.tokenizer", "train a tokenizer"),
     "pretrain": ("commands.pretrain", "train or evaluate a language model"),
     "seq2seq": ("commands.seq2seq", "train and evaluate encoder-decoders, such as for translation"),

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from sublayers.auto_configurations import CONFIGURATION_CLASSES
 from sublayers.families import FAMILIES
-from sublayers.training.data.pairs import PairTokenizerModel, Seq2SeqDataArguments
+from sublayers.training.data.pairs import PairTokenizerModel, Seq2SeqDataArguments, check_tokenized
 from sublayers.training.flags import config_flags, deciding_flags, expand_settings_file, flag, given_flags, parse_flags
 from sublayers.training.trainers.arguments import ModelArguments, Seq2SeqTrainerArguments
 
@@ -148,6 +148,7 @@ def check_arguments(
     if run.task is None and has_data:
         raise ValueError("the metrics depend on the task; give --task translation, summarization or code")
     run.task = run.task or "code"
+    check_tokenized(data, run.task)
     if not has_data and (run.task, run.language) != ("code", "python"):
         what = f"--task {run.task}" if run.task != "code" else f"--language {run.language}"
         raise ValueError(f"there are no data for {what}; give --train_file or --dataset_name")

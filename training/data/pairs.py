@@ -60,6 +60,13 @@ class Seq2SeqDataArguments:
     max_eval_samples: int | None = flag("as --max_train_samples, of validation")
     max_predict_samples: int | None = flag("as --max_train_samples, of test")
     lowercase: bool = flag("turn sources and targets to lower case", False)
+    tokenized: bool = flag("texts are tokens with spaces between, which tokenized_bleu counts as they are", False)
+
+
+def check_tokenized(args: Seq2SeqDataArguments, task: str) -> None:
+    """Check that a task has scores of tokens if the texts are tokens, or raise a ValueError."""
+    if args.tokenized and task != "translation":
+        raise ValueError(f"--tokenized is for --task translation; leave it out for {task}")
 
 
 def load_pairs(args: Seq2SeqDataArguments) -> dict[str, Dataset]:

@@ -33,6 +33,7 @@ def task_metrics(
     references: list[str],
     language: str = "python",
     target_language: str | None = None,
+    tokenized: bool = False,
 ) -> dict[str, float | str]:
     """Score generated texts as the papers on their task do; numbers are from 0 to 100, greater is better.
 
@@ -42,6 +43,7 @@ def task_metrics(
         references: the right text for each.
         language: what `code` is written in, `python` or `java`.
         target_language: code such as `de` or `zh_CN`, of a `translation`; English by default.
+        tokenized: texts of a `translation` are tokens with spaces between.
 
     Raises:
         ValueError: an unknown task or language, no predictions, or not one reference for each.
@@ -52,7 +54,7 @@ def task_metrics(
             "prediction, and at least one"
         )
     if task == "translation":
-        return translation_metrics(predictions, references, target_language)
+        return translation_metrics(predictions, references, target_language, tokenized)
     if task == "summarization":
         return summarization_metrics(predictions, references)
     if task == "code":
@@ -61,29 +63,32 @@ def task_metrics(
 
 
 def translation_metrics(
-    predictions: list[str], references: list[str], target_language: str | None = None
+    predictions: list[str], references: list[str], target_language: str | None = None, tokenized: bool = False
 ) -> dict[str, float | str]:
     """Corpus BLEU (Papineni et al., 2002) in two forms.
 
-    `bleu` is sacreBLEU (Post, 2018) of the plain texts, and `bleu_signature` says with which settings. `tokenized_bleu`
-    is for comparison with papers that use `multi-bleu.perl`: its BLEU, without smoothing, of the tokens that the Moses
-    tokenizer makes of both texts. Moses leaves a full stop at its word where a small letter follows, so that texts of
-    several sentences have other tokens if, unlike in the papers, they are in lower case before. Chinese and Japanese
-    have no `tokenized_bleu`, because Moses does not find their words.
+    `bleu` is sacreBLEU (Post, 2018) of the texts, and `bleu_signature` says with which settings. `tokenized_bleu` is
+    for comparison with papers that use `multi-bleu.perl`: its BLEU, without smoothing, of the tokens that the Moses
+    tokenizer makes of both texts, or of their own if they are tokenized, which Moses would divide again. Moses leaves a
+    full stop at its word where a small letter follows, so that texts of several sentences have other tokens if, unlike
+    in the papers, they are in lower case before. Chinese and Japanese have no `tokenized_bleu` unless they are
+    tokenized, because Moses does not find their words.
     """
     code = re.split("[-_]", (target_language or "en").lower())[0]
-    bleu = BLEU(tokenize=BLEU_TOKENIZERS.get(code, "13a"))
+    # it would warn of tokens
+    bleu = BLEU(tokenize=BLEU_TOKENIZERS.get(code, "13a"), force=tokenized)
     metrics: dict[str, float | str] = {"bleu": bleu.corpus_score(predictions, [references]).score}
     metrics["bleu_signature"] = str(bleu.get_signature())
-    if code not in BLEU_TOKENIZERS:
-        moses = MosesTokenizer(code)
-        # escapes would stand for the same tokens
-        tokenized = [
-            [moses.tokenize(text, escape=False, return_str=True) for text in tqdm(texts, "tokenizing", delay=2)]
-            for texts in (predictions, references)
-        ]
+    if tokenized or code not in BLEU_TOKENIZERS:
+        if not tokenized:
+            moses = MosesTokenizer(code)
+            # escapes would stand for the same tokens
+            predictions, references = (
+                [moses.tokenize(text, escape=False, return_str=True) for text in tqdm(texts, "tokenizing", delay=2)]
+                for texts in (predictions, references)
+            )
         multi_bleu = BLEU(tokenize="none", smooth_method="none", force=True)
-        metrics["tokenized_bleu"] = multi_bleu.corpus_score(tokenized[0], [tokenized[1]]).score
+        metrics["tokenized_bleu"] = multi_bleu.corpus_score(predictions, [references]).score
     return metrics
 
 

@@ -169,6 +169,9 @@ def make_trainer(
             tokenizer.save_pretrained(folder)
 
         tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
+        if run.objective == "clm":
+            # BERT's ends texts, too, under another name
+            tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
         train = corpus["train"].take(run.max_train_samples) if args.do_train else None
         validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
         if isinstance(config, RecurrentLMConfig):

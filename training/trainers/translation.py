@@ -104,7 +104,8 @@ def make_trainer(
         model.config.label_smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
 
     def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
-        return task_metrics(str(run.task), predictions, references, run.language, data_args.target)
+        target = (run.language, data_args.target, data_args.tokenized)
+        return task_metrics(str(run.task), predictions, references, *target)
 
     scorers = {
         split: Scorer(rows, encoded[split], tokenizers[-1], score) for split, rows in pairs.items() if split != "train"

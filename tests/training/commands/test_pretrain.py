@@ -5,7 +5,13 @@ import warnings
 import pytest
 from PIL import Image
 from tiny_runs import make_commands
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+    BertTokenizer,
+)
 
 from sublayers.training.commands.pretrain import main as pretrain
 
@@ -101,6 +107,15 @@ def test_rare_words_get_narrow_vectors(tmp_path, settings):
     assert pretrain([*settings, *again])["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
     # better than no idea of what comes next
     assert metrics["eval_loss"] < math.log(model.config.vocab_size)
+
+
+def test_the_word_pieces_of_bert_are_read_as_they_are(tmp_path, settings):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "line", "of", "a", "tiny", "##us", "corp", ".", "7"]
+    BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(tmp_path / "bert")
+    train(tmp_path / "out", [*settings, "--tokenizer_name_or_path", str(tmp_path / "bert")])
+    model, tokenizer = (auto.from_pretrained(tmp_path / "out") for auto in (AutoModelForCausalLM, AutoTokenizer))
+    assert model.config.vocab_size == len(words)
+    assert model.config.eos_token_id == tokenizer.eos_token_id == words.index("[SEP]")
 
 
 def test_lamb_takes_the_place_of_adam(tmp_path, bert_settings):

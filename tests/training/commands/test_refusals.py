@@ -72,6 +72,7 @@ REFUSED = {
     "seq2seq --model_name_or_path causal": "causal is a sandwich_lm, no encoder-decoder",
     "seq2seq --target_tokenizer_name_or_path x": "give --tokenizer_name_or_path, too",
     "seq2seq --separate_vocabularies --tokenizer_name_or_path x": "trains two tokenizers for a new model",
+    "seq2seq --task code --tokenized": "--tokenized is for --task translation; leave it out for code",
     "seq2seq --separate_vocabularies --share_encoder_decoder_embeddings": "two vocabularies cannot share embeddings",
     "seq2seq --average_checkpoints 5": "there will be 4 checkpoints, fewer than --average_checkpoints 5",
     "seq2seq --load_best_model_at_end --eval_steps 2": "exclude each other; give one of them",

@@ -92,6 +92,14 @@ def test_chinese_and_japanese_are_scored_by_their_signs(language, tokenizer):
     assert "tokenized_bleu" not in actual
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_texts_that_are_tokens_are_scored_as_they_are(language, caplog):
+    texts = [("i don 't know , he said .", "we don 't know , he says .")] * 120
+    actual = task_metrics("translation", *map(list, zip(*texts, strict=True)), target_language=language, tokenized=True)
+    assert actual["tokenized_bleu"] == pytest.approx(naive_bleu([(a.split(), b.split()) for a, b in texts]))
+    assert not caplog.records
+
+
 # how a text is written, and its words in lower case without endings; short ones keep theirs
 SUMMARIES = [("Dogs", "dog"), ("dog", "dog"), ("running,", "run"), ("was", "was"), ("gas", "gas"), ("U.S.", "u s"),
              ("plays", "play"), ("PLAYED", "play"), ("1984!", "1984"), ("—", ""), ("a_b", "a b")]  # fmt: skip

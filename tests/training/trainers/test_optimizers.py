@@ -64,3 +64,23 @@ def test_clipped_adagrad_takes_shorter_steps_by_the_squares_of_whole_gradients(l
             parameter -= 0.1 * share * gradient / (total.sqrt() + 1e-10)
     for actual, expected in zip(parameters, naive, strict=True):
         torch.testing.assert_close(actual.detach(), expected)
+
+
+def test_nesterovs_momentum_takes_the_steps_of_fairseqs_whose_velocities_hold_the_rate(tmp_path):
+    model = nn.Linear(5, 4)
+    arguments = TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", optim="sgd", optim_args="momentum=0.99,nesterov=True"
+    )
+    optimizer = Trainer(model, arguments).create_optimizer()
+    naive, velocity, last = model.weight.detach().clone(), torch.zeros(4, 5), 1e-7
+    for rate in (1e-7, 0.5, 1.0, 0.3):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        gradient = torch.randn(4, 5)
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+        # a change of the rate scales what is left of earlier steps
+        velocity = 0.99 * rate / last * velocity - rate * gradient
+        naive += 0.99 * velocity - rate * gradient
+        last = rate
+        torch.testing.assert_close(model.weight.detach(), naive)

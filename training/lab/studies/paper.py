@@ -74,7 +74,8 @@ class PaperStudy(Study):
     @classmethod
     def read(cls, argv: list[str]) -> Study:
         """Read the flags of the study, and keep those of the runs."""
-        [args], args.flags = own_flags(argv, cls.flags, cls.usage(), description=cls.__doc__)
+        [args], others = own_flags(argv, cls.flags, cls.usage(), description=cls.__doc__)
+        args.flags = others
         return cls(args)
 
     def trial(self, model: str, seed: int) -> tuple[float, Found]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
-from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, load_pairs
+from sublayers.training.data.pairs import SIDES, Seq2SeqDataArguments, check_tokenized, load_pairs
 from sublayers.training.lab.studies.curves import Curves, read_losses
 from sublayers.training.metrics.seq2seq import task_metrics
 from sublayers.training.trials import TASK
@@ -50,6 +50,7 @@ class Written:
         ):
             fault = f"there are no data for --task {self.args.task}"
             raise ValueError(f"{fault}; give --validation_file or --dataset_name")
+        check_tokenized(self.data, self.args.task)
         writers = self.writers()
         vocabularies = [[each.get_vocab() for each in writer.tokenizers] for writer in writers.values()]
         for name, vocabulary in zip(writers, vocabularies, strict=True):
@@ -79,7 +80,8 @@ class Written:
 
     def score(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
         """Score predictions with the metrics of the task."""
-        return task_metrics(self.args.task, predictions, references, self.args.language, self.data.target)
+        target = (self.args.language, self.data.target, self.data.tokenized)
+        return task_metrics(self.args.task, predictions, references, *target)
 
     def curves(self, name: str) -> Curves:
         """Read a model's losses in training and, with --checkpoints, score these: pairs of a step and a value."""

@@ -50,7 +50,7 @@ def test_trains_the_models_of_a_figure_once_and_reports_on_them(tmp_path):
 
 
 def test_names_an_unknown_figure_and_an_unknown_model():
-    with pytest.raises(ValueError, match="'figure5' is no table or figure of a paper; choose from .*sandwich_figure5"):
+    with pytest.raises(ValueError, match=r"'figure5' is no table or figure of a paper; choose from .*sandwich_figure5"):
         main(["figure5"])
     with pytest.raises(ValueError, match="unknown model 'k = 9'; choose from k = 0, k = 1"):
         main(["sandwich_figure5", "--models", "k = 9"])
