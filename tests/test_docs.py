@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import sublayers
 from sublayers.hub.model_card import named_orders
 from sublayers.training import cli
 from sublayers.training.commands import pretrain, push
+from sublayers.training.results import read
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +33,10 @@ ON_THE_HUB = PAGES["docs/how_to/publish.md"]
 README = PAGES["README.md"]
 SNIPPETS = [page for page, text in PAGES.items() if blocks("python", text) and text not in (ON_THE_HUB, README)]
 COMMANDS = [(page, words) for page, text in PAGES.items() for words in commands(text, "sublayers")]
+# the tables and figures of the papers
+PARTS = {file.stem: read(file) for file in sorted((ROOT / "results" / "papers").glob("*.csv"))}
+COMMANDS += [(f"{name} {row['part']}", shlex.split(row["command"])) for name, rows in PARTS.items() for row in rows]
+COMMANDS = [(page, words) for page, words in COMMANDS if words]
 
 pytest_plugins = ["hub_server"]
 
@@ -86,6 +92,12 @@ def test_readme_is_short():
 def test_commands_are_understood(page, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     check_command(words, monkeypatch)
+
+
+def test_every_part_of_a_paper_has_a_run_or_a_reason():
+    for name, rows in PARTS.items():
+        assert all(row["measured"] and (row["measured"].startswith("not run") or row["outcome"]) for row in rows), name
+        assert f"results/papers/{name}.csv" in PAGES[f"docs/papers/{name}.md"]
 
 
 def test_the_first_model_of_the_quick_start_is_small_and_leaves_no_checkpoints():

@@ -118,13 +118,17 @@ def table(rows: list[Row], columns: dict[str, str] | None = None) -> str:
 
 
 def source(rows: list[Row]) -> str:
-    """Tell in a line how rows were made, as far as they agree, and what ratios are that nobody can find by dividing."""
+    """Tell in a line how rows were made, as far as they agree, and what ratios are that nobody can find by dividing.
+
+    Where they agree in nothing, the line is empty.
+    """
     values = {name: {row[name] for row in rows if row.get(name)} for name in PROVENANCE}
     shared = {name: each.pop() for name, each in values.items() if len(each) == 1}
     forms = {"command": "`{}`", "seeds": "seeds {}", "data": "{}", "machine": "{}", "date": "{}", "commit": "commit {}"}
     told = [form.format(shared[name]) for name, form in forms.items() if name in shared]
     remark = "ratios in brackets are medians of those within a round, so not the quotients of the medians beside them"
-    return "How: " + "; ".join([*told, remark] if _has_ratios_of_rounds(rows) else told)
+    told += [remark] if _has_ratios_of_rounds(rows) else []
+    return f"How: {'; '.join(told)}" if told else ""
 
 
 def _has_ratios_of_rounds(rows: list[Row]) -> bool:
@@ -132,7 +136,7 @@ def _has_ratios_of_rounds(rows: list[Row]) -> bool:
     for name in rows[0]:
         time, _, peer = name.partition("(ms) ratio to ")
         time += "(ms)"
-        others = [float(row[time]) for row in rows if peer in (row["model"], row.get("order")) and row.get(time)]
+        others = [float(row[time]) for row in rows if peer in (row.get("model"), row.get("order")) and row.get(time)]
         for row in rows if peer and others else []:
             # less may come of rounding
             if row[name] and row[time] and abs(float(row[time]) / others[0] - float(row[name])) > 0.006:
@@ -146,6 +150,8 @@ def _beside(name: str) -> tuple[str, str]:
 
 def _cell(row: Row, name: str) -> str:
     value = row.get(name) or ""
+    if name == "command":
+        return f"`{value}`" if value else ""
     if name.endswith(("order", "orders")):
         return ", ".join(f"`{order}`" for order in value.split())
     ratios = [_number(row[other]) for other in row if other.startswith(f"{name} ratio") and row[other]]

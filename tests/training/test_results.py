@@ -74,7 +74,7 @@ def test_ratios_that_are_no_quotients_of_their_medians_are_explained():
     for quotient in ("0.68", ""):
         assert source([slow, fast | {"x (ms) ratio to slow": quotient}]) == "How: 2026-01-02"
     # of what there is no other time
-    assert source([fast]) == "How: "
+    assert source([fast]) == ""
 
 
 def git(folder, *words):

@@ -1,4 +1,4 @@
-"""`sublayers list`: find families, recipes, converters and results by order, family, head or task."""
+"""`sublayers list`: find families, recipes, converters, results and parts of papers by order, family, head or task."""
 
 import json
 import re
@@ -16,7 +16,7 @@ import sublayers
 from sublayers.training.flags import RECIPES, flag, parse_flags, read_settings, recipes
 from sublayers.training.results import read
 
-Kind = Literal["family", "recipe", "converter", "result"]
+Kind = Literal["family", "recipe", "converter", "result", "paper"]
 # columns of files of figures
 ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
@@ -26,11 +26,13 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: a `Kind`.
-        name: a model type, a recipe after its command, a model type of transformers, a result.
+        name: a model type, a recipe after its command, a model type of transformers, a result, a part of a paper.
         family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
         heads: the Auto classes that load it.
         tasks: the pipelines that run it.
+        command: makes a part of a paper.
+        outcome: of a run of ours.
     """
 
     kind: str
@@ -39,6 +41,8 @@ class Entry(NamedTuple):
     orders: list[str] = []
     heads: list[str] = []
     tasks: list[str] = []
+    command: str = ""
+    outcome: str = ""
 
 
 @dataclass
@@ -101,7 +105,12 @@ def entries() -> Iterator[Entry]:
             yield entry("recipe", f"{command} {name}", *model) if model else Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)
-    for file in sorted(Path(sublayers.__file__).with_name("results").glob("*.csv")):
+    results = Path(sublayers.__file__).with_name("results")
+    for file in sorted(results.glob("papers/*.csv")):
+        for row in read(file):
+            outcome = row["outcome"] or row["measured"]
+            yield Entry("paper", f"{file.stem}: {row['part']}", "", command=row["command"], outcome=outcome)
+    for file in sorted(results.glob("*.csv")):
         for row in read(file):
             orders = [*filter(None, re.split("[:, ]", " ".join(row.get(name, "") for name in ORDER_COLUMNS)))]
             if orders:
@@ -143,7 +152,7 @@ def tables(found: list[Entry]) -> Iterator[Table]:
     for kind, group in groupby(found, lambda entry: entry.kind):
         rows = [*group]
         says = {"name": True, "family": any(entry.family not in ("", entry.name) for entry in rows)}
-        says |= {name: any(cell(entry, name) for entry in rows) for name in ("orders", "heads")}
+        says |= {name: any(cell(entry, name) for entry in rows) for name in ("orders", "heads", "command", "outcome")}
         columns = [name for name in says if says[name]]
         drawn = Table(Column("name", no_wrap=True), *columns[1:], title=kind, title_justify="left")
         for entry in rows:

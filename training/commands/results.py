@@ -74,7 +74,7 @@ def render(text: str, folder: Path) -> str:
             columns |= {each: head or each for each in names}
             if not names:
                 raise ValueError(f"{match[2]} has no column {name!r}; choose from {', '.join(rows[0])}")
-        below = f"\n{source(rows)}\n" if match.start() == last[match[2]] else ""
+        below = f"\n{told}\n" if (told := source(rows)) and match.start() == last[match[2]] else ""
         return f"{match[1]}{table(rows, columns)}{below}{match[5]}"
 
     return MARKED.sub(fill, text)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from sublayers.auto_models import AUTO_CLASSES
 from sublayers.training import cli
 from sublayers.training.flags import RECIPES
+from sublayers.training.results import read
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ def test_everything_is_listed(found):
     assert files == names(listed, "recipe")
     assert {"bert", "llama", "transfo-xl", "adaptive span"} <= names(listed, "converter")
     assert {entry["family"] for entry in listed} - {""} == names(listed, "family")
+
+
+def test_parts_of_papers_have_their_command_and_what_came_of_it(found):
+    listed = {entry["name"]: entry for entry in found("--kind", "paper")}
+    rows = {f"{path.stem}: {row['part']}": row for path in (RESULTS / "papers").glob("*.csv") for row in read(path)}
+    assert {name: entry["command"] for name, entry in listed.items()} == {n: row["command"] for n, row in rows.items()}
+    assert listed["sandwich: Figure 5"]["outcome"].startswith("agrees that sandwiches are better")
+    assert listed["sandwich: Table 3"]["outcome"] == "not run: days on eight GPUs"
 
 
 def test_results_are_rows_that_have_an_order(found):
