@@ -140,3 +140,20 @@ REFUSED = {
 def test_what_does_not_fit_is_refused_in_one_sentence(family, options, message):
     with pytest.raises(ValueError, match=message):
         small(FAMILIES[family][0], **options)
+
+
+# the least and the greatest that is taken
+LIMITS: list[tuple[str, dict[str, Any]]] = [
+    ("iot_seq2seq", {"gumbel_temperature": 0.01, "gumbel_temperature_min": 0.01}),
+    ("iot_seq2seq", {"min_order_probability": 0.5}),
+    ("sandwich_lm", {"position_embedding_type": "rotary", "rope_parameters": {"partial_rotary_factor": 0.25}}),
+    ("sandwich_lm", {"position_embedding_type": "rotary", "head_dim": 2}),
+    ("sandwich_lm", {"sublayer_order": "wf", "attention_window": 1}),
+    ("sandwich_lm", {"adaptive_cutoffs": [1]}),
+]
+
+
+@pytest.mark.parametrize(("family", "options"), LIMITS)
+def test_the_limits_themselves_are_taken(family, options):
+    config = small(FAMILIES[family][0], **options)
+    assert all(getattr(config, name) == value for name, value in options.items() if name != "rope_parameters")

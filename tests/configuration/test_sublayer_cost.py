@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from sublayers.configuration.letters.local_attention import block_size
 from sublayers.configuration.order import interleaved, par
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 
@@ -130,3 +131,11 @@ def test_cache_of_self_and_cross_attention():
 @pytest.mark.parametrize(("length", "masked"), [(1, 1), (20, 3), (21, 4), (100, 15), (128, 20), (512, 77), (700, 105)])
 def test_read_positions(length, masked):
     assert read_positions(length) == {"every": length, "15 %": masked, "one": 1}
+
+
+@pytest.mark.parametrize(
+    ("length", "before", "after", "size"),
+    [(10_000, 64, 64, 64), (10_000, 256, 256, 128), (10_000, 511, 0, 64), (768, 256, 256, None), (1280, 256, 256, 128)],
+)
+def test_local_attention_runs_in_blocks_where_a_text_is_twice_as_long_as_the_keys_of_one(length, before, after, size):
+    assert block_size(length, before, after) == size
