@@ -43,7 +43,7 @@ class Sources:
             if not path.exists():
                 raise FileNotFoundError(f"there is no file or folder {path}")
         self.paths = paths
-        # archives made on a Mac hold a hidden file beside each
+        # a Mac may leave a hidden file beside each
         self.members = [
             member for path in paths for member in _members(path) if not Path(member.name).name.startswith("._")
         ]
