@@ -38,6 +38,7 @@ LOST = [
     (TRAINER, "_push_from_checkpoint", "folders with code on the Hub while a run trains"),
     (TRAINER, "_run_epoch _determine_best_metric", "sentences for flags that the Trainer cannot use"),
     (TRAINER, "_get_train_sampler _get_eval_sampler _train_batch_size", "batches of streams, and evaluation in order"),
+    (TRAINER, "_get_dataloader", "batches of held-out data for the architecture of a super-network"),
     (TRAINER, "_prepare_inputs", "inputs on the model's device in losses of our own"),
     (PIPELINE, "_forward _forward_params _sanitize_parameters", "the pipelines of transformers 4"),
     (PIPELINE, "_load_tokenizer _load_processor _load_image_processor _load_feature_extractor", "the same"),

@@ -163,13 +163,18 @@ def expand_settings_file(argv: list[str], command: str) -> list[str]:
     if not argv or argv[0].startswith("-"):
         return argv
     name, *flags = argv
-    from_file: list[str] = []
-    for option, value in read_settings(name, command).items():
-        if isinstance(value, list):
-            from_file += [f"--{option}", *map(str, value)]
+    return as_flags(read_settings(name, command)) + flags
+
+
+def as_flags(settings: dict[str, Any]) -> list[str]:
+    """Write names and values as flags; a list has one word each, and None is left out."""
+    words: list[str] = []
+    for name, value in settings.items():
+        if isinstance(value, (list, tuple)):
+            words += [f"--{name}", *map(str, value)]
         elif value is not None:
-            from_file.append(f"--{option}={json.dumps(value) if isinstance(value, dict) else value}")
-    return from_file + flags
+            words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return words
 
 
 def recipes(command: str) -> dict[str, Path]:

@@ -27,23 +27,24 @@ def score(name: str, values: list[float], digits: int = 1) -> Row:
 
 
 def provenance(
-    command: list[str], data: Iterable[str] = (), device: str = "cpu", packages: dict[str, str] | None = None
+    command: list[str], data: Iterable[str] = (), device: str | None = None, packages: dict[str, str] | None = None
 ) -> Row:
     """Tell how figures are made that are measured now.
 
     Args:
         command: the words of the command line after `sublayers`.
         data: names of what is read.
-        device: on which it is measured.
+        device: on which it is measured; default: the one that Trainers choose.
         packages: versions of more packages, beside those that are always told.
     """
     # these imports take seconds, for which tables do not wait
     import torch
+    from accelerate import PartialState
 
     from sublayers.training.trainers.machine import machine
     from sublayers.training.trainers.publish import command_line
 
-    on = machine(torch.device(device)) | (packages or {})
+    on = machine(torch.device(device) if device else PartialState().device) | (packages or {})
     return {
         "data": ", ".join(data),
         "date": on.pop("date")[:10],

@@ -97,7 +97,7 @@ def entries() -> Iterator[Entry]:
     for command in sorted(folder.name for folder in RECIPES.iterdir()):
         for name in recipes(command):
             # the recipes of other commands train several models, or the user's
-            model = model_of(name, command) if command in ("pretrain", "seq2seq") else None
+            model = model_of(name, command) if command in ("pretrain", "search", "seq2seq") else None
             yield entry("recipe", f"{command} {name}", *model) if model else Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)

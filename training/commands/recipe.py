@@ -1,6 +1,7 @@
 """`sublayers recipe`: show recipes: their sources, their settings, and what the papers report."""
 
 import argparse
+from pathlib import Path
 
 import yaml
 
@@ -25,4 +26,5 @@ def main(argv: list[str]) -> None:
     while names:
         text = files[name := names.pop(0)].read_text(encoding="utf-8")
         print(f"# sublayers {files[name].parent.name} {name}\n{text}")
-        names = [base, *names] if (base := yaml.safe_load(text).get("base")) else names
+        # a base of another command is a file
+        names = [Path(base).stem, *names] if (base := yaml.safe_load(text).get("base")) else names

@@ -69,15 +69,6 @@ def read_results(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def as_flags(values: dict[str, Any]) -> list[str]:
-    """Write names and values as flags; a list has one word each."""
-    return [
-        word
-        for name, value in values.items()
-        for word in (f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value]))
-    ]
-
-
 def flags_of(arguments: Any) -> dict[str, Any]:
     """List the flags of a dataclass that have a value, by their names."""
     return {name: value for name, value in vars(arguments).items() if value is not None and value is not False}

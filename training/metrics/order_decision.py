@@ -66,7 +66,7 @@ def decide(costs: dict[str, Any], args: Any, argv: list[str]) -> None:
     times = measure(orders, args)
     named = {f"{read} of {length}": measured for length, reads in times.items() for read, measured in reads.items()}
     if args.csv:
-        write(rows(orders, named), args.csv, provenance(["order", *argv]))
+        write(rows(orders, named), args.csv, provenance(["order", *argv], device="cpu"))
     if args.picture:
         draw_times(
             {read: {order: found.medians[order] for order in orders} for read, found in named.items()}, args.picture

@@ -144,7 +144,7 @@ def make_trainer(
         corpus_args: those for the texts.
         args: of the Trainer.
         checkpoint: that the run goes on from, if any.
-        trainer_class: makes another Trainer of a model without memory.
+        trainer_class: makes another Trainer.
 
     Raises:
         ValueError: flags that do not go together, or a corpus that cannot be read.
@@ -169,12 +169,13 @@ def make_trainer(
             tokenizer.save_pretrained(folder)
 
         tokenizer = load(AutoTokenizer, find_tokenizer(run, args, checkpoint, train_into))
-        # BERT's ends texts, too, under another name
-        tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
+        if run.objective == "clm":
+            # BERT's ends texts, too, under another name
+            tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
         train = corpus["train"].take(run.max_train_samples) if args.do_train else None
         validation = corpus["validation"].take(run.max_eval_samples) if args.do_eval else None
         if isinstance(config, RecurrentLMConfig):
-            trainer_class = StreamTrainer
+            trainer_class = trainer_class or StreamTrainer
             rows = args.train_batch_size * args.world_size
             length = run.evaluation_length or run.block_size
             windows = stream_trainer_arguments(tokenizer, train, validation, run.block_size, length, rows)

@@ -63,10 +63,13 @@ def test_recipes_are_listed_or_printed_with_what_they_are_based_on(capsys):
     recipe.main([])
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert listed == {path.stem: f"sublayers {path.parent.name}" for path in RECIPES.rglob("*.yaml")}
-    recipe.main(["iot_n2", "modern"])
+    recipe.main(["iot_n2", "modern", "par_search_wt103"])
     files = {
         name: (RECIPES / name).with_suffix(".yaml").read_text(encoding="utf-8")
-        for name in ("seq2seq/iot_n2", "seq2seq/iot_n4", "pretrain/modern")
+        for name in (
+            *("seq2seq/iot_n2", "seq2seq/iot_n4", "pretrain/modern"),
+            *("search/par_search_wt103", "pretrain/par_wt103_base"),
+        )
     }
     assert capsys.readouterr().out == "".join(
         f"# sublayers {name.replace('/', ' ')}\n{text}\n" for name, text in files.items()

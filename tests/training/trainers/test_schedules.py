@@ -9,6 +9,9 @@ from transformers import PreTrainedConfig
 
 from sublayers.training.commands import distill, glue, pretrain, seq2seq, squad
 from sublayers.training.flags import RECIPES, parse_flags, recipes
+from sublayers.training.lab.runs import own_flags
+from sublayers.training.lab.search import run_supernet
+from sublayers.training.lab.search.settings import expand_recipe
 from sublayers.training.trainers.arguments import TrainerArguments, schedule_settings
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
@@ -33,6 +36,9 @@ def commands():
         ):
             if flags in settings:
                 yield used_by, name, [*shlex.split(settings[flags]), *more.split()]
+    for name in recipes("search"):
+        kinds = [run_supernet.SupernetArguments, run_supernet.ArchitectureArguments]
+        yield "pretrain", name, own_flags(expand_recipe(["pretrain", name]), kinds, "usage")[1]
 
 
 def read(*flags):

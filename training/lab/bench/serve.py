@@ -87,7 +87,11 @@ def run(args: Flags, command: list[str]) -> None:
     print(", ".join(f"{name} {value}" for name, value in (machine(args.device) | packages).items()))
     if args.output_dir:
         args.output_dir.mkdir(parents=True, exist_ok=True)
-        write(rows_of(results, args.orders), args.output_dir / "results.csv", provenance(command, packages=packages))
+        write(
+            rows_of(results, args.orders),
+            args.output_dir / "results.csv",
+            provenance(command, (), f"{args.device}", packages),
+        )
         draw(results, args.output_dir / "serve.svg")
 
 

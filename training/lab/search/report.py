@@ -26,6 +26,8 @@ from sublayers.training.trials import SETTINGS, TASK, TrialState, read_study, re
 
 # the studies of a search, and the attribute that says how figures are made
 SEARCH, SUPERNETS, BEGUN = "search", "super-networks", "begun"
+# where an order is cut at half of its parameters, and at thirds of its sublayers
+HALVES, THIRDS = ("bottom_half", "top_half"), ("first_third", "middle_third", "last_third")
 # the heads of costs by the positions that are read, and their units
 COSTS = {"flops": ("GFLOP of reading {}", 1e9), "milliseconds": ("reading {} (ms)", 1), "cache": ("cache (MiB)", 2**20)}
 
@@ -62,8 +64,15 @@ def halves(order: str) -> tuple[str, str]:
     return whole.letters[:cut], whole.letters[cut:]
 
 
+def thirds(order: str) -> tuple[str, str, str]:
+    """Cut an order at thirds of its sublayers (PAR, figure 3); one belongs where its middle lies."""
+    letters = Order(order).letters
+    first, second = (round(part * len(letters) / 3) for part in (1, 2))
+    return letters[:first], letters[first:second], letters[second:]
+
+
 def rows_of(study: optuna.Study) -> pd.DataFrame:
-    """Make a table with a row for each run: order, names, seeds, parameters, halves, costs, loss and perplexity."""
+    """Make a table with a row for each run: order, names, seeds, parameters, halves, thirds, costs and scores."""
     drawn: dict[str, list[dict[str, Any]]] = {}
     for candidate in study.user_attrs.get("candidates", []):
         drawn.setdefault(candidate["order"], []).append(candidate)
@@ -74,8 +83,8 @@ def rows_of(study: optuna.Study) -> pd.DataFrame:
         origins = drawn.get(order, [{"name": f"trial {trial.number}", "draw_seed": None}])
         row = {"order": order, "names": ", ".join(origin["name"] for origin in origins)}
         row["draw_seed"] = origins[0]["draw_seed"]
-        for half, letters in zip(("bottom", "top"), halves(order), strict=True):
-            row |= {f"{half}_{letter}": letters.count(letter) for letter in searched}
+        for part, letters in zip((*HALVES, *THIRDS), (*halves(order), *thirds(order)), strict=True):
+            row |= {f"{part}_{letter}": letters.count(letter) for letter in searched}
         for kind, numbers in study.user_attrs.get(costs_of(order), {"costs": {}})["costs"].items():
             row |= {f"{kind}_{read}": number for read, number in numbers.items()}
         for run in trial.user_attrs["runs"]:
@@ -98,9 +107,11 @@ def report(study: optuna.Study, folder: Path, supernets: optuna.Study | None = N
     """
     console = Console()
     settings = study.user_attrs[SETTINGS]
+    rows = rows_of(study)
+    searched = []
     if supernets and results(supernets):
         draw_supernets(supernets, settings["letters"], folder)
-    rows = rows_of(study)
+        searched = _of_searches(supernets, settings["letters"], rows) if len(rows) else []
     if len(rows):
         runs = rows.groupby("order", sort=False)
         orders = runs.first().assign(loss=runs["loss"].mean()).sort_values("loss")
@@ -108,9 +119,10 @@ def report(study: optuna.Study, folder: Path, supernets: optuna.Study | None = N
         write(figures, folder / "results.csv", study.user_attrs.get(BEGUN, {}))
         _draw(orders, settings, folder)
         # a terminal has no room for all columns
-        shown = [name for name in measured(figures) if not name.startswith(("perplexity", "cache", "bottom", "top"))]
+        hidden = ("perplexity", "cache", *(part.replace("_", " ") for part in (*HALVES, *THIRDS)))
+        shown = [name for name in measured(figures) if not name.startswith(hidden)]
         shown_table = table(figures, {name: name for name in ("order", *shown, "seeds")})
-        remarks = [*_remarks(orders, rows), *early(study)]
+        remarks = [*_remarks(orders, rows), *searched, *early(study)]
         console.print("\n".join([shown_table, *remarks]), soft_wrap=True, markup=False, highlight=False)
     console.print(f"tables and pictures are in {folder}", soft_wrap=True)
     return rows
@@ -152,8 +164,8 @@ def _figures(orders: pd.DataFrame, rows: pd.DataFrame) -> list[Row]:
             for read in READS
             if f"{kind}_{read}" in first
         }
-        halves = [str(name) for name in orders if str(name).startswith(("bottom_", "top_"))]
-        row |= {name.replace("_", " half "): f"{first[name]}" for name in halves}
+        counts = [str(name) for name in orders if str(name).startswith((*HALVES, *THIRDS))]
+        row |= {name.replace("_", " "): f"{first[name]}" for name in counts}
         found.append(row | {"seeds": ", ".join(f"{seed}" for seed in sorted(runs["seed"]))})
     return found
 
@@ -161,24 +173,36 @@ def _figures(orders: pd.DataFrame, rows: pd.DataFrame) -> list[Row]:
 def _draw(orders: pd.DataFrame, settings: dict[str, Any], folder: Path) -> None:
     titles = [(f"{row.loss:.4f}  {row.names}", str(order)) for order, row in orders.iterrows()]
     draw_orders(titles, folder / "orders.svg")
-    if "bottom_s" in orders:
-        draw_bottom_halves([*zip(orders["bottom_s"], orders["loss"], strict=True)], folder / "bottom_half.svg")
+    if "bottom_half_s" in orders:
+        draw_bottom_halves([*zip(orders["bottom_half_s"], orders["loss"], strict=True)], folder / "bottom_half.svg")
     cost, read = (settings.get(name, usual) for name, usual in (("cost", "flops"), ("read", "all")))
     column = next((name for name in (f"{cost}_{read}", f"{cost}_all", cost) if name in orders), "parameters")
     points = [*zip(orders["names"], orders[column], orders["loss"], strict=True)]
     draw_costs(points, column.replace("_", ", positions read: "), folder / "cost.svg")
 
 
+def _of_searches(supernets: optuna.Study, letters: str, rows: pd.DataFrame) -> list[str]:
+    done = results(supernets)
+    remarks = []
+    for part, cut in zip(THIRDS, zip(*(thirds(trial.user_attrs["order"]) for trial in done), strict=True), strict=True):
+        means = ", ".join(f"{letter} {''.join(cut).count(letter) / len(done):.1f}" for letter in letters)
+        name = part.replace("_", " ")
+        remarks.append(f"sublayers in the {name} of what was found, mean of {len(done)} orders: {means}")
+    seconds = [trial.user_attrs["metrics"]["train_runtime"] for trial in done]
+    ratio = sum(seconds) / len(done) / rows["train_runtime"].mean()
+    return [*remarks, f"time of a search to that of a training, means of {len(done)} and {len(rows)}: {ratio:.2f}"]
+
+
 def _remarks(orders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
     remarks = []
     half = len(orders) // 2
-    columns = [name for name in orders if str(name).startswith(("bottom_", "top_")) and orders[name].any()]
-    if half and columns:
-        for name, part in (("better", orders[:half]), ("worse", orders[-half:])):
-            means = ", ".join(f"{column.replace('_', ' ')} {part[column].mean():.1f}" for column in columns)
-            remarks.append(f"sublayers in the halves of the parameters, mean of the {name} {half} orders: {means}")
-    if "bottom_s" in orders and orders["bottom_s"].nunique() > 1 and len(orders) > 2:
-        rank = orders["bottom_s"].corr(orders["loss"], method="spearman")
+    for what, parts in (("halves of the parameters", HALVES), ("thirds of the sublayers", THIRDS)):
+        columns = [name for name in orders if str(name).startswith(parts) and orders[name].any()]
+        for name, some in (("better", orders[:half]), ("worse", orders[-half:])) if half and columns else ():
+            means = ", ".join(f"{column.replace('_', ' ')} {some[column].mean():.1f}" for column in columns)
+            remarks.append(f"sublayers in the {what}, mean of the {name} {half} orders: {means}")
+    if "bottom_half_s" in orders and orders["bottom_half_s"].nunique() > 1 and len(orders) > 2:
+        rank = orders["bottom_half_s"].corr(orders["loss"], method="spearman")
         remarks.append(f"rank correlation of the loss with the self-attentions in the bottom half: {rank:.2f}")
     by_seed = rows.pivot_table(index="order", columns="seed", values="loss").dropna()
     if len(by_seed) > 2 and by_seed.shape[1] > 1:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.runs import Do, own_flags
 from sublayers.training.lab.search.draw import Candidate, draw_at_cost, patterns, read_orders
-from sublayers.training.lab.search.settings import EPILOG, USAGE, ArchitectureArguments, SearchArguments, Settings
+from sublayers.training.lab.search.settings import (
+    EPILOG,
+    USAGE,
+    ArchitectureArguments,
+    SearchArguments,
+    Settings,
+    expand_recipe,
+)
 from sublayers.training.trials import SETTINGS, TASK, open_study, results, run_trials
 
 if TYPE_CHECKING:
@@ -55,10 +62,12 @@ def main(argv: list[str]) -> "pd.DataFrame":
     search = partial(space.search, settings, args.search_steps, args.output_dir / "supernets")
     tasks = [{"seed": seed} for seed in args.search_seeds]
     run_trials(supernets, Do(search), args.output_dir, tasks, jobs=args.jobs, say=found)
-    orders = {trial.user_attrs["order"]: trial.user_attrs[TASK]["seed"] for trial in results(supernets)}
     if not args.only_search:
-        cost = paid.cost(next(iter(orders))) if budget is None else budget
-        candidates = [Candidate(order, f"found {seed}") for order, seed in orders.items()]
+        candidates = [
+            Candidate(trial.user_attrs["order"], f"found {trial.user_attrs[TASK]['seed']}")
+            for trial in results(supernets)
+        ]
+        cost = paid.cost(candidates[0].order) if budget is None else budget
         candidates += patterns(space.letters, paid, cost)
         candidates += draw_at_cost(space.order, paid, cost, args.random, seed=0)
         train_orders(study, space.training, [*candidates, *others], args)
@@ -79,6 +88,7 @@ def parse(argv: list[str]) -> "tuple[SupernetArguments, ArchitectureArguments, S
         ValueError: bad flags, a family that cannot be mixed, or orders that it cannot run.
     """
     kinds = [SupernetArguments, ArchitectureArguments]
+    argv = expand_recipe(argv)
     (args, architecture), flags = own_flags(argv, kinds, USAGE.format("supernet"), description=__doc__, epilog=EPILOG)
     from sublayers.training.lab.search.space import check_mixture, read_space
 

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sublayers.configuration.sublayer_cost import READS
-from sublayers.training.flags import flag, number
+from sublayers.training.flags import expand_settings_file, flag, number, recipes
 from sublayers.training.trials import TrialsArguments
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class ArchitectureArguments:
 
     _argument_group_name: ClassVar[str] = "architecture"
 
-    warmup_share: float = flag("of the steps, in which the architecture is frozen", 0.25)
+    warmup_share: float = flag("of the steps, in which the architecture is frozen", 0.2)
+    architecture_update_share: float = flag("of the other steps, each followed by an update of the architecture", 0.2)
     held_out_share: float = flag("of the training data, which trains the architecture alone", 0.2)
     architecture_learning_rate: float = flag("of the architecture", 1e-2)
     architecture_weight_decay: float = flag("of the architecture", 5e-4)
@@ -52,6 +53,9 @@ class ArchitectureArguments:
         for name in ("warmup_share", "held_out_share", "patience"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is no share; give a number between 0 and 1")
+        if not 0 < self.architecture_update_share <= 1:
+            fault = f"architecture_update_share={self.architecture_update_share} is no share of the steps"
+            raise ValueError(f"{fault}; give more than 0, and at most 1")
         if (least := min(self.architecture_learning_rate, *self.temperatures)) <= 0:
             raise ValueError(f"a learning rate or temperature of {least} would learn nothing; give more than 0")
 
@@ -73,6 +77,13 @@ class Settings(ArchitectureArguments):
     price: "Price | None" = None
     budget: float | None = None
     price_rate: float = 0.02
+
+
+def expand_recipe(argv: list[str]) -> list[str]:
+    """Replace the name of a search's recipe, after the command that trains, by its flags; leave all other words."""
+    if argv[1:] and argv[1] in recipes("search"):
+        return [argv[0], *expand_settings_file(argv[1:], "search")]
+    return argv
 
 
 def costs_of(order: str) -> str:

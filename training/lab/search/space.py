@@ -17,11 +17,11 @@ from sublayers.training.lab.search.price import Price, price
 from sublayers.training.lab.search.report import BEGUN, SEARCH
 from sublayers.training.lab.search.runs import COMMANDS, Training
 from sublayers.training.lab.search.settings import SearchArguments, Settings
-from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetTrainer
+from sublayers.training.lab.search.supernet import SupernetPairTrainer, SupernetStreamTrainer, SupernetTrainer
 from sublayers.training.results import provenance
 from sublayers.training.trials import open_study
 
-# what trains a super-network
+# what trains a super-network without memory
 SUPERNET_TRAINERS: dict[str, Any] = {"pretrain": SupernetTrainer, "seq2seq": SupernetPairTrainer}
 
 
@@ -99,6 +99,7 @@ class Space(NamedTuple):
         own += [f"--max_steps={steps}"] if steps else []
         flags = [*self.training.flags, *own, "--do_train", "--eval_strategy=no", "--save_strategy=no"]
         command, trainer_class = COMMANDS[self.training.command], SUPERNET_TRAINERS[self.training.command]
+        trainer_class = SupernetStreamTrainer if isinstance(self.config, RecurrentLMConfig) else trainer_class
         trainer = command.make_trainer(*command.parse(flags), trainer_class=partial(trainer_class, settings=settings))
         metrics = trainer.train().metrics
         found = {"order": trainer.architecture.order(), "metrics": metrics, "curve": trainer.curve}
@@ -129,8 +130,6 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
 
 def check_mixture(space: Space) -> None:
     """Check that a super-network can be made of a family. Raises ValueError where it cannot."""
-    if isinstance(space.config, RecurrentLMConfig):
-        raise ValueError(f"{space.config.model_type} has memory, which no mixture reads; search random orders of it")
     if space.config.pre_attention_act not in (None, space.config.hidden_act):
         raise ValueError(
             f"pre_attention_act={space.config.pre_attention_act!r} is of those right before self-attention, which a "

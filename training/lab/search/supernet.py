@@ -7,19 +7,22 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.nn.functional import gumbel_softmax
-from torch.utils.data import Subset
+from torch.utils.data import SequentialSampler, Subset
 from transformers import PreTrainedModel, TrainerCallback
 
 from sublayers.configuration.order import compact
 from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.stack import SublayerStack
+from sublayers.training.data.segments import Segments, training_segments
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.trainers.pair_trainer import PairTrainer
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
+from sublayers.training.trainers.stream_trainer import Memory, StreamTrainer
 
 # the number of points of the curves
 RECORDED = 100
@@ -28,7 +31,8 @@ RECORDED = 100
 class Mixture(SublayerStack):
     """A stack of an order (letters)n that runs as n layers, each the weighted sum of its sublayers and of its input.
 
-    It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers.
+    It has the stack's sublayers under their names. With weights of 0 and 1 it is the stack of the chosen sublayers. In
+    models with memory, the attention of every layer remembers the layer's input, whatever the weights are.
 
     Args:
         stack: of the order.
@@ -133,7 +137,7 @@ class Architecture:
 
 
 class TurnCallback(TrainerCallback):
-    """Let a super-network's architecture take its turn after each step of the model, which may end the search."""
+    """Let a super-network's architecture take its turns after steps of the model, and end the search."""
 
     def __init__(self, trainer: "SupernetMixin"):
         self.trainer = trainer
@@ -152,16 +156,8 @@ class SupernetMixin:
     """
 
     def __init__(self, *args: Any, settings: Settings, train_dataset: Any, **kwargs: Any):
-        shuffled = torch.randperm(len(train_dataset), generator=torch.Generator().manual_seed(kwargs["args"].seed))
-        first = round(settings.held_out_share * len(train_dataset))
-        if not 0 < first < len(train_dataset):
-            fault = f"{len(train_dataset)} training examples cannot be divided between weights and architecture"
-            raise ValueError(f"{fault}; give more text or another --held_out_share")
-        held_out, rest = shuffled[:first].tolist(), shuffled[first:].tolist()
-        # columns of a Dataset are read whole
-        choose: Any = train_dataset.select if isinstance(train_dataset, Dataset) else partial(Subset, train_dataset)
-        self.held_out = choose(held_out)
-        super().__init__(*args, train_dataset=choose(rest), **kwargs)  # type: ignore[call-arg]
+        self.held_out, rest = self.divide(train_dataset, settings.held_out_share, kwargs["args"].seed)
+        super().__init__(*args, train_dataset=rest, **kwargs)  # type: ignore[call-arg]
         trainer: Any = self
         self.settings = settings
         self.mixture = mix(trainer.model, settings.field, settings.letters)
@@ -179,19 +175,33 @@ class SupernetMixin:
             self.mixture.weights = self.architecture.draw(self.temperature)
         return super().training_step(*args, **kwargs)  # type: ignore[misc]
 
+    def divide(self, data: Any, share: float, seed: int) -> tuple[Any, Any]:
+        """Divide training data at random: a share for the architecture, and the rest for the weights.
+
+        Raises:
+            ValueError: one of them would have nothing.
+        """
+        shuffled = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+        first = round(share * len(data))
+        if not 0 < first < len(data):
+            fault = f"{len(data)} training examples cannot be divided between weights and architecture"
+            raise ValueError(f"{fault}; give more text or another --held_out_share")
+        # columns of a Dataset are read whole
+        choose: Any = data.select if isinstance(data, Dataset) else partial(Subset, data)
+        return choose(shuffled[:first].tolist()), choose(shuffled[first:].tolist())
+
     def take_turn(self, step: int, max_steps: int) -> bool:
-        """Train the architecture on a batch that the model never sees; say whether the search is over."""
+        """Train the architecture if it is its turn after a step of the model; say whether the search is over."""
         settings = self.settings
-        trainer: Any = self
         begin = round(settings.warmup_share * max_steps)
-        if step > begin:
+        if (tuned := step - begin) > 0:
             first, last = settings.temperatures
-            self.temperature = first * (last / first) ** ((step - begin) / (max_steps - begin))
-            self.mixture.weights = self.architecture.draw(self.temperature)
-            inputs = trainer._prepare_inputs(next(self.turns))
-            with trainer.compute_loss_context_manager():
-                loss = trainer.compute_loss(trainer.model, inputs)
-            self.architecture.step(loss)
+            self.temperature = first * (last / first) ** (tuned / (max_steps - begin))
+            share = settings.architecture_update_share
+            # turns are spread evenly over the steps
+            if int(share * tuned) > int(share * (tuned - 1)):
+                self.mixture.weights = self.architecture.draw(self.temperature)
+                self.architecture.step(self.held_out_loss())
         choice = self.architecture.logits.argmax(-1).tolist()
         if choice != self.last_choice or step <= begin:
             self.last_change, self.last_choice = step, choice
@@ -201,10 +211,20 @@ class SupernetMixin:
             self.curve.append(point | {"probabilities": probabilities})
         return step - self.last_change >= max(1.0, settings.patience * (max_steps - begin))
 
+    def held_out_loss(self) -> torch.Tensor:
+        """Compute the loss of the next batch that the model never learns from, a scalar."""
+        trainer: Any = self
+        inputs = trainer._prepare_inputs(next(self.turns))
+        with trainer.compute_loss_context_manager():
+            return trainer.compute_loss(trainer.model, inputs)
+
     def _held_out_batches(self) -> Iterator[Any]:
+        trainer: Any = self
+        # the rows keep the order of the division
+        size, order = trainer._train_batch_size, SequentialSampler
+        loader = trainer._get_dataloader(self.held_out, "held-out data", size, order)
         while True:
-            # the rows keep the random order of the division
-            yield from self.get_eval_dataloader(self.held_out)  # type: ignore[attr-defined]
+            yield from loader
 
 
 class SupernetTrainer(SupernetMixin, ResumableTrainer):
@@ -213,3 +233,24 @@ class SupernetTrainer(SupernetMixin, ResumableTrainer):
 
 class SupernetPairTrainer(SupernetMixin, PairTrainer):
     """Trains the super-network of an encoder or a decoder."""
+
+
+class SupernetStreamTrainer(SupernetMixin, StreamTrainer):
+    """Trains the super-network of a model with memory, whose architecture reads a stream with a memory of its own."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.held_out_memories: dict[str, Memory] = {}
+
+    def divide(self, data: Segments, share: float, seed: int) -> tuple[Segments, Segments]:
+        """Give the end of the text to the architecture; each part is divided as `training_segments` does it."""
+        cut = round((1 - share) * len(data.tokens))
+        rest, held_out = (training_segments(part, data.length, data.rows) for part in np.split(data.tokens, [cut]))
+        return held_out, rest
+
+    def held_out_loss(self) -> torch.Tensor:
+        """Compute the loss of the held-out segment after the last one, with the memory of those."""
+        own, self.memories = self.memories, self.held_out_memories
+        loss = super().held_out_loss()
+        self.memories = own
+        return loss

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sublayers.configuration.order import interleaved, macaron, sandwich
 from sublayers.hub.model_card import RUN
-from sublayers.training.lab.runs import as_flags, read_results, run_once
+from sublayers.training.flags import as_flags
+from sublayers.training.lab.runs import read_results, run_once
 from sublayers.training.lab.studies.curves import LABELS, read_losses
 
 if TYPE_CHECKING:

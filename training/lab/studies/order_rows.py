@@ -21,12 +21,19 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
 
     for name, model in found["models"].items():
         subsets = {subset["order"]: subset for subset in model.get("subsets", [])}
+        # a model of one order is compared with the others of this kind
+        several = name in found["preferences"]
+        compared = found["preferences"].get(name if several else "models of one order", {})
         for number, order in enumerate(model["orders"], 1):
             row = {"model": name, "written in": f"{number}" if order["trained"] else f"{number}, untrained"}
             row |= {f"{side} order": order[side] for side in ("encoder", "decoder")}
             row[metric] = f"{order['metrics'][metric]:.2f}"
             if "share" in order:
                 row["predicted for (%)"] = f"{100 * order['share']:.1f}"
+            for kind in ("bleu", "ter"):
+                shares = compared.get(f"best_{kind}", {}) if order["trained"] else {}
+                if (own := shares.get(f"{number}" if several else name)) is not None:
+                    row[f"best {kind} (%)"] = f"{100 * own:.1f}"
             rows.append(row | (describe(subsets[number], metric) if number in subsets else {}))
         if "predicted" in model:
             rows.append(row_of(name, "predicted", model["predicted"][metric]))
@@ -36,6 +43,11 @@ def rows_of(found: dict[str, Any]) -> list[Row]:
     names = [*found["models"]]
     for number, scores in enumerate(found["ensembles"], 1):
         rows.append(row_of(", ".join(names[:number]), "ensemble", scores[metric]))
+    for name, group in found["preferences"].items():
+        variances = {
+            f"variance of {kind} {metric}": f"{group[f'{kind}_variance']:.4f}" for kind in ("sentence", "corpus")
+        }
+        rows.append(row_of(name, "best for each sentence", group["best_of_all"]) | variances)
     for name, curves in found["curves"].items():
         rows += [row_of(name, f"step {step}", score) for step, score in curves.get(metric, [])]
     return rows

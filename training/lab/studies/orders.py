@@ -36,7 +36,7 @@ class StudyOrdersArguments(TrialsArguments):
 class OrdersStudy(Study):
     """Let every model write a split in each order that it has, and compare; also ensembles and checkpoints.
 
-    The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 10, 18 and 21, and setting 1 of section 5.4.
+    The studies are those of Zhu et al. (2021): Figures 2 to 4, Tables 1, 2, 10, 18 and 21, and section 5.4.
     """
 
     name, flags = "orders", (StudyOrdersArguments, Seq2SeqDataArguments)
@@ -56,7 +56,8 @@ class OrdersStudy(Study):
         """Return the metric of a model's first order, what all of them write, and the model's curves."""
         written = Written(self.args, self.data)
         found = written.study(model)
-        return found["orders"][0]["metrics"][written.metric], {"models": found, "curves": written.curves(model)}
+        texts, value = found.pop("texts"), found["orders"][0]["metrics"][written.metric]
+        return value, {"models": found, "texts": texts, "curves": written.curves(model)}
 
     def found(self, done: list[Found]) -> dict[str, Any]:
         """Put together and write what `results.json` holds, see `Written`."""

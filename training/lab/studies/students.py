@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sublayers.configuration.order import Order, compact
 from sublayers.training.data.corpus import CorpusArguments
-from sublayers.training.lab.runs import as_flags, flags_of, run_once
+from sublayers.training.flags import as_flags
+from sublayers.training.lab.runs import flags_of, run_once
 from sublayers.training.metrics.score_pictures import TEACHER
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from sublayers.hub.model_card import num_parameters
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
 from sublayers.training.data.tokenizers import sample, train_tokenizer
+from sublayers.training.flags import as_flags
 from sublayers.training.folders import whole_folder
-from sublayers.training.lab.runs import as_flags, flags_of, run_once
+from sublayers.training.lab.runs import flags_of, run_once
 from sublayers.training.lab.studies.equal_berts import read_model
 
 if TYPE_CHECKING:

@@ -101,7 +101,9 @@ class Written:
         """Write what trials and ensembles found into a file, and return it.
 
         Returns:
-            Of each model in `models` what `study` finds, and in `curves` its curves; in `ensembles` their metrics.
+            Of each model in `models` what `study` finds but the texts, and in `curves` its curves; in `ensembles` their
+            metrics; in `preferences` those of all models with one order, by their names, and of each model with
+            several, by its decoder orders.
         """
         trials = {each[TASK]["model"]: each for each in done}
         chosen = {name: trials[name] for name in self.args.model_name_or_path if name in trials}
@@ -109,7 +111,34 @@ class Written:
         for kind in ("models", "curves"):
             found[kind] = {name: each[kind] for name, each in chosen.items()}
         found["ensembles"] = self.ensembles() if self.args.ensemble else []
+        found["preferences"] = self.preferences({name: each["texts"] for name, each in chosen.items()}, file.parent)
         file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        return found
+
+    def preferences(self, texts: dict[str, list[list[str]]], folder: Path) -> dict[str, Any]:
+        """Compare what writers wrote of each sentence, and leave it in `sentences.jsonl`.
+
+        Args:
+            texts: of each model, in its trained orders.
+            folder: for the file.
+        """
+        # scores take seconds to import, for which --help does not wait
+        from sublayers.training.metrics.preferences import preferences
+
+        if self.args.task != "translation":
+            return {}
+        groups = {name: {f"{n}": own for n, own in enumerate(each, 1)} for name, each in texts.items() if len(each) > 1}
+        groups["models of one order"] = {name: each[0] for name, each in texts.items() if len(each) == 1}
+        references = list(load_pairs(self.data)[self.args.split]["target"])
+        found, sentences = {}, []
+        for name, written in groups.items():
+            if len(written) > 1:
+                group = preferences(written, references, lambda *both: self.score(*both)[self.metric])
+                sentences += [{"writers": name, **sentence} for sentence in group.pop("sentences")]
+                found[name] = group
+        if sentences:
+            lines = "".join(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
+            (folder / "sentences.jsonl").write_text(lines, encoding="utf-8")
         return found
 
     def ensembles(self) -> list[dict[str, Any]]:
@@ -135,6 +164,7 @@ class Written:
             all its number, `order`, how all orders do on these pairs, see `subset`, and what `tokens` they have.
             `best`, if orders are trained, but not predicted: the number of the `order` that scores best on the
             `validation` data, that score, and its metrics on the split.
+            `texts`: what is written in each trained order.
         """
         writer = self.load(name)
         splits = self.read(writer)
@@ -157,7 +187,7 @@ class Written:
             }
             for number, (m, n) in enumerate(writer.paths)
         ]
-        found: dict[str, Any] = {"orders": orders}
+        found: dict[str, Any] = {"orders": orders, "texts": texts[: writer.trained]}
         if writer.predicts:
             chosen = writer.choose(pairs["source"], f"{name}, predicting orders")
             own = [texts[number][row] for row, number in enumerate(chosen)]

@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,6 +10,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from sublayers import expand, random_balanced
 from sublayers.configuration.sublayer_cost import flops
 from sublayers.training import cli
+from sublayers.training.commands import pretrain
+from sublayers.training.lab.search import run_supernet
 from sublayers.training.results import read
 from sublayers.training.trials import TrialState, read_study, results
 
@@ -71,7 +74,7 @@ def test_ranks_random_orders_and_goes_on_where_it_stopped(tmp_path, capsys, monk
         assert order == random_balanced(3, seed)
     assert rows["loss"].tolist()[:2] == first["loss"].tolist()
     assert {"flops_all", "flops_masked", "flops_one", "milliseconds_all", "milliseconds_one"} <= {*rows}
-    assert (rows["bottom_s"] + rows["top_s"] == 3).all()
+    assert (rows["bottom_half_s"] + rows["top_half_s"] == 3).all()
     folder = tmp_path / "found"
     figures = read(folder / "results.csv")
     means = rows.groupby("order")["perplexity"].mean().sort_values()
@@ -104,6 +107,19 @@ def test_ranks_orders_of_a_file_with_local_attention_and_without(tmp_path):
     assert (rows["flops_one"] < rows["flops_all"]).all()
     trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
     assert [(config.attention_window, config.local_rope_theta) for config in trained] == [(None, None), (6, 100.0)]
+
+
+@pytest.mark.parametrize("kind", ["random", "supernet"])
+def test_searches_orders_of_models_with_memory(kind, tmp_path):
+    flags = ["--model_type", "par_transformer_xl", "--memory_length", "8", "--length", "24", "--output_dir", "found"]
+    flags += ["--number", "2"] if kind == "random" else ["--random", "1", "--architecture_update_share", "1"]
+    rows = search(kind, "pretrain", "lm.json", *flags)
+    trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
+    assert {config.model_type for config in trained} == {"par_transformer_xl"}
+    if kind == "supernet":
+        [found] = supernets(tmp_path / "found")
+        assert found["order"] in {*rows["order"]}
+        assert found["curve"][-1]["probabilities"] != [[0.3333] * 3] * 6
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
@@ -183,6 +199,25 @@ def test_within_a_budget_hopeless_trainings_end_early(tmp_path, capsys):
         search("random", "pretrain", "lm.json", *flags, "--budget", "0.9")
 
 
+def test_the_recipe_has_the_settings_of_section_2_2():
+    args, architecture, space, _ = run_supernet.parse(["pretrain", "par_search_wt103", "--search_seeds", "0", "1"])
+    assert (args.output_dir, args.search_seeds, args.only_search) == (Path("runs/par_search_wt103"), [0, 1], True)
+    assert vars(architecture) == {
+        "warmup_share": 10 / 50,
+        "architecture_update_share": 0.2,
+        "architecture_learning_rate": 1e-2,
+        "architecture_weight_decay": 5e-4,
+        "patience": 0.75,
+        # FBNet's
+        "held_out_share": 0.2,
+        "temperatures": [5.0, 0.1],
+    }
+    assert (space.order, space.config.hidden_size, space.config.memory_length) == ("(sf)16", 512, 192)
+    trained = pretrain.parse(space.training.flags)[-1]
+    assert (trained.train_batch_size, trained.max_steps) == (128, 50_000)
+    assert (trained.learning_rate, trained.weight_decay) == (1e-2, 1e-4)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -199,7 +234,6 @@ def test_within_a_budget_hopeless_trainings_end_early(tmp_path, capsys):
         ("supernet pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
         ("supernet pretrain lm.json --sublayer_order s", "there is nothing to search in the order 's'"),
         ("supernet pretrain lm.json --sublayer_order sfmf", "has m, which attends to what stands in front of all m"),
-        ("supernet pretrain lm.json --model_type par_transformer_xl", "par_transformer_xl has memory"),
         ("supernet pretrain bert.json --model_type macaron_bert", "give --pre_attention_act gelu, as hidden_act is"),
         ("supernet pretrain lm.json --warmup_share 1.5", "warmup_share=1.5 is no share"),
         ("report nowhere", "nowhere holds no search"),

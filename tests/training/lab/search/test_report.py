@@ -20,7 +20,7 @@ LOSSES = {"s3f3": (1.0, 1.1), "ssfsff": (2.0, 2.1), "(sf)3": (3.0, 3.2), "f3s3":
 def train(study, order, *losses, early=()):
     """Add the trial of an order that was trained once for each loss."""
     runs = [
-        {"seed": seed, "parameters": 1000, "metrics": {"eval_loss": loss, "train_loss": 9.0}}
+        {"seed": seed, "parameters": 1000, "metrics": {"eval_loss": loss, "train_loss": 9.0, "train_runtime": 2.0}}
         for seed, loss in enumerate(losses)
     ]
     attributes = {"order": order, "runs": runs}
@@ -44,20 +44,29 @@ def folder(tmp_path):
     return tmp_path / "search"
 
 
+def add_supernets(folder, *orders):
+    """Add a super-network for each order that was found."""
+    supernets = open_study("super-networks", folder, {})
+    curve = [{"step": step, "probabilities": [[0.2, 0.5, 0.3]] * 6} for step in (1, 2, 3)]
+    for seed, order in enumerate(orders, 3):
+        attributes = {"task": {"seed": seed}, "order": order, "curve": curve, "metrics": {"train_runtime": 3.0}}
+        supernets.add_trial(optuna.trial.create_trial(value=1.0, user_attrs=attributes))
+    return supernets
+
+
 def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(study, folder):
     about = {"date": "2026-01-02", "machine": "mine", "data": "words", "commit": "abc", "command": "sublayers search"}
     study.set_user_attr("begun", about)
-    curve = [{"step": step, "probabilities": [[0.2, 0.5, 0.3]] * 6} for step in (1, 2, 3)]
-    supernets = open_study("super-networks", folder, {})
-    attributes = {"task": {"seed": 3}, "order": "f6", "curve": curve}
-    supernets.add_trial(optuna.trial.create_trial(value=1.0, user_attrs=attributes))
     log_costs(study, CONFIG, 40)
-    rows = report(study, folder, supernets)
+    rows = report(study, folder, add_supernets(folder, "f6"))
     row = rows[(rows["order"] == "s3f3") & (rows["seed"] == 1)].iloc[0]
     assert row["names"] == "random 0, sandwich"
     assert row["draw_seed"] == 0
     # 9 units are cut into sssf|ff
-    assert (row["bottom_s"], row["bottom_f"], row["top_s"], row["top_f"]) == (3, 1, 0, 2)
+    assert [row[f"{half}_half_{letter}"] for half in ("bottom", "top") for letter in "sf"] == [3, 1, 0, 2]
+    # ss|sf|ff
+    assert [row[f"{third}_third_s"] for third in ("first", "middle", "last")] == [2, 1, 0]
+    assert [row[f"{third}_third_f"] for third in ("first", "middle", "last")] == [0, 1, 2]
     assert row["perplexity"] == pytest.approx(math.exp(1.1))
     assert row["train_loss"] == 9.0
     for kind, positions in (("all", 40), ("masked", 6), ("one", 1)):
@@ -74,6 +83,8 @@ def test_rows_figures_and_pictures_say_all_that_is_known_of_runs(study, folder):
     assert float(last["reading one (ms)"]) > 0
     # ff|fsss
     assert (last["bottom half s"], last["top half s"]) == ("0", "3")
+    # ff|fs|ss
+    assert (last["first third s"], last["middle third s"], last["last third s"]) == ("0", "1", "2")
     assert (last["date"], last["machine"], last["command"]) == ("2026-01-02", "mine", "sublayers search")
     for name in ("supernet-3", "mixtures", "orders", "bottom_half", "cost"):
         assert "<svg" in (folder / f"{name}.svg").read_text()
@@ -83,12 +94,23 @@ def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(study, f
     report(study, folder)
     shown = capsys.readouterr().out
     # 9 units are cut into sssf|ff and ssfs|ff
-    assert "mean of the better 2 orders: bottom s 3.0, bottom f 1.0, top s 0.0, top f 2.0" in shown
+    assert "mean of the better 2 orders: bottom half s 3.0, bottom half f 1.0, top half s 0.0, top half f 2.0" in shown
     # sfs|fsf and ff|fsss
-    assert "mean of the worse 2 orders: bottom s 1.0, bottom f 1.5, top s 2.0, top f 1.5" in shown
+    assert "mean of the worse 2 orders: bottom half s 1.0, bottom half f 1.5, top half s 2.0, top half f 1.5" in shown
+    # ss|sf|ff and ss|fs|ff
+    assert "thirds of the sublayers, mean of the better 2 orders: first third s 2.0, first third f 0.0, middle" in shown
     assert "rank correlation of the loss with the self-attentions in the bottom half: -" in shown
     assert "rank correlation of 4 orders between two seeds, mean of all pairs: 1.00" in shown
     assert "| `s3f3` | random 0, sandwich | 1,000 | 1.0500 ± 0.0707 | 0, 1 |" in shown
+
+
+def test_remarks_say_where_found_orders_have_attention_and_how_long_their_search_took(study, folder, capsys):
+    # s|f|f and ss|s|ff
+    report(study, folder, add_supernets(folder, "sff", "s3f2"))
+    shown = capsys.readouterr().out
+    for third, counts in {"first": "s 1.5, f 0.0", "middle": "s 0.5, f 0.5", "last": "s 0.0, f 1.5"}.items():
+        assert f"in the {third} third of what was found, mean of 2 orders: {counts}" in shown
+    assert "time of a search to that of a training, means of 2 and 8: 1.50" in shown
 
 
 def test_early_losses_are_compared_with_the_last_ones(tmp_path, capsys):

@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
-from transformers import TrainingArguments, set_seed
+from transformers import TrainingArguments, default_data_collator, set_seed
 
 from sublayers import (
     MacaronBertConfig,
@@ -12,15 +13,20 @@ from sublayers import (
     PARBertConfig,
     PARBertForMaskedLM,
     PARBertForSequenceClassification,
+    PARTransformerXLConfig,
+    PARTransformerXLForCausalLM,
+    SandwichCharLMConfig,
+    SandwichCharLMForCausalLM,
     SandwichLMConfig,
     SandwichLMForCausalLM,
     SandwichSeq2SeqConfig,
     SandwichSeq2SeqForConditionalGeneration,
     expand,
 )
+from sublayers.training.data.segments import training_segments
 from sublayers.training.lab.search.price import Price, price
 from sublayers.training.lab.search.settings import Settings
-from sublayers.training.lab.search.supernet import Architecture, SupernetTrainer, mix
+from sublayers.training.lab.search.supernet import Architecture, SupernetStreamTrainer, SupernetTrainer, mix
 
 SIZES = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "dropout": 0.0}
 SIZES |= {"attention_dropout": 0.0, "activation_dropout": 0.0, "max_position_embeddings": 12}
@@ -32,19 +38,35 @@ INPUTS = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
 LM = SandwichLMConfig(**SIZES, final_norm=True)
 BERT = PARBertConfig(**SIZES, pad_token_id=4)
 MACARON = MacaronBertConfig(**SIZES, pad_token_id=4, pre_attention_act=None)
+# shorter than the text, so that the second segment reads what the first one left
+XL = PARTransformerXLConfig(**SIZES, memory_length=2, adaptive_cutoffs=[20])
+CHARACTERS = SandwichCharLMConfig(**SIZES, attention_span=4, span_ramp_size=2)
 SEQ2SEQ = SandwichSeq2SeqForConditionalGeneration, SandwichSeq2SeqConfig(**SIZES)
 # model, configuration, name of the order, candidates
 CASES = {
     "pre-norm language model": (SandwichLMForCausalLM, LM, "sublayer_order", "sf"),
     "post-norm BERT, which reads some positions": (PARBertForMaskedLM, BERT, "sublayer_order", "sf"),
     "half steps": (MacaronBertForMaskedLM, MACARON, "sublayer_order", "sf"),
+    "relative positions and memory": (PARTransformerXLForCausalLM, XL, "sublayer_order", "sf"),
+    "adaptive spans and memory": (SandwichCharLMForCausalLM, CHARACTERS, "sublayer_order", "sf"),
     "encoder": (*SEQ2SEQ, "encoder_sublayer_order", "sf"),
     "decoder": (*SEQ2SEQ, "decoder_sublayer_order", "scf"),
 }
 
 
+def loss_of(model):
+    if not hasattr(model, "empty_memory"):
+        return model(**INPUTS).loss
+    memory, losses = model.empty_memory(len(IDS)), []
+    for segment in IDS.split(3, 1):
+        output = model(input_ids=segment, labels=segment, memory=memory)
+        memory = output.memory
+        losses.append(output.loss)
+    return sum(losses)
+
+
 def gradients(model):
-    loss = model(**INPUTS).loss
+    loss = loss_of(model)
     loss.backward()
     return loss, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
@@ -150,12 +172,15 @@ def test_refuses_settings_that_search_nothing():
     for name, value in {"warmup_share": 1.0, "held_out_share": 0.0, "patience": -1.0}.items():
         with pytest.raises(ValueError, match=f"{name}={value} is no share; give a number between 0 and 1"):
             settings(**{name: value})
+    with pytest.raises(ValueError, match=r"architecture_update_share=0\.0 is no share of the steps; give more than 0"):
+        settings(architecture_update_share=0.0)
     for name, value in {"temperatures": (5.0, 0.0), "architecture_learning_rate": 0.0}.items():
         with pytest.raises(ValueError, match=r"a learning rate or temperature of 0\.0 would learn nothing"):
             settings(**{name: value})
 
 
 PLACES = 8
+QUIET = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no", "use_cpu": True}
 
 
 def early(number, generator):
@@ -186,12 +211,12 @@ def search(task, seed, folder, trainer_class=SupernetTrainer, steps=400, **chang
     config = PARBertConfig(**SIZES | sizes | parts)
     counted = price(config, "sf", "parameters", 4, "all")
     # room for two of the four layers
-    how = {"warmup_share": 0.3, "architecture_learning_rate": 0.1, "price": counted} | changes
+    how = {"warmup_share": 0.3, "architecture_update_share": 1.0, "architecture_learning_rate": 0.1} | changes
+    how["price"] = counted
     how["budget"] = 1.1 * counted.cost("sf")
-    quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no", "use_cpu": True}
     batches = {"per_device_train_batch_size": 64, "per_device_eval_batch_size": 64, "dataloader_pin_memory": False}
     rates = {"learning_rate": 5e-3, "lr_scheduler_type": "constant", "max_steps": steps, "seed": seed}
-    args = TrainingArguments(output_dir=str(folder), **quiet, **batches, **rates)
+    args = TrainingArguments(output_dir=str(folder), **QUIET, **batches, **rates)
     columns = {"input_ids": tokens, "token_type_ids": segments, "labels": labels}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     model = PARBertForSequenceClassification(config)
@@ -228,11 +253,13 @@ def distinct(number, generator):
 
 
 def test_model_and_architecture_are_trained_in_turns_on_data_of_their_own(tmp_path):
-    trainer = search(distinct, 0, tmp_path, Watched, steps=80, warmup_share=0.25, patience=0.9)
+    schedule = {"warmup_share": 0.25, "architecture_update_share": 0.4, "patience": 0.99}
+    trainer = search(distinct, 0, tmp_path, Watched, steps=80, **schedule)
     assert not Watched.rows["model"] & Watched.rows["architecture"]
-    assert len(Watched.rows["architecture"]) == 1600
+    # the architecture has batches of 64, as the model has
+    assert len(Watched.rows["architecture"]) == 24 * 64
     assert not any(Watched.moved["model in the architecture's turn"])
-    assert Watched.moved["architecture"] == [False] * 20 + [True] * (trainer.state.global_step - 20)
+    assert Watched.moved["architecture"] == [False] * 20 + [False, False, True, False, True] * 12
     steps = [point["step"] for point in trainer.curve]
     assert steps == [*range(1, trainer.state.global_step + 1)]
     temperatures = [point["temperature"] for point in trainer.curve]
@@ -240,6 +267,44 @@ def test_model_and_architecture_are_trained_in_turns_on_data_of_their_own(tmp_pa
     assert temperatures[20:] == sorted(temperatures[20:], reverse=True)
     assert temperatures[49] == pytest.approx(5.0 * (0.1 / 5.0) ** 0.5)
     assert trainer.curve[0]["probabilities"] == [[0.3333] * 3] * 4
+
+
+def test_a_memory_runs_along_the_text_of_the_weights_and_another_one_along_the_held_out_text(tmp_path):
+    model = PARTransformerXLForCausalLM(PARTransformerXLConfig(**SIZES, memory_length=7, sublayer_order="(sf)3"))
+    # rows of 7 and 4 segments, the last ones short
+    tokens = np.arange(115).astype(np.int32) % 30
+    size = {"per_device_train_batch_size": 2, "max_steps": 20}
+    trainer = SupernetStreamTrainer(
+        model=model,
+        args=TrainingArguments(output_dir=str(tmp_path), **QUIET, **size),
+        train_dataset=training_segments(tokens, 6, 2),
+        data_collator=default_data_collator,
+        settings=settings(held_out_share=0.35, architecture_update_share=0.5, patience=0.99),
+    )
+    calls = {"model": [], "architecture": []}
+
+    def watch(module, args, kwargs, output):
+        whose = "architecture" if trainer.mixture.weights.requires_grad else "model"
+        calls[whose].append((kwargs["input_ids"], kwargs["memory"], output.memory))
+
+    model.register_forward_hook(watch, with_kwargs=True)
+    trainer.train()
+    assert {whose: len(given) for whose, given in calls.items()} == {"model": 20, "architecture": 8}
+    for whose, (start, end), segments in (("model", (0, 75), 7), ("architecture", (75, 115), 4)):
+        part = torch.from_numpy(tokens[start:end].astype(np.int64))
+        rows = (len(part) - 1) // 2
+        before = None
+        for number, (ids, memory, kept) in enumerate(calls[whose]):
+            first = 6 * (number % segments)
+            wanted = [part[row * rows :][first : min(first + 6, rows)] for row in range(2)]
+            assert ids.equal(torch.stack(wanted)), (whose, number)
+            # of the input of each of 3 layers, empty at the beginning of an epoch
+            assert len(memory) == 3
+            if first == 0:
+                assert all(states.shape[1] == 0 for states in memory)
+            else:
+                assert all(a.equal(b) for a, b in zip(memory, before, strict=True))
+            before = kept
 
 
 def test_a_search_whose_order_does_not_change_any_more_ends(tmp_path):

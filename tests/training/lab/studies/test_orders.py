@@ -4,7 +4,7 @@ from operator import itemgetter
 
 import pytest
 import torch
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, TER
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -143,6 +143,41 @@ def test_every_order_writes_every_subset(tmp_path, tokenizer, study):
     assert rows[3]["bleu"] == f"{studied['predicted']['bleu']:.2f}"
     assert second["data"] == "validation.jsonl"
     assert "<svg" in (tmp_path / "study" / "subsets.svg").read_text()
+
+
+def test_it_is_told_which_order_translates_which_sentence_best(tmp_path, tokenizer, study):
+    models, sources = {"0": sandwich(seed=1), "1": sandwich("(fsc)2", seed=2), "iot": iot()}, sentences(9, seed=3)
+    groups = {str(tmp_path / "iot"): [{"forced_decoder_order": n} for n in range(3)]}
+    texts = {name: [write_alone(models["iot"], tokenizer, sources, **o) for o in each] for name, each in groups.items()}
+    texts["models of one order"] = [write_alone(models[name], tokenizer, sources) for name in "01"]
+    mixed = [*texts[str(tmp_path / "iot")], *texts["models of one order"]]
+    targets = [spoil(mixed[i % 5][i], i) for i in range(9)]
+    found, rows = study(models, {"validation": (sources, targets)})
+    assert found["preferences"].keys() == texts.keys()
+    sentence_bleu = BLEU(effective_order=True)
+    for name, written in texts.items():
+        group, number = found["preferences"][name], len(written)
+        scores = torch.tensor(
+            [[sentence_bleu.sentence_score(own[i], [targets[i]]).score for own in written] for i in range(9)]
+        )
+        best = scores.eq(scores.amax(1, keepdim=True)).double()
+        best = (best / best.sum(1, keepdim=True)).mean(0).tolist()
+        assert [*group["best_bleu"].values()] == pytest.approx(best)
+        edits = [[TER().sentence_score(own[i], [targets[i]]).score for own in written] for i in range(9)]
+        shares = [sum((own[n] == min(own)) / own.count(min(own)) for own in edits) / 9 for n in range(number)]
+        assert [*group["best_ter"].values()] == pytest.approx(shares)
+        assert group["sentence_variance"] == pytest.approx(scores.var(1, correction=0).mean().item(), rel=1e-4)
+        corpus = torch.tensor([bleu(own, targets) for own in written], dtype=torch.double)
+        assert group["corpus_variance"] == pytest.approx(corpus.var(correction=0).item())
+        chosen = [written[scores[i].argmax()][i] for i in range(9)]
+        assert group["best_of_all"] == pytest.approx(bleu(chosen, targets))
+        own = [row for row in rows if row["model"] in group["best_bleu"] or row["model"] == name][:number]
+        assert [row["best bleu (%)"] for row in own] == [f"{100 * share:.1f}" for share in best]
+    lines = (tmp_path / "study" / "sentences.jsonl").read_text().splitlines()
+    assert len(lines) == 18
+    last = json.loads(lines[-1])
+    assert last["reference"] == targets[8]
+    assert [each["text"] for each in last["written"].values()] == [own[8] for own in texts["models of one order"]]
 
 
 def test_a_subset_is_described_by_its_tokens_without_special_ones(tokenizer):
