@@ -10,6 +10,7 @@ import transformers
 from sublayers import compact, expand
 from sublayers.training.commands import glue, pretrain, seq2seq, squad
 from sublayers.training.flags import RECIPES
+from sublayers.training.lab.search import run_supernet
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +106,11 @@ PRINTED = {
     "xl_enwik8": BYTES | {"sublayer_order": "(sf)x12"},
     "par_text8": BYTES | {"sublayer_order": "(sff)x5 (f)x9"},
     "xl_text8": BYTES | {"sublayer_order": "(sf)x12"},
+    # section 2.2
+    "par_search_wt103": XL
+    | {"num_sublayers": 32, "rows": 128, "max_steps": 10_000 + 40_000, "warmup_share": 10 / 50, "runs": 6}
+    | {"learning_rate": 1e-2, "weight_decay": 1e-4, "patience": 0.75, "architecture_update_share": 0.2}
+    | {"architecture_learning_rate": 1e-2, "architecture_weight_decay": 5e-4},
     # table 3 and section 3.2
     "nvlamb_phase1": BERT
     | NVLAMB
@@ -192,6 +198,10 @@ def read(name):
         given, head = [run, *others], "AutoModelForCausalLM"
         if not run.model_name_or_path:
             config = pretrain.make_config(run, flags | {"vocab_size": run.vocab_size})
+    elif path.parent.name == "search":
+        args, architecture, space, _ = run_supernet.parse(["pretrain", name])
+        *_, training = pretrain.parse([*space.training.flags, "--use_cpu"])
+        given, config = [args, architecture, training], space.config
     elif path.parent.name == "seq2seq":
         run, flags, data, args = seq2seq.parse([name, "--train_file=a.jsonl", "--use_cpu"])
         given, head = [run, data, args], "AutoModelForSeq2SeqLM"
@@ -203,7 +213,7 @@ def read(name):
     found = {key: value for each in [config, *given] if each for key, value in vars(each).items()}
     found["rows"] = found["per_device_train_batch_size"] * found["gradient_accumulation_steps"]
     found["tokens"] = found["rows"] * found.get("block_size", 0)
-    found["runs"] = len(found.get("seeds", []))
+    found["runs"] = len(found.get("search_seeds", found.get("seeds", [])))
     # transformers' own
     found["length_penalty"] = found.get("length_penalty") or 1
     if config:

@@ -7,9 +7,10 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
-import fsspec
+from fsspec.compression import compr
+from fsspec.utils import infer_compression
 from tqdm.auto import tqdm
 
 from sublayers.training.data.files import COMPRESSIONS, reading
@@ -43,7 +44,7 @@ class Sources:
             if not path.exists():
                 raise FileNotFoundError(f"there is no file or folder {path}")
         self.paths = paths
-        # archives made on a Mac hold a hidden file beside each
+        # a Mac may leave a hidden file beside each
         self.members = [
             member for path in paths for member in _members(path) if not Path(member.name).name.startswith("._")
         ]
@@ -88,28 +89,38 @@ def read_lines(member: Member) -> Iterator[str]:
 
 
 def _members(path: Path) -> list[Member]:
+    files: dict[str, Callable[[], Any]]
     if path.is_dir():
-        files = (file for file in path.rglob("*") if file.is_file())
-        return [Member(_plain(file.relative_to(path)), path, partial(_open_file, file)) for file in files]
-    with _reading(path):
-        if path.name.endswith(".zip"):
-            with ZipFile(path) as archive:
-                names = [info.filename for info in archive.infolist() if not info.is_dir()]
-            return [Member(name, path, partial(_open_zipped, path, name)) for name in names]
-        if path.name.endswith(TAR):
-            with (
-                path.open("rb") as file,
-                tqdm.wrapattr(file, "read", path.stat().st_size, desc=f"looking through {path.name}", delay=2) as bar,
-                tarfile.open(fileobj=bar) as archive,
-            ):
-                # a link may lead to any place
-                infos = [info for info in archive if info.isfile()]
-            return [Member(info.name, path, partial(_open_tarred, path, info)) for info in infos]
-    return [Member(_plain(Path(path.name)), path, partial(_open_file, path))]
+        inside = (file for file in path.rglob("*") if file.is_file())
+        files = {file.relative_to(path).as_posix(): partial(file.open, "rb") for file in inside}
+    elif path.name.endswith(".zip"):
+        with _reading(path), ZipFile(path) as archive:
+            files = {info.filename: partial(_open_zipped, path, info) for info in archive.infolist()}
+    elif path.name.endswith(TAR):
+        size = path.stat().st_size
+        with (
+            _reading(path),
+            path.open("rb") as file,
+            tqdm.wrapattr(file, "read", size, desc=f"looking through {path.name}", delay=2) as bar,
+            tarfile.open(fileobj=bar) as archive,
+        ):
+            # a link may lead to any place
+            files = {info.name: partial(_open_tarred, path, info) for info in archive if info.isfile()}
+    else:
+        files = {path.name: partial(path.open, "rb")}
+    return [
+        Member(_without_compression(name), path, partial(_decompress, name, opened)) for name, opened in files.items()
+    ]
 
 
-def _plain(path: Path) -> str:
-    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).as_posix()
+def _without_compression(name: str) -> str:
+    return name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSIONS else name
+
+
+@contextmanager
+def _decompress(name: str, opened: Callable[[], Any]) -> Iterator[IO[bytes]]:
+    with opened() as file:
+        yield compr[infer_compression(name)](file, mode="rb") if name != _without_compression(name) else file
 
 
 @contextmanager
@@ -121,13 +132,9 @@ def _reading(path: Path) -> Iterator[None]:
             raise ValueError(f"{str(error).splitlines()[0].rstrip(':')}; is it whole?") from error
 
 
-def _open_file(path: Path) -> Any:
-    return fsspec.open(str(path), "rb", compression="infer")
-
-
 @contextmanager
-def _open_zipped(path: Path, name: str) -> Iterator[IO[bytes]]:
-    with ZipFile(path) as archive, archive.open(name) as file:
+def _open_zipped(path: Path, info: ZipInfo) -> Iterator[IO[bytes]]:
+    with ZipFile(path) as archive, archive.open(info) as file:
         yield file
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from tqdm.auto import tqdm
+
 from sublayers.training.data.archives import Member, Sources, read_lines
 from sublayers.training.data.files import SPLITS
 
@@ -94,7 +96,7 @@ def wikipedia_and_books(sources: Sources, place: Path) -> dict[str, int]:
 
 
 def _documents(articles: list[Member], books: list[Member]) -> Iterator[str]:
-    for member in articles:
+    for member in tqdm(articles, "reading articles", unit=" files", delay=2):
         for line in read_lines(member):
             try:
                 text = json.loads(line)["text"]
@@ -104,7 +106,7 @@ def _documents(articles: list[Member], books: list[Member]) -> Iterator[str]:
                 ) from None
             if text.strip():
                 yield text
-    for member in books:
+    for member in tqdm(books, "reading books", unit=" books", delay=2):
         if (text := "\n".join(read_lines(member))).strip():
             yield text
 
