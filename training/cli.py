@@ -30,7 +30,6 @@ COMMANDS = {
     "search supernet": ("lab.search.run_supernet", "learn an order, within a budget, and compare it with others"),
     "search report": ("lab.search.report", "draw the tables and pictures of a search again"),
     "study bert": ("lab.studies.bert", "pre-train and fine-tune several orders, draw quality against cost"),
-    "study seq2seq": ("lab.studies.seq2seq", "train several encoder-decoders and compare what they write"),
     "study orders": ("lab.studies.orders", "study how the order changes what encoder-decoders write"),
     "study paper": ("lab.studies.paper", "train what a table or figure of a paper compares"),
     "study frontier": ("lab.studies.frontier", "distil an encoder into several orders, draw quality against time"),
@@ -46,7 +45,7 @@ BARE = ("order", "list", "convert", "export", "push", "results")
 # commands that go on after an interruption, from a checkpoint or with what is not finished; others begin again
 RESUMED = ("pretrain", "seq2seq", "distill", "squad")
 CONTINUED = ["prune", "glue", "search random", "search supernet"]
-CONTINUED += ["study bert", "study seq2seq", "study orders", "study paper", "study frontier"]
+CONTINUED += ["study bert", "study orders", "study paper", "study frontier"]
 STOPPED = dict.fromkeys(COMMANDS, "it has nothing to go on from, and the same command begins again")
 STOPPED |= dict.fromkeys(
     RESUMED, "checkpoints are kept, and the same command with --resume_from_checkpoint goes on from the last one"

@@ -11,8 +11,8 @@ from sublayers.hub.model_card import RUN
 from sublayers.training.flags import as_flags, flag, read_settings
 from sublayers.training.lab.runs import own_flags, read_results, run_once
 from sublayers.training.lab.studies.curves import LABELS, draw_curves, read_losses
-from sublayers.training.lab.studies.skeleton import Found, Study, run_study
-from sublayers.training.results import Row, score
+from sublayers.training.lab.studies.skeleton import Found, Study, run_study, scores
+from sublayers.training.results import Row
 from sublayers.training.trials import TrialsArguments
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"
@@ -55,8 +55,9 @@ class StudyPaperArguments(TrialsArguments):
         plan = yaml.safe_load(known[self.name].read_text(encoding="utf-8"))
         size = plan["full" if self.full else "small"]
         self.command, sizes = plan["command"], size.pop("sizes", {})
+        models = plan["models"] | size.pop("models", {})
         shared = read_settings(size.pop("recipe"), self.command) | size | {"output_dir": None}
-        for name, own in plan["models"].items():
+        for name, own in models.items():
             words = {key: value.format_map(sizes) if isinstance(value, str) else value for key, value in own.items()}
             self.arms[name] = as_flags(shared | words)
         self.models = self.models or [*self.arms]
@@ -99,10 +100,7 @@ class PaperStudy(Study):
     def row(self, name: str, runs: list[Found]) -> Row:
         """Tell a model's orders, parameters and scores."""
         row = {"orders": runs[0]["orders"], "parameters": f"{runs[0]['parameters']}"}
-        for metric, (head, factor, digits) in SCORES.items():
-            if all(metric in run["metrics"] for run in runs):
-                row |= score(head, [factor * run["metrics"][metric] for run in runs], digits)
-        return row
+        return row | scores([run["metrics"] for run in runs], SCORES)
 
     def sources(self, done: list[Found]) -> list[str]:
         """Name what the runs have read."""
