@@ -44,7 +44,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     Returns:
         The models, their kinds (orders), the text and, for each metric of `attention_distances`, the matrix of
-        `distances` and their means `within` and `between` kinds as far as there are pairs of both.
+        `distances`, and what `mean_distances` finds.
 
     Raises:
         FileExistsError: the output folder holds files.
@@ -96,12 +96,13 @@ def _compare(args: DistanceArguments) -> dict[str, Any]:
 
 
 def _describe(found: dict[str, Any], metric: str) -> str:
-    means = [f"{name} kinds {found[metric][name]:.4g}" for name in ("within", "between") if name in found[metric]]
+    deviations = {name: f" ± {value:.2g}" for name, value in found[metric]["deviations"].items()}
+    means = [f"{name}: {value:.4g}{deviations.get(name, '')}" for name, value in found[metric]["means"].items()]
     rows = []
     for place, distances in enumerate(found[metric]["distances"]):
         row = {"model": f"{place + 1} {found['models'][place]}", "kind": found["kinds"][place]}
         rows.append(row | {f"{other}": f"{distance:.4g}" for other, distance in enumerate(distances, 1)})
-    return f"{metric}, {UNITS[metric]}, mean {', '.join(means)}\n\n{table(rows)}"
+    return f"{metric}, {UNITS[metric]}, means of {', '.join(means)}\n\n{table(rows)}"
 
 
 def _paint(found: dict[str, Any], metric: str, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, islice, product
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -72,12 +73,18 @@ def attention_distances(models: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     return {metric: sums / (sublayers * windows * tokens) for metric, sums in distances.items()}
 
 
-def mean_distances(distances: np.ndarray, kinds: Sequence[str]) -> dict[str, float]:
-    """Average a matrix (models, models) over pairs of one kind, `within`, and of two, `between`, if there are any."""
+def mean_distances(distances: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Average a matrix (models, models) over the pairs of models of each two kinds, as the paper's Table 7 does.
+
+    Returns:
+        `means` by names such as `(sf)8 - s3(sf)5f3`, and where there are several pairs their `deviations`.
+    """
     found: dict[str, list[float]] = {}
     for i, j in combinations(range(len(kinds)), 2):
-        found.setdefault("within" if kinds[i] == kinds[j] else "between", []).append(distances[i, j])
-    return {name: float(np.mean(values)) for name, values in found.items()}
+        pair = sorted((kinds[i], kinds[j]), key=kinds.index)
+        found.setdefault(" - ".join(pair), []).append(distances[i, j])
+    deviations = {name: stdev(values) for name, values in found.items() if len(values) > 1}
+    return {"means": {name: mean(values) for name, values in found.items()}, "deviations": deviations}
 
 
 @torch.no_grad()

@@ -45,9 +45,12 @@ def test_compares_models_and_leaves_numbers_and_pictures(models, text, tmp_path,
     for metric in ("value", "position"):
         distances = found[metric]["distances"]
         assert distances == expected[metric].tolist()
-        assert found[metric]["within"] == pytest.approx(distances[0][1])
-        assert found[metric]["between"] == pytest.approx((distances[0][2] + distances[1][2]) / 2)
-        assert f"{found[metric]['within']:.4g}" in printed
+        between = (distances[0][2], distances[1][2])
+        means = {"(sf)2 - (sf)2": distances[0][1], "(sf)2 - s2f2": sum(between) / 2}
+        assert found[metric]["means"] == pytest.approx(means)
+        deviation = abs(between[0] - between[1]) / 2**0.5
+        assert found[metric]["deviations"] == pytest.approx({"(sf)2 - s2f2": deviation})
+        assert f"(sf)2 - s2f2: {sum(between) / 2:.4g} ± {deviation:.2g}" in printed
         assert (output / f"{metric}.svg").stat().st_size
     assert found["kinds"] == ["(sf)2", "(sf)2", "s2f2"]
     assert json.loads((output / "results.json").read_text()) == found
@@ -58,14 +61,22 @@ def test_compares_models_and_leaves_numbers_and_pictures(models, text, tmp_path,
 def test_a_model_twice_is_no_distance_from_itself_and_nothing_is_written(models, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = main([models[0], models[0], *text, *SHORT])
-    assert found["value"] == found["position"] == {"distances": [[0, 0], [0, 0]], "within": 0}
+    assert (
+        found["value"]
+        == found["position"]
+        == {
+            "distances": [[0, 0], [0, 0]],
+            "means": {"(sf)2 - (sf)2": 0},
+            "deviations": {},
+        }
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_reads_the_standard_library_by_default(models):
     found = cli.run(["attention-distance", *models[1:], *SHORT])
     assert found["text"].startswith("the standard library of Python 3")
-    assert "within" not in found["value"]
+    assert [*found["value"]["means"]] == ["(sf)2 - s2f2"]
 
 
 def test_what_cannot_be_compared_is_refused(models, text, tmp_path):
