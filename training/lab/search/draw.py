@@ -18,6 +18,8 @@ from sublayers.configuration.order import (
 if TYPE_CHECKING:
     from sublayers.training.lab.search.price import Price
 
+# the name of the order that the flags of a training give
+BASELINE = "baseline"
 # after this number of draws without a new order none is left; orders of a cost are chosen from as many draws
 TRIES = 2000
 # the share by which the cost of orders of equal cost may differ

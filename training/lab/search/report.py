@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import READS
+from sublayers.training.lab.search.draw import BASELINE
 from sublayers.training.lab.search.settings import costs_of
 from sublayers.training.metrics.pictures import (
     draw_bottom_halves,
@@ -195,12 +196,17 @@ def _of_searches(supernets: optuna.Study, letters: str, rows: pd.DataFrame) -> l
 
 def _remarks(orders: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
     remarks = []
-    half = len(orders) // 2
+    # the paper divides at the mean of its baselines
+    baseline = orders.loc[[BASELINE in names.split(", ") for names in orders["names"]], "loss"]
+    told = "{1} orders that are {0} than the baseline" if len(baseline) else "{0} {1} orders"
+    limit = baseline.iloc[0] if len(baseline) else orders["loss"].median()
+    sides = {"better": orders[orders["loss"] < limit], "worse": orders[orders["loss"] > limit]}
     for what, parts in (("halves of the parameters", HALVES), ("thirds of the sublayers", THIRDS)):
         columns = [name for name in orders if str(name).startswith(parts) and orders[name].any()]
-        for name, some in (("better", orders[:half]), ("worse", orders[-half:])) if half and columns else ():
-            means = ", ".join(f"{column.replace('_', ' ')} {some[column].mean():.1f}" for column in columns)
-            remarks.append(f"sublayers in the {what}, mean of the {name} {half} orders: {means}")
+        for name, some in sides.items():
+            if len(some) and columns:
+                means = ", ".join(f"{column.replace('_', ' ')} {some[column].mean():.1f}" for column in columns)
+                remarks.append(f"sublayers in the {what}, mean of the {told.format(name, len(some))}: {means}")
     if "bottom_half_s" in orders and orders["bottom_half_s"].nunique() > 1 and len(orders) > 2:
         rank = orders["bottom_half_s"].corr(orders["loss"], method="spearman")
         remarks.append(f"rank correlation of the loss with the self-attentions in the bottom half: {rank:.2f}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sublayers.training.flags import flag, number as count
 from sublayers.training.lab.runs import own_flags
-from sublayers.training.lab.search.draw import Candidate, draw, draw_within, read_orders
+from sublayers.training.lab.search.draw import BASELINE, Candidate, draw, draw_within, read_orders
 from sublayers.training.lab.search.settings import EPILOG, USAGE, SearchArguments
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class RandomArguments(SearchArguments):
     number: int = count("number of orders", 20)
     draw_seed: int = flag("seed of the first order; the next ones have the next seeds", 0)
     unbalanced: bool = flag("draw letter by letter until the parameters are spent, not permutations", False)
+    baseline: bool = flag("train the order of the flags, too, by whose loss the report divides the orders", False)
     orders: Path | None = flag("a file with an order in each line to be trained instead")
     prune: bool = flag("end a training whose early losses are worse than those of half of the others", False)
 
@@ -68,6 +69,8 @@ def main(argv: list[str]) -> "pd.DataFrame":
     if args.prune:
         # after 2, 4 and 8 evaluations, the better half of the trainings goes on
         study.pruner = SuccessiveHalvingPruner(min_resource=2, reduction_factor=2)
+    if args.baseline:
+        candidates = [Candidate(space.order, BASELINE), *candidates]
     train_orders(study, space.training, candidates, args)
     log_costs(study, space.config, args.length)
     return report(study, args.output_dir)

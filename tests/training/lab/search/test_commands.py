@@ -100,13 +100,17 @@ def test_ranks_orders_of_a_file_with_local_attention_and_without(tmp_path):
     (tmp_path / "orders.txt").write_text("s3f3\nwfwfsf\n")
     flags = ["--sublayer_order", "(sfw)2", "--attention_window", "6", "--local_rope_theta=100.0"]
     flags += ["--position_embedding_type", "rotary", "--length", "24", "--output_dir", "found"]
-    rows = search("random", "pretrain", "bert.json", *flags, "--orders", "orders.txt")
-    assert rows["order"].tolist() == ["s3f3", "(wf)2sf"]
-    assert rows["names"].tolist() == ["s3f3", "wfwfsf"]
+    rows = search("random", "pretrain", "bert.json", *flags, "--orders", "orders.txt", "--baseline")
+    assert rows["order"].tolist() == ["(sfw)2", "s3f3", "(wf)2sf"]
+    assert rows["names"].tolist() == ["baseline", "s3f3", "wfwfsf"]
     # they are ranked by masked words
     assert (rows["flops_one"] < rows["flops_all"]).all()
     trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
-    assert [(config.attention_window, config.local_rope_theta) for config in trained] == [(None, None), (6, 100.0)]
+    assert [(config.attention_window, config.local_rope_theta) for config in trained] == [
+        (6, 100.0),
+        (None, None),
+        (6, 100.0),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["random", "supernet"])

@@ -104,6 +104,18 @@ def test_remarks_say_what_the_better_half_shares_and_how_much_is_chance(study, f
     assert "| `s3f3` | random 0, sandwich | 1,000 | 1.0500 ± 0.0707 | 0, 1 |" in shown
 
 
+def test_orders_are_divided_at_the_loss_of_a_baseline(study, folder, capsys):
+    known = study.user_attrs["candidates"]
+    worst = [*LOSSES][2]
+    study.set_user_attr("candidates", [*known, {"order": worst, "name": "baseline", "draw_seed": None}])
+    report(study, folder)
+    shown = capsys.readouterr().out
+    assert (
+        "halves of the parameters, mean of the 2 orders that are better than the baseline: bottom half s 3.0" in shown
+    )
+    assert "halves of the parameters, mean of the 1 orders that are worse than the baseline: bottom half s 0.0" in shown
+
+
 def test_remarks_say_where_found_orders_have_attention_and_how_long_their_search_took(study, folder, capsys):
     # s|f|f and ss|s|ff
     report(study, folder, add_supernets(folder, "sff", "s3f2"))
