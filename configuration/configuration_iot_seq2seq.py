@@ -66,6 +66,14 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     diversity_decay_updates: int | None = number(None, least=1)
     sharpness_weight: float | int = number(0.01)
 
+    def __setattr__(self, name, value):
+        if name in self.order_fields and isinstance(value, list) and (named := [each for each in value if "_" in each]):
+            raise ValueError(
+                f"{self.model_type} has no names of sublayers in its {name}, here {named[0]!r}: each block has its "
+                "own; leave the names out"
+            )
+        super().__setattr__(name, value)
+
     @property
     def orders(self) -> dict[str, Order]:
         """The first order of each stack, by the name of the field that lists all of them."""

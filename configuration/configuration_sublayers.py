@@ -358,6 +358,13 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                 if (kind in kinds) != ((value := getattr(self, name)) is not None):
                     there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
                     raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
+        by_place = {"first_norm": (True,), "pre_attention_act": (None, self.hidden_act)}
+        for name in [name for name, fitting in by_place.items() if getattr(self, name) not in fitting]:
+            if shared := [str(order) for order in self.orders.values() if order.shares_sublayers]:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} makes sublayers differ by place, and those of one name in "
+                    f"{shared[0]!r} do not; leave it out"
+                )
         if self.local_rope_theta is not None and (self.position_embedding_type != "rotary" or not self.has_windows):
             raise ValueError(
                 f"local_rope_theta={self.local_rope_theta} is used only by w with rotary positions; leave it out"

@@ -3,44 +3,44 @@
 `s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
 and lightweight convolutions, and `m` is self-attention to the states before the first `m`. `sssfsfff` may be
 written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`, `s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces
-anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
-stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3,
-decoder=True)`. `compact` gives the canonical form.
+anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point stands for a sublayer that a layer lacks. The papers'
+patterns are orders, too: `par(24, 5)`, `sandwich(6, 3, decoder=True)`. Letters of one name are one sublayer, which runs
+at all their places: `(s_0f_0)12` has two. `compact` gives the canonical form.
 """
 
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from inspect import signature
-from itertools import groupby
 from typing import Literal
-from unicodedata import normalize
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.letters.letter import Letter, Sizes
+from sublayers.configuration.spelling import (
+    MAX_SUBLAYERS,
+    SHOWN,
+    SUBSCRIPTS,
+    find_fault,
+    read,
+    read_number,
+    tidy,
+    write,
+)
 
-# far beyond the deepest published order (48 sublayers), and small enough that a mistyped repeat costs nothing
-MAX_SUBLAYERS = 1024
-# room for all of them one by one, each with a space and a repeat
-MAX_CHARACTERS = 4 * MAX_SUBLAYERS
-# as many of a long order are shown in a message
-SHOWN = 100
-
-# whatever is no parenthesis, letter or repeat is caught as a token of its own, and refused
-_REPEAT = r"(?:\s*(?:[x×*^]?\s*([0-9]+)|\^\s*\{\s*([0-9]+)\s*\}))?"  # noqa: RUF001
-_TOKEN = re.compile(rf"\(|[)a-z]{_REPEAT}|\S")
 _CALL = re.compile(r"\s*([a-z]+)\s*\(\s*([0-9]+\s*(?:,\s*[0-9]+\s*)*)(,\s*decoder\s*=\s*true\s*)?\)\s*")
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Order:
-    """An order of sublayers: read once from any spelling, compared by its letters, printed in its canonical form.
+    """An order of sublayers: read once from any spelling, compared by what it says, printed in its canonical form.
 
     Attributes:
-        letters: one for each sublayer.
+        letters: one for each place.
+        sublayers: the number of the sublayer that runs at each place, 0, 1, ... as they first run.
 
     Raises:
         TypeError: what is given is no string.
@@ -48,16 +48,22 @@ class Order:
     """
 
     letters: str
+    sublayers: tuple[int, ...]
 
     def __init__(self, order: "str | Order"):
         if not isinstance(order, str | Order):
             kind = type(order).__name__
             raise TypeError(f"an order is a string such as 's6(sf)10f6', not {order!r} of type {kind}")
-        object.__setattr__(self, "letters", _read(order) if isinstance(order, str) else order.letters)
+        spelled = _read(order) if isinstance(order, str) else order.spelled
+        numbers: dict[str | int, int] = {}
+        # without a name, each place has a sublayer of its own
+        keys = [sublayer if len(sublayer) > 1 else place for place, sublayer in enumerate(spelled)]
+        object.__setattr__(self, "letters", "".join(sublayer[0] for sublayer in spelled))
+        object.__setattr__(self, "sublayers", tuple(numbers.setdefault(key, len(numbers)) for key in keys))
 
     def __reduce__(self) -> tuple[type["Order"], tuple[str]]:
         # what is cached holds functions, which cannot be sent to other processes
-        return Order, (self.letters,)
+        return Order, ("".join(self.spelled),)
 
     def __str__(self) -> str:
         return self.canonical
@@ -79,14 +85,43 @@ class Order:
         """The canonical form: `ssfsff` and all other spellings of it are `s(sf)2f`.
 
         The longest repeated group is taken first, then those on its left and right; what remains is counted by letter.
-        No group begins before the first `m` and ends after it.
+        No group begins before the first `m` and ends after it. Sublayers that run once have no name; others have the
+        numbers 0, 1, ... of their letter.
         """
-        first = self.tail_start if self.has_fixed_states else len(self)
-        return _compact(self.letters[:first]) + _compact(self.letters[first:])
+        return write(self.spelled, self.tail_start if self.has_fixed_states else len(self))
+
+    @cached_property
+    def spelled(self) -> tuple[str, ...]:
+        """What is written for each place: its letter or, if its sublayer runs at other places too, a name: `s_0`."""
+        runs, names = Counter(self.sublayers), dict[int, str]()
+        for letter, sublayer in zip(self.letters, self.sublayers, strict=True):
+            if runs[sublayer] > 1 and sublayer not in names:
+                names[sublayer] = f"{letter}_{sum(name[0] == letter for name in names.values())}"
+        return tuple(names.get(sublayer, letter) for letter, sublayer in zip(self, self.sublayers, strict=True))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What pictures call each place: `s₀` for `s_0`."""
+        return tuple(sublayer.replace("_", "").translate(SUBSCRIPTS) for sublayer in self.spelled)
+
+    @cached_property
+    def first_places(self) -> tuple[int, ...]:
+        """Where each sublayer runs for the first time."""
+        return tuple(self.sublayers.index(sublayer) for sublayer in range(max(self.sublayers) + 1))
+
+    @property
+    def unique_letters(self) -> str:
+        """The letter of each sublayer, however often it runs."""
+        return "".join(self.letters[place] for place in self.first_places)
+
+    @property
+    def shares_sublayers(self) -> bool:
+        """Whether a sublayer runs at several places."""
+        return len(self.first_places) < len(self)
 
     @cached_property
     def kinds(self) -> tuple[Letter, ...]:
-        """What the alphabet says of each sublayer."""
+        """What the alphabet says of the sublayer at each place."""
         return tuple(ALPHABET[letter] for letter in self)
 
     @property
@@ -96,13 +131,13 @@ class Order:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many sublayers of each kind there are, by all letters of the alphabet."""
+        """How many places have each kind of sublayer, by all letters of the alphabet."""
         return {letter: self.letters.count(letter) for letter in ALPHABET}
 
     @property
     def units(self) -> int:
         """Its parameters in units of 4 d^2: 2 for a feed-forward sublayer, 1 for others (Sandwich, section 3.2)."""
-        return sum(kind.units for kind in self.kinds)
+        return sum(self.kinds[place].units for place in self.first_places)
 
     @cached_property
     def tail_start(self) -> int:
@@ -128,15 +163,15 @@ class Order:
 
     @cached_property
     def by_weights(self) -> str:
-        """The letters whose weights its sublayers have: `s` for `m`."""
+        """The letters whose weights the sublayers at its places have: `s` for `m`."""
         return "".join(kind.twin or letter for letter, kind in zip(self, self.kinds, strict=True))
 
     def slots(self, cache: Literal["self", "cross"]) -> list[int]:
-        """Find the sublayers that have a slot in one of the caches; the first one has slot 0."""
+        """Find the places that have a slot in one of the caches; the first one has slot 0."""
         return [place for place, kind in enumerate(self.kinds) if kind.cache == cache]
 
     def slot(self, place: int) -> int:
-        """Number a sublayer among those before it with slots in the same cache.
+        """Number a place among those before it with slots in the same cache.
 
         They take the slots 0, 1, ...: a cache with gaps silently breaks generation.
         """
@@ -171,8 +206,8 @@ class Order:
 
 
 def expand(order: str | Order) -> str:
-    """Spell an order out, one letter a sublayer: `s2(sf)x2` becomes `sssfsf`. Raises what `Order` raises."""
-    return Order(order).letters
+    """Spell an order out, place by place: `s2(sf)x2` becomes `sssfsf`. Raises what `Order` raises."""
+    return "".join(Order(order).spelled)
 
 
 def compact(order: str | Order) -> str:
@@ -181,120 +216,19 @@ def compact(order: str | Order) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _read(order: str) -> str:
-    if len(order) > MAX_CHARACTERS:
-        raise ValueError(
-            f"an order of {len(order)} characters is too long; write it in at most {MAX_CHARACTERS}, with repeats such "
-            "as s6 or (sf)10"
-        )
-    # tabs and line breaks would push the caret out of line
-    order = re.sub(r"\s", " ", order.lower())
-    order = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda digits: f"^{normalize('NFKC', digits[0])}", order)
-    if (call := _CALL.fullmatch(order)) and call[1] in PATTERNS:
-        return Order(_call(call)).letters
-    open_groups: list[tuple[str, int]] = []
-    expanded = ""
-    for token in _TOKEN.finditer(order):
-        position, before, unit = token.start(), expanded, token[0][0]
-        if unit == ".":
-            continue
-        if unit not in ("(", ")", *ALPHABET):
-            raise _error(_explain(unit), order, position)
-        if unit == "(":
-            open_groups.append((before, position))
-            expanded = ""
-            continue
-        if unit == ")":
-            if not open_groups:
-                raise _error("this ')' has no '(' before it; remove it, or add a '('", order, position)
-            unit = expanded
-            before, start = open_groups.pop()
-            if not unit:
-                raise _error("this group is empty; put sublayers into it or remove it", order, start)
-        digits = "1"
-        if token.lastindex:
-            digits, position = token[token.lastindex], token.start(token.lastindex)
-        repeats = _number(digits)
-        if not repeats:
-            raise _error("a repeat of zero leaves nothing; give 1 or more, or remove what it repeats", order, position)
-        if len(before) + len(unit) * repeats > MAX_SUBLAYERS:
-            raise _error(f"an order has at most {MAX_SUBLAYERS} sublayers; shorten it from here", order, position)
-        expanded = before + unit * repeats
-    if open_groups:
-        raise _error("this parenthesis is never closed; add a ')'", order, open_groups[-1][1])
-    if not expanded:
-        raise _error(f"the order is empty; give at least one of the letters {', '.join(ALPHABET)}", order, 0)
-    if fault := _fault(expanded):
-        raise _error(fault[0], expanded, fault[1])
-    return expanded
-
-
-def _mixes(letter: str) -> bool:
-    row = ALPHABET[letter]
-    return row.cache == "self" and not row.reads_fixed_states
-
-
-def _fault(letters: Sequence[str]) -> tuple[str, int] | None:
-    """Find what is wrong with the tail of an order, and where."""
-    first = next((i for i, letter in enumerate(letters) if ALPHABET[letter].reads_fixed_states), None)
-    if first is None:
-        return None
-    m, changing = letters[first], [i for i in range(first, len(letters)) if _mixes(letters[i])]
-    if not any(map(_mixes, letters[:first])):
-        return f"{m!r} attends to the states before it, where no token has seen another; put an s there", first
-    if not changing:
-        return None
-    problem = f"the states that {m!r} attends to must not change after it, so {letters[changing[0]]!r} cannot follow"
-    return f"{problem}; put it before the first {m}, or write {m} in its place", changing[0]
-
-
-def _number(digits: str) -> int:
-    # nine digits are too many already, and int() refuses some thousands
-    return int(digits.lstrip("0")[:9] or "0")
+def _read(order: str) -> tuple[str, ...]:
+    order = tidy(order)
+    call = _CALL.fullmatch(order)
+    return tuple(read(_call(call) if call and call[1] in PATTERNS else order))
 
 
 def _call(call: re.Match[str]) -> str:
     pattern = PATTERNS[call[1]]
     try:
-        return pattern(*map(_number, re.findall("[0-9]+", call[2])), **{"decoder": True} if call[3] else {})
+        return pattern(*map(read_number, re.findall("[0-9]+", call[2])), **{"decoder": True} if call[3] else {})
     except TypeError:
         usage = f"{call[1]}({', '.join(signature(pattern).parameters)})"
         raise ValueError(f"{call[0][:SHOWN].strip()!r} has too few numbers or too many; write {usage}") from None
-
-
-def _error(problem: str, order: str, position: int) -> ValueError:
-    start = max(0, position - SHOWN // 2)
-    return ValueError(f"{problem}\n  {order[start : start + SHOWN]}\n  {' ' * (position - start)}^")
-
-
-def _explain(character: str) -> str:
-    if character in "0123456789^x×*{}":  # noqa: RUF001
-        return (
-            f"{character!r} is part of a repeat, which needs a letter or a group before it and a number; write "
-            "repeats such as s6, (sf)x10 or s^{6}"
-        )
-    letters = ", ".join(f"{letter} ({row.name})" for letter, row in ALPHABET.items())
-    return f"{character!r} is not a sublayer; use the letters {letters}"
-
-
-@lru_cache(maxsize=4096)
-def _compact(order: str) -> str:
-    for length in range(len(order) // 2, 1, -1):
-        # a run of positions that agree with the one a unit later is a group that repeats
-        agrees = "".join(" ="[a == b] for a, b in zip(order, order[length:], strict=False))
-        runs = [
-            run.span()
-            for run in re.finditer(f"={{{length},}}", agrees)
-            # a unit that is itself a repetition appears inside its own double
-            if (unit := order[run.start() : run.start() + length]) not in (unit + unit)[1:-1]
-        ]
-        if runs:
-            start, end = max(runs, key=lambda run: (run[1] - run[0]) // length)
-            count = (end - start) // length + 1
-            unit, rest = order[start : start + length], order[start + count * length :]
-            return f"{_compact(order[:start])}({unit}){count}{_compact(rest)}"
-    runs_of_letters = ((letter, len(list(group))) for letter, group in groupby(order))
-    return "".join(f"{letter}{count}" if count > 1 else letter for letter, count in runs_of_letters)
 
 
 def _check(name: str, value: float, low: int, high: int) -> None:
@@ -353,14 +287,14 @@ def macaron(n: int, decoder: bool = False) -> str:
 
 def shuffled(order: str | Order, seed: int) -> str:
     """A uniform permutation of an order's sublayers that is an order. Raises what `Order` raises."""
-    letters, draw = sorted(Order(order), key=[*ALPHABET].index), random.Random(seed)
-    draw.shuffle(letters)
+    drawn, draw = sorted(Order(order).spelled, key=lambda each: [*ALPHABET].index(each[0])), random.Random(seed)
+    draw.shuffle(drawn)
     # every m stands after all that mixes tokens
-    places = [i for i, letter in enumerate(letters) if ALPHABET[letter].cache == "self"]
-    sorted_there = sorted((letters[i] for i in places), key=lambda letter: ALPHABET[letter].reads_fixed_states)
-    for i, letter in zip(places, sorted_there, strict=True):
-        letters[i] = letter
-    return compact("".join(letters))
+    places = [i for i, each in enumerate(drawn) if ALPHABET[each[0]].cache == "self"]
+    sorted_there = sorted((drawn[i] for i in places), key=lambda each: ALPHABET[each[0]].reads_fixed_states)
+    for i, each in zip(places, sorted_there, strict=True):
+        drawn[i] = each
+    return compact("".join(drawn))
 
 
 def random_balanced(n: int, seed: int) -> str:
@@ -382,7 +316,7 @@ def random_unbalanced(budget: int, seed: int, letters: str = "sf") -> str:
     while budget > 0:
         # the paper leaves open what follows when f is drawn for the last unit; only attention fills the budget exactly
         fitting = [letter for letter in letters if ALPHABET[letter].units <= budget]
-        order += draw.choice([letter for letter in fitting if not _fault(order + letter)])
+        order += draw.choice([letter for letter in fitting if not find_fault(order + letter)])
         budget -= ALPHABET[order[-1]].units
     return compact(order)
 

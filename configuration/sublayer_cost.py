@@ -11,10 +11,13 @@ def parameters(
 ) -> int:
     """Weights, biases and the norm of every sublayer, where all convolutions have kernels of one size.
 
+    A sublayer that runs at several places counts once.
     More sizes are those of `Sizes`. Raises what `Order` raises.
     """
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
-    return sum(kind.parameters(sizes) + sizes.norm_vectors * hidden_size for kind in Order(order).kinds)
+    order = Order(order)
+    kinds = [order.kinds[place] for place in order.first_places]
+    return sum(kind.parameters(sizes) + sizes.norm_vectors * hidden_size for kind in kinds)
 
 
 def cache_bytes(

@@ -62,15 +62,15 @@ class InstanceWiseStack(SublayerStack):
         numbers = self.numbers(order)
         if len(numbers) > 1 and not batch.plan.is_whole:
             batch = replace(batch, plan=batch.plan.packed())
-        inputs, steps = self.prepare(batch, **kwargs), self.steps(batch.plan, order, numbers, dropped)
+        inputs, steps = self.prepare(batch, **kwargs), self.choose_steps(batch.plan, order, numbers, dropped)
         return self.run(hidden_states, batch.plan, inputs, Layout({}), steps)
 
-    def steps(
+    def choose_steps(
         self, plan: Plan, order: int | torch.Tensor, numbers: Sequence[int], dropped: Container[int] = ()
     ) -> list[Step]:
         """Say which sublayers run, one after the other, and for which tokens."""
         if len(numbers) == 1:
-            return [(place, None) for i, place in enumerate(self.paths[numbers[0]]) if i not in dropped]
+            return [Step(place) for i, place in enumerate(self.paths[numbers[0]]) if i not in dropped]
         rows: Any = order
         rows = rows.repeat_interleave(plan.batch // rows.shape[0])[:, None].expand(-1, plan.length)
         rows = plan.enter(rows)
@@ -79,7 +79,7 @@ class InstanceWiseStack(SublayerStack):
         for some in {some for _, some in runs if len(some) < len(numbers)}:
             tokens = (rows[..., None] == rows.new_tensor(some)).any(-1)
             chosen[some] = tokens if plan.packing is None else tokens[0].nonzero()[:, 0]
-        return [(place, chosen.get(some)) for place, some in runs]
+        return [Step(place, tokens=chosen.get(some)) for place, some in runs]
 
     def numbers(self, order: int | torch.Tensor) -> list[int]:
         """Find the orders that rows (batch,) have; a graph that is traced cannot depend on them, and gets all."""

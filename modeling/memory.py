@@ -95,6 +95,7 @@ class RecurrentSublayer(Sublayer):
         *sources: torch.Tensor,
         memory: Memory | None = None,
         packing: Packing | None = None,
+        slot: Any = None,
         **kwargs,
     ) -> torch.Tensor:
         """Run the sublayer as any other; its mixer finds the remembered states, normalised as its input is."""
@@ -102,6 +103,6 @@ class RecurrentSublayer(Sublayer):
         remembered = None
         if memory is not None:
             states = hidden_states if packing is None else packing.pad(hidden_states)
-            remembered = memory.exchange(mixer.layer_idx, states, mixer.memory_length)
+            remembered = memory.exchange(slot, states, mixer.memory_length)
             remembered = self.norm(remembered) if self.pre_norm else remembered
-        return super().forward(hidden_states, *sources, remembered=remembered, packing=packing, **kwargs)
+        return super().forward(hidden_states, *sources, remembered=remembered, packing=packing, slot=slot, **kwargs)

@@ -67,8 +67,10 @@ class SandwichCharLMModel(SandwichCharLMPreTrainedModel, RecurrentLMModel):
                     attention.span.clamp_(0, 1)
 
     def empty_cache(self) -> Cache:
-        """Make the cache of generation, in which each sublayer has what its longest head reads."""
-        return Cache(layers=[DynamicSlidingWindowLayer(s.read_length + 1) for s in self.span_attentions()])
+        """Make the cache of generation, in which each place has what the longest head of its sublayer reads."""
+        mixers = [self.layers[step.sublayer].mixer for step in self.layers.steps]
+        lengths = [mixer.read_length + 1 for mixer in mixers if isinstance(mixer, SpanAttention)]
+        return Cache(layers=[*map(DynamicSlidingWindowLayer, lengths)])
 
 
 class SandwichCharLMForCausalLM(SandwichCharLMPreTrainedModel, RecurrentLMForCausalLM):

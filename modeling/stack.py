@@ -27,31 +27,41 @@ class Layout(NamedTuple):
     tail: int | None = None
 
 
-# a sublayer's place, and the tokens that it changes: a mask (batch, length) or the numbers of packed ones; None: all
-Step = tuple[int, torch.Tensor | None]
+class Step(NamedTuple):
+    """A sublayer's run.
+
+    Attributes:
+        sublayer: its number in the stack.
+        slot: of the cache or memory; None: that of the place where the sublayer runs first.
+        tokens: that it changes, a mask (batch, length) or the numbers of packed ones; None: all.
+    """
+
+    sublayer: int
+    slot: int | None = None
+    tokens: torch.Tensor | None = None
 
 
 class SublayerStack(nn.ModuleList):
     """The sublayers of an order, one after the other: (batch, length, hidden) -> (batch, length or kept, hidden).
 
-    In the tail of an order, no position changes what another one sees. So positions that nobody reads leave the stack
-    where the tail begins.
+    A sublayer that runs at several places is there once. In the tail of an order, no position changes what another one
+    sees. So positions that nobody reads leave the stack where the tail begins.
     """
 
     def __init__(self, config, order: Order, is_causal: bool):
         super().__init__()
-        for place, kind in enumerate(order.kinds):
+        for place in order.first_places:
             layer: Any = BUILDERS[order.letters[place]](config, order, place, is_causal)
             # the map carries the number: initialisation sees one map at a time, and quantisers replace plain maps only
             layer.mixer.output_map.num_sublayers = len(order)
-            if not kind.is_position_wise:
+            if not order.kinds[place].is_position_wise:
                 layer.dropout = dropout(config, "attention_output_dropout")
             if not (place or config.first_norm):
                 layer.norm = nn.Identity()
             self.append(layer)
         self.config, self.is_causal = config, is_causal
         # the letters of the sublayers, as they were made and as they run
-        self.built = self.letters = order.letters
+        self.built = self.letters = order.unique_letters
         self.set_order(order)
 
     def __getitem__(self, index):
@@ -64,9 +74,13 @@ class SublayerStack(nn.ModuleList):
         Some or all `m` may run as `s`. This is for training: what is saved runs in the order of the configuration.
 
         Raises:
-            ValueError: an order of other letters.
+            ValueError: an order of other letters, or one that shares sublayers.
         """
         order, built = Order(order), Order(self.built)
+        if order == self.order:
+            return
+        if order.shares_sublayers or self.order.shares_sublayers:
+            raise ValueError(f"{str(order)!r} cannot follow {str(self.order)!r}, as one of them shares sublayers")
         fits, running = sorted(order.by_weights) == sorted(built.by_weights), ""
         if fits:
             places = self.locate(order.by_weights, built.by_weights)
@@ -82,7 +96,8 @@ class SublayerStack(nn.ModuleList):
     def set_order(self, order: Order) -> None:
         """Run in this order from now on; its sublayers are among those of the stack."""
         self.order = order
-        self.places = self.locate(order.letters, self.letters)
+        found = self.locate(order.unique_letters, self.letters)
+        self.steps = [Step(found[number], order.slot(place)) for place, number in enumerate(order.sublayers)]
         self.tail, self.has_fixed_states = order.tail_start, order.has_fixed_states
         self.reaches = order.reaches(self.config.sizes._replace(is_causal=self.is_causal))
 
@@ -100,9 +115,7 @@ class SublayerStack(nn.ModuleList):
         plan, layout = self.lay_out(batch)
         # a compiler cannot see that nothing changes here
         batch = batch if plan is batch.plan else replace(batch, plan=plan)
-        return self.run(
-            hidden_states, plan, self.prepare(batch, **kwargs), layout, [(place, None) for place in self.places]
-        )
+        return self.run(hidden_states, plan, self.prepare(batch, **kwargs), layout, self.steps)
 
     def lay_out(self, batch: Batch) -> tuple[Plan, Layout]:
         """Say which positions alone stay after which places of the order, and pack the batch where this needs it."""
@@ -141,9 +154,8 @@ class SublayerStack(nn.ModuleList):
         for i, step in enumerate([None, *steps], start=-1):
             kept, begins_tail = leaving.get(i), i + 1 == tail
             if step is not None:
-                place, tokens = step
                 read = None if begins_tail else kept
-                hidden_states = self.run_one(place, hidden_states, inputs, packing, read, tokens)
+                hidden_states = self.run_one(step, hidden_states, inputs, packing, read)
             if begins_tail:
                 inputs = {
                     letter: self.first(letter).begin_tail(given, hidden_states, packing, kept)
@@ -164,22 +176,20 @@ class SublayerStack(nn.ModuleList):
 
     def run_one(
         self,
-        place: int,
+        step: Step,
         states: torch.Tensor,
         inputs: dict[str, Inputs],
         packing: Packing | None,
         kept: torch.Tensor | None = None,
-        tokens: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden).
-
-        `tokens` are those that it changes, as a mask (batch, length) or the numbers of packed tokens; None: all.
-        """
-        layer: Any = self[place]
-        given = inputs[self.letters[place]]
+        """Run a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden)."""
+        number, slot, tokens = step
+        layer: Any = self[number]
+        given = inputs[self.letters[number]]
+        slot = layer.mixer.layer_idx if slot is None else slot
 
         def run(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-            return layer(states, *given.sources, read_positions=kept, packing=packing, **given.named)
+            return layer(states, *given.sources, read_positions=kept, packing=packing, slot=slot, **given.named)
 
         if tokens is None:
             return run(states, packing)

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import torch
 
-from sublayers import expand
+from sublayers import Order
 
 ACTIVATIONS = {
     "relu": lambda x: x.clamp(min=0),
@@ -55,12 +55,14 @@ class NaiveNetwork:
 
     def run(self, stack, states, order, is_causal, first_order="", source=None):
         """The states behind the stack; its weights are numbered by the first of several orders."""
-        config, order = self.config, expand(order)
-        pre, first_order = config.norm_position != "post", expand(first_order or order)
+        config, pre, first = self.config, self.config.norm_position != "post", Order(first_order or order)
+        numbers, order = Order(order).sublayers, Order(order).letters
         fixed: list = []
         for depth, letter in enumerate(order):
-            # its n-th `s` is the n-th `s` of the first order
-            place = [i for i, other in enumerate(first_order) if other == letter][order[:depth].count(letter)]
+            place = numbers[depth]
+            if order != first.letters:
+                # its n-th `s` is the n-th `s` of the first order
+                place = [i for i, other in enumerate(first) if other == letter][order[:depth].count(letter)]
             self.hidden_states[stack].append(torch.stack(states))
             name = f"{stack}.layers.{place}"
             inputs = [self.norm(x, f"{name}.norm") for x in states] if pre else states

@@ -275,12 +275,23 @@ WITHOUT_SELF_ATTENTION = [("sf", "cf"), ("sf", "fcc"), ("ff", "f")]
 CONVOLUTIONS = [("dlf", "fdclcf"), ("df", "dcf"), ("lsf", "lcsfd"), ("dl", "dcc"), ("sfd", "scld"), ("l", "csf")]
 FEW_PAIRS = [("sff", "fscscf"), ("ff", "ccsf"), ("sff", "scsf"), ("sf", "sscf")]
 ADAPTIVE = {"adaptive_cutoffs": [20, 40], "adaptive_factor": 2, "adaptive_softmax_dropout": 0.0}
+RELATIVE = {"adaptive_cutoffs": [20, 40], "memory_length": 64, "max_position_embeddings": None}
+SPANS = {"attention_span": 64, "span_ramp_size": 4, "span_loss": 0.0, "max_position_embeddings": None}
 # wider than most sentences here
 KERNELS = {"kernel_sizes": [3, 4, 9]}
 
 
 def some_local(orders: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [tuple(map(every_other_local, stacks)) for stacks in orders]
+
+
+# two sublayers in all, some beside others, and some in the tail
+SHARED = [("(s_0f_0)3",), ("s_0f_0s_1f_1(s_0f_0)2f_0",), ("fs_0s_0f_0sf_0",)]
+SHARED_PAIRS = [
+    ("(s_0f_0)2", "(s_0c_0f_0)2"),
+    ("s_0d_0f_0s_0d_0d", "s_0c_0l_0l_0csf_0c_0f_0"),
+    ("f_0sf_0", "sc_0f_0c_0m_0f_0m_0"),
+]
 
 
 ROWS = {
@@ -294,15 +305,20 @@ ROWS = {
         "par_transformer_xl",
         WITH_MEMORY,
         ALL_FEED_FORWARD,
-        {"adaptive_cutoffs": [20, 40], "memory_length": 64, "max_position_embeddings": None},
+        RELATIVE,
     ),
     "sandwich_char_lm": Row(
         "sandwich_char_lm",
         WITH_MEMORY,
         ALL_FEED_FORWARD,
-        {"attention_span": 64, "span_ramp_size": 4, "span_loss": 0.0, "max_position_embeddings": None},
+        SPANS,
         set_spans,
     ),
+    "sandwich_lm shared": Row("sandwich_lm", [*SHARED, ("(w_0f_0)2(m_0f_0)2",)], [("(f_0)4",)], TODAY),
+    "par_bert shared": Row("par_bert", [*SHARED, ("(w_0f_0)2(m_0f_0)2",)], [("(f_0)4",)], is_sibling=True),
+    "par_transformer_xl shared": Row("par_transformer_xl", SHARED, [("(f_0)4",)], RELATIVE, is_sibling=True),
+    "sandwich_char_lm shared": Row("sandwich_char_lm", SHARED, [("(f_0)4",)], SPANS, set_spans, is_sibling=True),
+    "sandwich_seq2seq shared": Row("sandwich_seq2seq", SHARED_PAIRS, [("(s_0)2", "(c_0f)2")], KERNELS),
     "sandwich_seq2seq": Row("sandwich_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION),
     "sandwich_seq2seq today": Row("sandwich_seq2seq", some_local(PAIRS), WITHOUT_SELF_ATTENTION, TODAY),
     "macaron_seq2seq": Row("macaron_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION, is_sibling=True),

@@ -56,7 +56,7 @@ def eager_attention_forward(
 class Attention(Mixer):
     """What self- and cross-attention share: projections, and attention's core between them.
 
-    `layer_idx` is the cache slot: sublayers of each kind are numbered on their own, whatever stands between them.
+    Cache slots are numbered for each kind of cache on their own, whatever stands between them.
     """
 
     def __init__(self, config, layer_idx: int, is_causal: bool = False):
@@ -189,6 +189,8 @@ class SelfAttention(Attention):
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         position_embeddings: tuple[torch.Tensor, ...] | None = None,
+        *,
+        slot: int,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows.
@@ -198,21 +200,22 @@ class SelfAttention(Attention):
         """
         if read_positions is not None and not takes_single_queries(self.config):
             inputs = (attention_mask, cache, None, packing, position_embeddings)
-            output, weights = self.forward(hidden_states, *inputs, **kwargs)
+            output, weights = self.forward(hidden_states, *inputs, slot=slot, **kwargs)
             return select_positions(output, read_positions), weights
         context = QueryContext(attention_mask, packing, position_embeddings)
         queries = hidden_states
         if read_positions is not None:
             queries = select_positions(hidden_states, read_positions)
-            context = self.only(context, read_positions, hidden_states, cache, kwargs.get("is_causal"))
-        return self.attend_from(queries, context, hidden_states, packing, position_embeddings, cache, **kwargs)
+            context = self.only(context, read_positions, hidden_states, cache, slot, kwargs.get("is_causal"))
+        return self.attend_from(queries, context, hidden_states, packing, position_embeddings, cache, slot, **kwargs)
 
     def only(
         self,
         context: QueryContext,
         positions: torch.Tensor,
         states: torch.Tensor,
-        cache: Cache | None = None,
+        cache: Cache | None,
+        slot: int,
         is_causal: bool | None = None,
     ) -> QueryContext:
         """Narrow the queries to some positions (batch or 1, kept) of states (batch, length, hidden), packed or not."""
@@ -227,7 +230,7 @@ class SelfAttention(Attention):
             mask = self.rows_of(mask, positions)
         elif self.is_causal if is_causal is None else is_causal:
             # the kernel would line the few queries up with the first keys
-            mask = self.causal_rows(positions, length, cache)
+            mask = self.causal_rows(positions, length, cache, slot)
         return QueryContext(mask, packing, rotations, are_some=True)
 
     def attend_from(
@@ -238,6 +241,7 @@ class SelfAttention(Attention):
         packing: Packing | None,
         rotations: tuple[torch.Tensor, ...] | None,
         cache: Cache | None,
+        slot: int,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from queries (batch, kept, hidden) to states (batch, length, hidden), each packed or not."""
@@ -250,7 +254,7 @@ class SelfAttention(Attention):
             value = self.split_heads(self.v_proj(states), packing)
             if cache is not None:
                 # continuous batching's cache fills in what its kernels need
-                key, value = cache.update(key, value, self.layer_idx, kwargs=kwargs)
+                key, value = cache.update(key, value, slot, kwargs=kwargs)
             output, weights = self.attend(query, key, value, context.attention_mask, **kwargs)
         return self.o_proj(output if context.packing is None else context.packing.pack(output)), weights
 
@@ -290,11 +294,11 @@ class SelfAttention(Attention):
         """Choose the rows of positions (batch or 1, kept) from a mask: (batch or 1, 1, kept, keys)."""
         return select_positions(attention_mask.transpose(1, 2), positions).transpose(1, 2)
 
-    def causal_rows(self, positions: torch.Tensor, length: int, cache: Cache | None) -> torch.Tensor:
+    def causal_rows(self, positions: torch.Tensor, length: int, cache: Cache | None, slot: int) -> torch.Tensor:
         """Say which keys the positions (batch or 1, kept) of `length` new tokens see: (batch or 1, 1, kept, keys)."""
         past_length, num_keys = 0, length
         if cache is not None:
-            past_length = cache.get_seq_length(self.layer_idx)
-            num_keys, _ = cache.get_mask_sizes(length, self.layer_idx)
+            past_length = cache.get_seq_length(slot)
+            num_keys, _ = cache.get_mask_sizes(length, slot)
         visible = torch.arange(num_keys, device=positions.device) <= (positions + past_length)[..., None]
         return visible[:, None]

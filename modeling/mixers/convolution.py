@@ -66,7 +66,7 @@ class Convolution(Mixer):
     """A gate, if any, and a convolution for each head: (batch, length, hidden) -> (batch, length or kept, hidden).
 
     The kernels (softmax over their width) are made from each position's own state, or are the same everywhere.
-    Encoders centre them; those of a decoder end at the position itself. `layer_idx` is the cache slot.
+    Encoders centre them; those of a decoder end at the position itself.
     """
 
     def __init__(self, config, layer_idx: int, kernel_size: int, is_causal: bool, is_dynamic: bool):
@@ -111,14 +111,14 @@ class Convolution(Mixer):
             kernels = self.split_heads(self.weight_proj(states.new_ones(1, 1, 1)))
         return self.dropout(nn.functional.softmax(kernels, dim=-1, dtype=torch.float32).to(states.dtype))
 
-    def windows(self, states: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+    def windows(self, states: torch.Tensor, cache: Cache | None, slot: int) -> torch.Tensor:
         """Put the states before and after around new ones, (batch, heads, length, head_dim)."""
         if cache is None:
             return nn.functional.pad(states, (0, 0, self.before, self.after))
         # counted before the update, since a static cache counts in place
         positions = torch.arange(-self.before, states.shape[2], device=states.device)
-        positions = positions + cache.get_seq_length(self.layer_idx)
-        past, _ = cache.update(states, states, self.layer_idx)
+        positions = positions + cache.get_seq_length(slot)
+        past, _ = cache.update(states, states, slot)
         return past.index_select(2, positions.clamp(min=0)).masked_fill(positions[:, None] < 0, 0)
 
     def forward(
@@ -128,6 +128,8 @@ class Convolution(Mixer):
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
+        *,
+        slot: int,
     ) -> tuple[torch.Tensor, None]:
         """Mix all positions, or return only `read_positions` (batch or 1, kept).
 
@@ -142,13 +144,13 @@ class Convolution(Mixer):
         if tokens is not None:
             states = states.masked_fill(~tokens[:, None, :, None], 0)
         kernels = kernels.expand(-1, -1, states.shape[2], -1)
-        mixed = convolve(self.windows(states, cache), kernels).transpose(1, 2).flatten(2)
+        mixed = convolve(self.windows(states, cache, slot), kernels).transpose(1, 2).flatten(2)
         mixed = mixed if packing is None else packing.pack(mixed)
         return self.out_proj(mixed if read_positions is None else select_positions(mixed, read_positions)), None
 
 
 def build_convolution(config, order: Order, place: int, is_causal: bool, is_dynamic: bool) -> Sublayer:
     """Make the sublayer at a place of an order; the convolutions of a stack share the list of kernel sizes."""
-    number = sum(kind.group == "convolution" for kind in order.kinds[:place])
+    number = sum(order.kinds[first].group == "convolution" for first in order.first_places if first < place)
     kernel_size = config.kernel_sizes[: number + 1][-1]
     return Sublayer(config, Convolution(config, order.slot(place), kernel_size, is_causal, is_dynamic))

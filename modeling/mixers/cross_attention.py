@@ -44,6 +44,8 @@ class CrossAttention(Attention):
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         source_packing: Packing | None = None,
+        *,
+        slot: int,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position, or only from `read_positions`, to the source (sources, source length, hidden).
 
@@ -52,21 +54,21 @@ class CrossAttention(Attention):
         """
         if read_positions is not None and not takes_single_queries(self.config):
             inputs = (encoder_hidden_states, attention_mask, cache, None, packing, source_packing)
-            output, weights = self.forward(hidden_states, *inputs)
+            output, weights = self.forward(hidden_states, *inputs, slot=slot)
             return select_positions(output, read_positions), weights
         if read_positions is not None:
             hidden_states = select_positions(hidden_states, read_positions)
             packing = packing and packing.only(read_positions)[0]
         query = self.split_heads(self.q_proj(hidden_states), packing, self.q_norm)
-        if cache is not None and cache.is_updated.get(self.layer_idx):
-            filled: Any = cache.cross_attention_cache.layers[self.layer_idx]
+        if cache is not None and cache.is_updated.get(slot):
+            filled: Any = cache.cross_attention_cache.layers[slot]
             key, value = filled.keys, filled.values
         else:
             key = self.split_heads(self.k_proj(encoder_hidden_states), source_packing, self.k_norm)
             value = self.split_heads(self.v_proj(encoder_hidden_states), source_packing)
             if cache is not None:
-                key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
-                cache.is_updated[self.layer_idx] = True
+                key, value = cache.cross_attention_cache.update(key, value, slot)
+                cache.is_updated[slot] = True
         length, rows_per_source = query.shape[2], query.shape[0] // key.shape[0]
         if rows_per_source > 1:
             query = query.unflatten(0, (-1, rows_per_source)).transpose(1, 2).flatten(2, 3)

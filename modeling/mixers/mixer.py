@@ -90,13 +90,16 @@ class Inputs:
 class Mixer(nn.Module):
     """The inner module of a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden), and weights or None.
 
-    `forward` takes the states, the sources of its inputs, `read_positions` and `packing` (see `Sublayer`), and its
-    named inputs. `output_map` is the linear map whose result joins the residual stream. A mixer that
-    `normalises_sources` gets them as its states, after the norm, where norms stand before sublayers.
+    `forward` takes the states, the sources of its inputs, `read_positions` and `packing` (see `Sublayer`), its named
+    inputs and, if it has a cache or a memory, the `slot` there of the place where it runs. `output_map` is the linear
+    map whose result joins the residual stream. A mixer that `normalises_sources` gets them as its states, after the
+    norm, where norms stand before sublayers.
     """
 
     output_map: Any
     normalises_sources = False
+    # the slot of the first place where it runs
+    layer_idx: Any = None
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Make the inputs that all mixers of this kind share; `kwargs` are meant for attention kernels."""

@@ -130,6 +130,8 @@ class RelativeAttention(RecurrentAttention):
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
+        *,
+        slot: int,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position to what is visible, among it what is remembered or cached.
@@ -146,6 +148,7 @@ class RelativeAttention(RecurrentAttention):
             cache: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
+            slot: of the cache.
             kwargs: for attention kernels, which are not called.
         """
         content: Any = self.content_bias if content_bias is None else content_bias
@@ -153,7 +156,7 @@ class RelativeAttention(RecurrentAttention):
         query = self.split_heads(self.q_proj(hidden_states), packing)
         key, value = self.keys_and_values(hidden_states, remembered, packing)
         if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
+            key, value = cache.update(key, value, slot)
 
         scores = self.score_distances((query + position[:, None]) * self.scaling, distances)
         if not is_tracing(scores) and (missing := 1 + key.shape[2] - scores.shape[-1]):

@@ -41,7 +41,7 @@ class SingleInputAttention(SelfAttention):
                     f"attn_implementation={self.config._attn_implementation!r} cannot compute the query of a mean of "
                     "states alone; choose 'eager' or 'sdpa', or tail_query='first'"
                 )
-            context = self.only(context, kept, states, cache, named.get("is_causal"))
+            context = self.only(context, kept, states, cache, self.layer_idx, named.get("is_causal"))
             if packing is not None and cache is None and self.folds(states):
                 # rows are made once for all sublayers
                 one = context.packing is not None and context.packing.length == 1
@@ -58,6 +58,7 @@ class SingleInputAttention(SelfAttention):
         packing: Packing | None = None,
         fixed_packing: Packing | None = None,
         position_embeddings: tuple[torch.Tensor, ...] | None = None,
+        slot: int,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from all states that are given to all fixed ones; without these, run as `SelfAttention` does.
@@ -65,10 +66,12 @@ class SingleInputAttention(SelfAttention):
         Fixed states are packed as `fixed_packing` says, and their keys turned by `position_embeddings`.
         """
         if context is None:
-            kwargs |= {"cache": cache, "position_embeddings": position_embeddings}
+            kwargs |= {"cache": cache, "position_embeddings": position_embeddings, "slot": slot}
             return super().forward(hidden_states, read_positions=read_positions, packing=packing, **kwargs)
         (states,) = fixed_states
-        return self.attend_from(hidden_states, context, states, fixed_packing, position_embeddings, cache, **kwargs)
+        return self.attend_from(
+            hidden_states, context, states, fixed_packing, position_embeddings, cache, slot, **kwargs
+        )
 
 
 def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:

@@ -107,6 +107,8 @@ class SpanAttention(RecurrentAttention):
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
+        *,
+        slot: int,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position to the tokens before, among them what is remembered or cached.
@@ -120,6 +122,7 @@ class SpanAttention(RecurrentAttention):
             cache: cache, instead.
             read_positions: (batch or 1, kept), the only ones whose output is mapped and returned.
             packing: where packed tokens belong.
+            slot: of the cache.
             kwargs: for attention kernels, which are not called.
 
         Returns:
@@ -135,9 +138,9 @@ class SpanAttention(RecurrentAttention):
             # padding is zero, as all that stands before a text, also where it is read and so was computed
             key, value = (states * token_mask[:, None, -length:, None] for states in (key, value))
         if cache is not None:
-            _, offset = cache.get_mask_sizes(length, self.layer_idx)
-            past_length = cache.get_seq_length(self.layer_idx) - offset
-            key, value = cache.update(key, value, self.layer_idx)
+            _, offset = cache.get_mask_sizes(length, slot)
+            past_length = cache.get_seq_length(slot) - offset
+            key, value = cache.update(key, value, slot)
         places = None
         if token_mask is not None and has_gaps:
             # padding moves to the front of a row; free places of a static cache stay after the tokens

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sublayers.configuration.order import (
-    MAX_SUBLAYERS,
     Order,
     compact,
     expand,
@@ -21,6 +20,7 @@ from sublayers.configuration.order import (
     random_unbalanced,
     sandwich,
 )
+from sublayers.configuration.spelling import MAX_SUBLAYERS
 
 expanded_orders = st.text("swcfdl", min_size=1, max_size=60)
 
@@ -152,15 +152,15 @@ def test_numbers_of_patterns_are_checked(call, sentence):
         expand(call)
 
 
-@pytest.mark.parametrize("order", [" " * 10_000, "(" * 200_000, "s" + " " * 10_000, "s" + "9" * 10_000, "s" * 4097])
+@pytest.mark.parametrize("order", [" " * 10_000, "(" * 200_000, "s" + " " * 10_000, "s" + "9" * 10_000, "s" * 8193])
 def test_the_length_of_an_order_is_bounded_before_it_is_read(order, monkeypatch):
-    monkeypatch.setattr("sublayers.configuration.order._TOKEN", None)
-    with pytest.raises(ValueError, match=f"of {len(order)} characters is too long; write it in at most 4096") as caught:
+    monkeypatch.setattr("sublayers.configuration.spelling._TOKEN", None)
+    with pytest.raises(ValueError, match=f"of {len(order)} characters is too long; write it in at most 8192") as caught:
         compact(order)
     assert len(str(caught.value)) < 150
 
 
-@given(st.text() | st.text("scfdl()^x⁶12 {},=.", max_size=30))
+@given(st.text() | st.text("scfdl()^x⁶12 {},=._", max_size=30))
 def test_whatever_is_written_is_an_order_or_a_value_error(written):
     try:
         canonical = compact(written)
@@ -271,6 +271,9 @@ def test_counts_and_tail(order):
         ("s^", 1, "is part of a repeat"),
         ("s^{6", 1, "is part of a repeat"),
         ("s6}", 2, "is part of a repeat"),
+        ("s_03f", 1, "is part of a name"),
+        ("(sf)_0", 4, "is part of a name"),
+        ("s_0m_0fm_0s_1", 10, "must not change"),
         ("", 0, "empty; give at least one of the letters s, w, c, f, d, l"),
         ("s1025", 1, "at most 1024"),
         ("s1000(sf)13", 9, "at most 1024"),

@@ -79,7 +79,7 @@ def test_computes_only_what_is_read(row, head):
     for orders in row.all_orders:
         for training in (True, False):
             model, counted = row.build(head, *orders).train(training), []
-            batch, letters = labelled(model, head), model.base_model.layers.letters
+            batch, letters = labelled(model, head), model.config.order.letters
             for path, module in model.named_modules():
                 name = path.split(".")[-1]
                 if name in ("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "lm_head"):

@@ -154,9 +154,9 @@ def test_recording_states_and_weights_changes_no_result_and_no_gradient(row, hea
         for prefix, stack in zip(prefixes, stacks(model), strict=True):
             real = batch["decoder_attention_mask" if prefix == "decoder_" else "attention_mask"].flatten(0, -2).bool()
             assert [*{states.shape[:2] for states in out[f"{prefix}hidden_states"]}] == [real.shape]
-            assert len(out[f"{prefix}hidden_states"]) == len(stack) + 1
+            assert len(out[f"{prefix}hidden_states"]) == len(stack.order) + 1
             weights = [*out[f"{prefix}attentions"], *(out.cross_attentions if prefix == "decoder_" else ())]
-            assert len(weights) == sum(map(stack.letters.count, "swmc"))
+            assert len(weights) == sum(map(stack.order.letters.count, "swmc"))
             for each in weights:
                 shares = each.sum(-1).transpose(1, 2)[real]
                 torch.testing.assert_close(shares, torch.ones_like(shares))

@@ -173,15 +173,16 @@ def test_samples_several_targets_of_a_source(row):
 def test_keys_of_a_source_are_computed_once_however_many_beams_read_them(row):
     for orders in row.orders:
         model, rows = row.main(*orders), Counter()
-        crossings = [depth for depth, letter in enumerate(model.model.decoder.layers.letters) if letter == "c"]
+        stack = model.model.decoder.layers
+        crossings = Counter(step.sublayer for step in stack.steps if stack.letters[step.sublayer] == "c")
         for depth in crossings:
-            model.model.decoder.layers[depth].mixer.k_proj.register_forward_hook(
+            stack[depth].mixer.k_proj.register_forward_hook(
                 lambda _, args, out, depth=depth, rows=rows: rows.update({depth: out[..., 0].numel()})
             )
         for options in (BEAMS, GREEDY, BEAMS | STATIC):
             rows.clear()
             model.generate(tokens(3, 9), **options)
-            assert rows == dict.fromkeys(crossings, 3 * 9)
+            assert rows == {depth: times * 3 * 9 for depth, times in crossings.items()}
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)

@@ -174,4 +174,4 @@ def test_no_sublayer_runs_on_padding(row):
         encoders, decoders = (len(model.config.encoder_orders), len(model.config.paths)) if row.choices else (1, 1)
         assert rows["encoder"] == [real] * model.config.num_encoder_sublayers * encoders
         assert rows["decoder"] == [wanted] * model.config.num_decoder_sublayers * decoders
-        assert rows["keys"] == [real] * letters.count("c") * encoders
+        assert rows["keys"] == [real] * model.config.order.counts["c"] * encoders

@@ -56,7 +56,7 @@ def test_memory_is_what_attention_read_and_no_longer_than_it_may_be(row):
     for orders in row.orders:
         model = short(row, *orders)
         out = model(tokens(2, 20), memory=model.empty_memory(2), output_hidden_states=True)
-        letters = model.model.layers.letters
+        letters = model.model.layers.order
         inputs = [s for s, letter in zip(out.hidden_states, letters, strict=False) if letter == "s"]
         assert len(out.memory) == model.config.num_hidden_layers
         for remembered, states in zip(out.memory, inputs, strict=True):

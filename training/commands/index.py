@@ -135,9 +135,9 @@ def model_of(recipe: str, command: str) -> tuple[Any, list[Any]]:
 
 def fits(entry: Entry, args: ListArguments) -> bool:
     """Say whether an entry fits the flags."""
-    from sublayers.configuration.order import Order
+    from sublayers.configuration.order import expand
 
-    spelled = [*entry.orders, *(Order(order).letters for order in entry.orders)]
+    spelled = [*entry.orders, *map(expand, entry.orders)]
     return (
         args.kind in (None, entry.kind)
         and (args.order is None or any(fnmatchcase(order, args.order) for order in spelled))

@@ -156,14 +156,15 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
 def draw(order: str, console: Console) -> None:
     """Draw an order as a row of boxes, or several where the terminal is narrow."""
     console.print(Text(order, style="bold"))
-    letters = Order(order).letters
-    # a box is three cells wide and one apart from the next
-    in_a_row = max(console.width // 4, 1)
-    for start in range(0, len(letters), in_a_row):
+    boxes = [*zip(Order(order).kinds, Order(order).labels, strict=True)]
+    width = max(len(label) for _, label in boxes)
+    # a box has a cell on each side, and is one apart from the next
+    in_a_row = max(console.width // (width + 3), 1)
+    for start in range(0, len(boxes), in_a_row):
         row = Text(no_wrap=True)
-        for letter in letters[start : start + in_a_row]:
+        for kind, label in boxes[start : start + in_a_row]:
             # dark letters on light boxes are readable on light and dark terminals
-            row.append(f" {letter} ", f"bold black on {ALPHABET[letter].colour}").append(" ")
+            row.append(f" {label:{width}} ", f"bold black on {kind.colour}").append(" ")
         console.print(row)
     console.print()
 

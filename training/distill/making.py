@@ -6,7 +6,6 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
-from sublayers.configuration.order import Order
 from sublayers.training.data.corpus import CorpusArguments, Text, load_corpus
 from sublayers.training.data.files import Used
 from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts
@@ -48,7 +47,7 @@ def make_trainer(
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
     objective = OBJECTIVES[run.objective](teacher, student.model, run.pooling, run.temperature, run.relation_heads)
-    orders = moves(student.start, order) if run.moves_every else [Order(order).letters]
+    orders = moves(student.start, order) if run.moves_every else [order]
     with args.main_process_first(desc="reading and tokenizing the texts"):
         texts, used = read_texts(objective, run, corpus_args, args)
     body: Any = student.model.base_model

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from sublayers.configuration.configuration_par_bert import PARBertConfig
-from sublayers.configuration.order import Order, compact
+from sublayers.configuration.order import Order, compact, expand
 from sublayers.hub.loading import load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
@@ -32,9 +32,15 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
     from 0. New are only `f`, the last ones.
 
     Raises:
-        ValueError: more attention than the teacher has, or layers that the teacher does not have or the order has no
-            room for.
+        ValueError: more attention than the teacher has, layers that the teacher does not have or the order has no room
+            for, or an order that shares sublayers.
     """
+    for each in (order, teacher_order):
+        if Order(each).shares_sublayers:
+            raise ValueError(
+                f"{compact(each)} has sublayers that run at several places, which are not taken over one by one; give "
+                "a student of another size, or an order without names"
+            )
     order, teacher_order = Order(order).by_weights, Order(teacher_order).by_weights
     own = {kind: [i for i, letter in enumerate(teacher_order) if letter == kind] for kind in "sf"}
     wanted = {kind: order.count(kind) for kind in own}
@@ -134,7 +140,7 @@ def open_student(source: str, teacher: Teacher) -> Student:
     model = load(teacher.head.auto_class, source, dtype=torch.float32)
     if not isinstance(model, SublayersPreTrainedModel):
         raise ValueError(f"{source} has layers of its own; give what sublayers convert makes of it")
-    return Student(model, model.config.order.letters)
+    return Student(model, expand(model.config.order))
 
 
 def make_student(
@@ -176,4 +182,4 @@ def make_student(
             **sizes,
         }
     )
-    return Student(teacher.head.auto_class.from_config(config), Order(order).letters)
+    return Student(teacher.head.auto_class.from_config(config), expand(order))

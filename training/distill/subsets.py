@@ -82,6 +82,9 @@ def check_prunable(config: Any, source: str) -> None:
         ValueError: they do not, and why.
     """
     reasons = {
+        f"sublayers that run at several places, here {[*map(str, config.orders.values())]}": any(
+            order.shares_sublayers for order in config.orders.values()
+        ),
         "orders that it chooses from": isinstance(config, IOTSeq2SeqConfig),
         "a memory": isinstance(config, RecurrentLMConfig),
         "sublayers m, which see the states before the first of them": any(

@@ -102,9 +102,8 @@ def time_stacks(
             # the time of what all sublayers share, such as masks, is not counted
             whole = batch(text, plan)
             plan, layout = stacks[order].lay_out(whole)
-            steps = [(place, None) for place in stacks[order].places]
             inputs = stack.prepare(replace(whole, plan=plan))
-            calls[order] = partial(stack.run, text, plan, inputs, layout, steps)
+            calls[order] = partial(stack.run, text, plan, inputs, layout, stacks[order].steps)
         times = time_in_turn(f"timing, {length} tokens, {read} read", calls, REPEATS, text.device, seconds)
         for order in orders:
             found[order][read] = times[order]

@@ -55,10 +55,11 @@ def draw_orders(rows: Sequence[tuple[str, str]], file: Path) -> None:
     axes = figure.subplots()
     for row, (title, order) in enumerate(rows):
         axes.text(0, -2.5 * row + 0.75, title, family="monospace", size=9)
-        for column, letter in enumerate(Order(order)):
-            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=ALPHABET[letter].colour)
+        read = Order(order)
+        for column, (kind, label) in enumerate(zip(read.kinds, read.labels, strict=True)):
+            box = Rectangle((column, -2.5 * row - 0.45), 0.9, 0.9, color=kind.colour)
             axes.add_patch(box)
-            axes.text(column + 0.45, -2.5 * row, letter, ha="center", va="center", size=9)
+            axes.text(column + 0.45, -2.5 * row, label, ha="center", va="center", size=9)
     axes.set(xlim=(0, width), ylim=(-2.5 * len(rows) + 1.5, 1.6), aspect="equal")
     axes.axis("off")
     save(figure, file)

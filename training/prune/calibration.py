@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from sublayers.modeling.mixers.mixer import Batch
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
-from sublayers.modeling.stack import SublayerStack
+from sublayers.modeling.stack import Step, SublayerStack
 from sublayers.training.distill.subsets import Subset, split, stacks_of
 
 # runs a model on the batch of a number, and measures how far its answers are from what they should be
@@ -83,7 +83,7 @@ class Calibration:
                 shared += 1
             del path[shared + 1 :]
             for place in subset[shared:]:
-                path.append((place, stack.run_one(place, path[-1][1], inputs, packing)))
+                path.append((place, stack.run_one(Step(place), path[-1][1], inputs, packing)))
             yield batch.plan.choose(path[-1][1])
 
 

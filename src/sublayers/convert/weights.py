@@ -167,7 +167,8 @@ def place(order: str, sublayers: dict[str, list[Pieces]], stack: str = "model.la
         ValueError: the order has more or fewer sublayers of a kind than there are weights, unless it takes them
             `partly`.
     """
-    letters = Order(order).by_weights
+    read = Order(order)
+    letters = "".join(read.by_weights[place] for place in read.first_places)
     if not partly and any(letters.count(kind) != len(sublayers.get(kind, ())) for kind in {*letters, *sublayers}):
         found = ", ".join(f"{len(weights)} {letter}" for letter, weights in sublayers.items() if weights)
         raise ValueError(f"the order {order!r} does not fit a checkpoint with {found}")

@@ -83,7 +83,7 @@ def test_a_run_that_was_interrupted_between_moves_ends_as_if_it_had_not_been(fil
 
     def record(callback, args, state, control, **kwargs):
         on_step_begin(callback, args, state, control, **kwargs)
-        orders.append((state.global_step, callback.stack.places))
+        orders.append((state.global_step, [step.sublayer for step in callback.stack.steps]))
 
     monkeypatch.setattr(MovesCallback, "on_step_begin", record)
     # the teacher's answers are there

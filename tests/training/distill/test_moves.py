@@ -45,14 +45,14 @@ def test_the_step_alone_decides_on_the_order():
     stack = PARBertModel(small(PARBertConfig, sublayer_order="s2f2")).layers
     callback = MovesCallback(stack, moves("sfsf", "ssff"), 3)
     callback.check(4)
-    for step, expected in {3: [0, 1, 2, 3], 2: [0, 2, 1, 3], 0: [0, 2, 1, 3], 9: [0, 1, 2, 3]}.items():
-        callback.on_step_begin(None, SimpleNamespace(global_step=step), None)
-        assert stack.places == expected
+    for number, expected in {3: [0, 1, 2, 3], 2: [0, 2, 1, 3], 0: [0, 2, 1, 3], 9: [0, 1, 2, 3]}.items():
+        callback.on_step_begin(None, SimpleNamespace(global_step=number), None)
+        assert [step.sublayer for step in stack.steps] == expected
     assert stack.tail == 2
     callback.on_step_begin(None, SimpleNamespace(global_step=0), None)
     assert stack.tail == 3
     callback.on_train_end(None, None, None)
-    assert (stack.places, stack.tail) == ([0, 1, 2, 3], 2)
+    assert ([step.sublayer for step in stack.steps], stack.tail) == ([0, 1, 2, 3], 2)
 
 
 def test_too_few_steps_and_other_sublayers_are_refused():

@@ -82,6 +82,7 @@ def test_a_subset_is_the_model_without_the_others(kind, subset):
         ("sandwich_seq2seq", {"encoder_sublayer_order": "(df)2"}, "convolutions of several widths"),
         ("par_transformer_xl", {}, "a memory"),
         ("par_bert", {"sublayer_order": "sf(mf)2"}, "sublayers m"),
+        ("par_bert", {"sublayer_order": "(s_0f)2"}, r"sublayers that run at several places, here \['\(s_0f\)2'\]"),
         ("par_bert", {"pre_attention_act": "relu", "hidden_act": "gelu"}, "another activation before attention"),
     ],
 )

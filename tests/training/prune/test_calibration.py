@@ -99,7 +99,7 @@ def test_a_common_beginning_runs_once(tmp_path, monkeypatch):
     runs = []
     (stack,) = calibration.stacks
     run_one = stack.run_one
-    monkeypatch.setattr(stack, "run_one", lambda *args: runs.append(args[0]) or run_one(*args))
+    monkeypatch.setattr(stack, "run_one", lambda *args: runs.append(args[0].sublayer) or run_one(*args))
     calibration.losses([(0, 1, 2), (0, 1, 3), (0, 1, 3, 4), (2,)])
     assert runs == [0, 1, 2, 3, 4, 2]
 

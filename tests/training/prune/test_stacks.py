@@ -2,6 +2,7 @@
 
 import copy
 import random
+from functools import partial
 
 import optuna
 import pytest
@@ -83,10 +84,13 @@ def test_the_beginnings_of_both_stacks_run_once(tmp_path, monkeypatch):
     save_translator(tmp_path)
     _, _, calibration = calibrated(tmp_path)
     runs = []
+
+    def record(step, *args, name, run):
+        runs.append(f"{name}{step.sublayer}")
+        return run(step, *args)
+
     for name, stack in zip("ed", calibration.stacks, strict=True):
-        monkeypatch.setattr(
-            stack, "run_one", lambda *args, name=name, run=stack.run_one: runs.append(f"{name}{args[0]}") or run(*args)
-        )
+        monkeypatch.setattr(stack, "run_one", partial(record, name=name, run=stack.run_one))
     calibration.losses([(0, 4, 5), (0, 4, 6), (0, 2, 5), (0, 2, 3, 5)])
     # the whole decoder runs while what the encoder gets is taken
     assert " ".join(runs) == "d0 d1 d2 d3 d4 d5 e0 e2 e3 d1 d1 d0 d1 d2"

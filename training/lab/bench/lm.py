@@ -88,8 +88,8 @@ def language_models(args: Flags) -> dict[str, Any]:
     if args.peer == "gpt2" and find_spec("x_transformers"):
         from x_transformers import AutoregressiveWrapper
 
-        # it has no other letters
-        for order in filter(lambda order: {*Order(order)} <= {*"sf"}, args.orders):
+        # it has no other letters, and no names
+        for order in filter(lambda order: {*Order(order).spelled} <= {*"sf"}, args.orders):
             body = contenders.x_transformer(order, args, {"attn_flash": True}, max_seq_len=num_positions)
             models[f"{X_TRANSFORMERS} {order}"] = AutoregressiveWrapper(body)
     return contenders.place(models, args)

@@ -125,6 +125,11 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
         config, field = COMMANDS[command].make_config(run, model_flags), "sublayer_order"
     if field not in config.orders:
         raise ValueError(f"{config.model_type} chooses among orders by itself; search in another --model_type")
+    if config.orders[field].shares_sublayers:
+        raise ValueError(
+            f"{str(config.orders[field])!r} shares sublayers between places, and orders are searched whose sublayers "
+            "are their own; give one without names"
+        )
     return Space(Training(command, flags, field), config, data_names(data))
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from sublayers.configuration.order import compact
 from sublayers.modeling.mixers.mixer import Batch
-from sublayers.modeling.stack import SublayerStack
+from sublayers.modeling.stack import Step, SublayerStack
 from sublayers.training.data.segments import Segments, training_segments
 from sublayers.training.lab.search.settings import Settings
 from sublayers.training.trainers.pair_trainer import PairTrainer
@@ -57,7 +57,8 @@ class Mixture(SublayerStack):
         for number, weights in enumerate(self.weights):
             mixed = weights[-1] * hidden_states
             for i, weight in enumerate(weights[:-1]):
-                states = self.run_one(number * len(self.candidates) + i, hidden_states, inputs, plan.packing)
+                step = Step(number * len(self.candidates) + i)
+                states = self.run_one(step, hidden_states, inputs, plan.packing)
                 mixed = torch.addcmul(mixed, states, weight)
             hidden_states = mixed
         return plan.choose(hidden_states)
