@@ -93,6 +93,9 @@ def test_the_table_shows_each_once(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     cli.main(["list", "--family", "par_bert"])
     printed = capsys.readouterr().out
+    heads = [line.split() for line in printed.splitlines() if "name" in line]
+    shown = [[word for word in head if word.isalpha()] for head in heads[:2]]
+    assert shown == [["name", "orders", "heads"], ["name", "family", "orders", "heads"]]
     for word in ("(sff)5f9", "QuestionAnswering", "pretrain nvlamb_phase1", "roberta"):
         assert word in printed
     assert "translation" not in printed

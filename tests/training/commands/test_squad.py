@@ -16,7 +16,7 @@ from transformers import AutoModelForQuestionAnswering, pipeline
 import sublayers.pipelines  # noqa: F401
 from sublayers import PARBertConfig, PARBertForQuestionAnswering
 from sublayers.tasks.windows import context_windows
-from sublayers.training.commands.squad import SquadArguments, main as squad
+from sublayers.training.commands.squad import SquadArguments, main as squad, parse
 from sublayers.training.data.squad import SquadDataArguments, answer_windows, load_questions
 from sublayers.training.data.tokenizers import train_tokenizer
 from sublayers.training.metrics.squad import choose_answers
@@ -261,3 +261,9 @@ def test_no_question_of_all_is_refused(tmp_path):
     args = SquadDataArguments(validation_file=write_rows(tmp_path / "rows.jsonl", make_rows(3)), max_eval_samples=0)
     with pytest.raises(ValueError, match="no validation question is left of the first 0; use at least"):
         load_questions("validation", args)
+
+
+def test_the_least_numbers_are_taken():
+    flags = ["--n_best_size=1", "--max_answer_length=1", "--doc_stride=0", "--model_name_or_path=some"]
+    run, data, _ = parse(flags)
+    assert (run.n_best_size, run.max_answer_length, data.doc_stride) == (1, 1, 0)
