@@ -9,7 +9,7 @@ from common_convert import convert, make
 
 from sublayers import optimize
 from sublayers.convert import decoders, sources
-from sublayers.convert.verify import compare
+from sublayers.convert.verify import compare, draw
 from sublayers.modeling.mixers.attention import SelfAttention
 from sublayers.modeling.mixers.local_attention import LocalAttention
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
@@ -105,3 +105,15 @@ def test_settings_of_generation_that_are_lost_are_found():
     source.generation_config.repetition_penalty = 2.0
     with pytest.raises(ValueError, match=f"the score of a generated token {WRONG}"):
         compare(model, source)
+
+
+def test_padding_inside_of_a_text_is_a_position_only_of_the_source(tmp_path):
+    source = make("BartForConditionalGeneration")
+    source.save_pretrained(tmp_path / "source")
+    convert(tmp_path)
+    model = SandwichSeq2SeqForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    inputs = draw(model, source)
+    masks = [name for name in inputs if name.endswith("attention_mask")]
+    for name in masks:
+        inputs[name] = torch.arange(inputs[name].shape[-1]).ne(3).long().expand_as(inputs[name])
+    assert compare(model, source, inputs) < 1e-4
