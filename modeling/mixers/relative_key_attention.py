@@ -19,9 +19,10 @@ from sublayers.modeling.relative_bias import add_bias
 
 def number_keys(batch: Batch) -> torch.Tensor:
     """Number the tokens that have keys in their texts, those of the past too: (batch or 1, keys)."""
-    mask, length, (_, num_keys) = batch.attention_mask, batch.states.shape[1], count_keys(batch)
-    if num_keys == length:
+    mask, cache = batch.attention_mask, batch.cache
+    if cache is None or not cache.layers:
         return batch.numbers
+    _, num_keys = count_keys(batch)
     if isinstance(mask, dict):
         mask = mask.get("full_attention")
     if mask is None:
