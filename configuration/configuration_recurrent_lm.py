@@ -15,6 +15,7 @@ ATTENTION = {
     "head_dim": None,
     "qk_norm": False,
     "attn_logit_softcapping": None,
+    "relative_key_distance": None,
 }
 
 

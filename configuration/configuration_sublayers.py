@@ -15,6 +15,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
 from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.order import Order, compact
+from sublayers.configuration.parts import check_parts
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 # before the mixer, after the sum, or before the mixer and after it, inside the residual branch (Gemma 2)
@@ -58,6 +59,9 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     qk_norm: bool = False
     # attention's scores are kept below this by a tanh, which kernels such as sdpa lack
     attn_logit_softcapping: float | int | None = number(None, least=1)
+    # beside positions: attention adds to its keys a learned vector for each distance, of which this is the farthest;
+    # None: no vectors
+    relative_key_distance: int | None = number(None, least=1)
     # a feed-forward sublayer computes act(gate(x)) * fc1(x) instead of act(fc1(x))
     gated_feed_forward: bool = False
     # whether the maps to queries, keys and values have a bias
@@ -257,6 +261,7 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
             and self.position_embedding_type != "rotary"
             and not self.qk_norm
             and self.attn_logit_softcapping is None
+            and self.relative_key_distance is None
         )
 
     @property
@@ -297,6 +302,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
             absent.add("gate")
         if not self.qk_norm:
             absent |= {"q_norm", "k_norm"}
+        if self.relative_key_distance is None:
+            absent.add("distance_proj")
         for letter in sorted(order.alphabet):
             rules = ALPHABET[letter].tensor_parallel_plan
             plan |= {f"layers.*.mixer.{name}": split for name, split in rules.items() if name not in absent}
@@ -358,42 +365,4 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                 if (kind in kinds) != ((value := getattr(self, name)) is not None):
                     there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
                     raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
-        by_place = {"first_norm": (True,), "pre_attention_act": (None, self.hidden_act)}
-        for name in [name for name, fitting in by_place.items() if getattr(self, name) not in fitting]:
-            if shared := [str(order) for order in self.orders.values() if order.shares_sublayers]:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} makes sublayers differ by place, and those of one name in "
-                    f"{shared[0]!r} do not; leave it out"
-                )
-        if self.local_rope_theta is not None and (self.position_embedding_type != "rotary" or not self.has_windows):
-            raise ValueError(
-                f"local_rope_theta={self.local_rope_theta} is used only by w with rotary positions; leave it out"
-            )
-        # those of convolutions have the whole width
-        divided = self.head_dim is None or any(kind.group == "convolution" for kind in kinds)
-        if divided and self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}; "
-                "give another number of heads"
-            )
-        if self.num_attention_heads % self.key_value_heads:
-            raise ValueError(
-                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads={self.num_key_value_heads}, but equally many must share each; give another number"
-            )
-        if self.position_embedding_type == "rotary":
-            rope = self.rope_parameters or {}
-            width = int(self.head_width * (rope.get("partial_rotary_factor") or 1))
-            # the formula of dynamic scaling divides by one pair less
-            least = 4 if rope.get("rope_type") == "dynamic" else 2
-            if width % 2 or width < least:
-                raise ValueError(
-                    f"rotary positions turn {width} of the {self.head_width} channels of a head, but need an even "
-                    f"number, {least} or more; give another head_dim or partial_rotary_factor"
-                )
-        if not self.first_norm and self.norm_position == "post":
-            raise ValueError("first_norm=False needs norms before sublayers; give norm_position='pre'")
-        if self.norm_unit_offset and (self.norm_type != "rms" or not self.norm_affine):
-            raise ValueError(
-                "norm_unit_offset=True needs RMS norms with a gain; give norm_type='rms' and norm_affine=True"
-            )
+        check_parts(self, kinds)

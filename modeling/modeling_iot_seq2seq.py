@@ -30,6 +30,7 @@ from sublayers.modeling.modeling_reordered_seq2seq import (
     ReorderedSeq2SeqDecoder,
     ReorderedSeq2SeqEncoder,
     ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqForSequenceClassification,
     ReorderedSeq2SeqModel,
     up_to_last,
 )
@@ -507,3 +508,14 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
             for name, order in orders.items():
                 generated[name] = order
         return generated
+
+
+class IOTSeq2SeqForSequenceClassification(ReorderedSeq2SeqForSequenceClassification):
+    """See `ReorderedSeq2SeqForSequenceClassification`; each text runs in its predicted orders.
+
+    The predictors learn nothing from labels of texts, since only the losses of generation weigh orders.
+    """
+
+    config: IOTSeq2SeqConfig
+    model: IOTSeq2SeqModel
+    model_class = IOTSeq2SeqModel

@@ -6,6 +6,7 @@ Lu et al. (2019), "Understanding and Improving Transformer From a Multi-Particle
 from sublayers.configuration.configuration_macaron_seq2seq import MacaronSeq2SeqConfig
 from sublayers.modeling.modeling_reordered_seq2seq import (
     ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqForSequenceClassification,
     ReorderedSeq2SeqModel,
 )
 
@@ -18,5 +19,11 @@ class MacaronSeq2SeqModel(ReorderedSeq2SeqModel):
 
 class MacaronSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneration):
     """See `ReorderedSeq2SeqForConditionalGeneration`."""
+
+    config: MacaronSeq2SeqConfig
+
+
+class MacaronSeq2SeqForSequenceClassification(ReorderedSeq2SeqForSequenceClassification):
+    """See `ReorderedSeq2SeqForSequenceClassification`."""
 
     config: MacaronSeq2SeqConfig

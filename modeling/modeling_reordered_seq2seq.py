@@ -15,6 +15,7 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
+    Seq2SeqSequenceClassifierOutput,
 )
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
@@ -24,14 +25,14 @@ from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq
 from sublayers.configuration.order import Order
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
-from sublayers.modeling.heads import CheckedGenerationMixin
-from sublayers.modeling.losses import IGNORED, mean_cross_entropy
+from sublayers.modeling.heads import CheckedGenerationMixin, last_tokens, positions_to_read
+from sublayers.modeling.losses import IGNORED, classification_loss, mean_cross_entropy
 from sublayers.modeling.mixers.attention import SelfAttention
 from sublayers.modeling.mixers.cross_attention import CrossAttention
 from sublayers.modeling.mixers.mixer import Source
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel, hidden_state_recorder
 from sublayers.modeling.norm import hidden_norm
-from sublayers.modeling.plan import Plan
+from sublayers.modeling.plan import Plan, select_positions
 
 
 class ReorderedSeq2SeqPreTrainedModel(SublayersPreTrainedModel):
@@ -392,3 +393,72 @@ class ReorderedSeq2SeqForConditionalGeneration(ReorderedSeq2SeqPreTrainedModel, 
         # beams trade places within their source
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
+
+
+class ReorderedSeq2SeqForSequenceClassification(ReorderedSeq2SeqPreTrainedModel):
+    """Labels of a text or a pair of texts: (batch, source length) -> (batch, labels).
+
+    Encoder and decoder read the same text, and the labels are read off the decoder's last token (Lewis et al., 2020,
+    "BART: Denoising Sequence-to-Sequence Pre-training", section 3.1).
+
+    Raises:
+        ValueError: source and target have vocabularies of their own.
+    """
+
+    model_class: type[ReorderedSeq2SeqModel] = ReorderedSeq2SeqModel
+
+    def __init__(self, config: ReorderedSeq2SeqConfig):
+        super().__init__(config)
+        if config.encoder_vocab_size not in (None, config.vocab_size):
+            raise ValueError(
+                f"encoder_vocab_size={config.encoder_vocab_size} is a vocabulary of its own, but encoder and decoder "
+                "read the text that is classified; give a model with one vocabulary"
+            )
+        self.num_labels = config.num_labels
+        self.model = self.model_class(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> Seq2SeqSequenceClassifierOutput:
+        """Classify: class ids (batch), several labels (batch, labels) or numbers, by `config.problem_type`.
+
+        The decoder reads the source, unless it gets a target of its own.
+        """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids, decoder_inputs_embeds = input_ids, inputs_embeds
+            decoder_attention_mask = attention_mask
+        tokens = check_tokens(decoder_input_ids, decoder_inputs_embeds, decoder_attention_mask, prefix="decoder_")
+        last = last_tokens(tokens, decoder_attention_mask, self.config.pad_token_id)
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            decoder_position_ids=decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            return_dict=True,
+            **kwargs | {"use_cache": False},
+        )
+        states, read = outputs.last_hidden_state, positions_to_read(last, tokens.shape[1], tokens.device)
+        logits = self.score(states[:, -1] if read is None else select_positions(states, read)[:, 0])
+        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
+        rest = {
+            name: value for name, value in outputs.items() if name in Seq2SeqSequenceClassifierOutput.__annotations__
+        }
+        return Seq2SeqSequenceClassifierOutput(loss=loss, logits=logits, **rest)

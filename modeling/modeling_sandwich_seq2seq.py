@@ -6,6 +6,7 @@ Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their 
 from sublayers.configuration.configuration_sandwich_seq2seq import SandwichSeq2SeqConfig
 from sublayers.modeling.modeling_reordered_seq2seq import (
     ReorderedSeq2SeqForConditionalGeneration,
+    ReorderedSeq2SeqForSequenceClassification,
     ReorderedSeq2SeqModel,
 )
 
@@ -18,5 +19,11 @@ class SandwichSeq2SeqModel(ReorderedSeq2SeqModel):
 
 class SandwichSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneration):
     """See `ReorderedSeq2SeqForConditionalGeneration`."""
+
+    config: SandwichSeq2SeqConfig
+
+
+class SandwichSeq2SeqForSequenceClassification(ReorderedSeq2SeqForSequenceClassification):
+    """See `ReorderedSeq2SeqForSequenceClassification`."""
 
     config: SandwichSeq2SeqConfig

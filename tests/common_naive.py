@@ -104,6 +104,10 @@ class NaiveNetwork:
             mixed = []
             for h in range(self.heads):
                 scores = [self.score(q, key, h, len(k) - 1 - j, name) for j, key in enumerate(k)]
+                if (table := self.weights.get(f"{name}.mixer.distance_proj.weight")) is not None:
+                    farthest = len(table) // 2
+                    near = [min(max(j - i, -farthest), farthest) for j in range(len(k))]
+                    scores = [score + q[h] @ table[farthest + n] for score, n in zip(scores, near, strict=True)]
                 scores = torch.stack(scores) / math.sqrt(len(q[h]))
                 cap = self.config.attn_logit_softcapping
                 shares = (scores if cap is None else cap * (scores / cap).tanh()).softmax(0)

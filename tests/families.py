@@ -277,6 +277,8 @@ FEW_PAIRS = [("sff", "fscscf"), ("ff", "ccsf"), ("sff", "scsf"), ("sf", "sscf")]
 ADAPTIVE = {"adaptive_cutoffs": [20, 40], "adaptive_factor": 2, "adaptive_softmax_dropout": 0.0}
 RELATIVE = {"adaptive_cutoffs": [20, 40], "memory_length": 64, "max_position_embeddings": None}
 SPANS = {"attention_span": 64, "span_ramp_size": 4, "span_loss": 0.0, "max_position_embeddings": None}
+# farther ones are alike
+DISTANCES = {"relative_key_distance": 3}
 # wider than most sentences here
 KERNELS = {"kernel_sizes": [3, 4, 9]}
 
@@ -318,6 +320,11 @@ ROWS = {
     "par_bert shared": Row("par_bert", [*SHARED, ("(w_0f_0)2(m_0f_0)2",)], [("(f_0)4",)], is_sibling=True),
     "par_transformer_xl shared": Row("par_transformer_xl", SHARED, [("(f_0)4",)], RELATIVE, is_sibling=True),
     "sandwich_char_lm shared": Row("sandwich_char_lm", SHARED, [("(f_0)4",)], SPANS, set_spans, is_sibling=True),
+    "sandwich_lm distances": Row("sandwich_lm", WITH_MEMORY[:4], ALL_FEED_FORWARD, DISTANCES),
+    "par_bert distances": Row("par_bert", WITH_MEMORY[:4], ALL_FEED_FORWARD, DISTANCES, is_sibling=True),
+    "sandwich_seq2seq distances": Row(
+        "sandwich_seq2seq", PAIRS[:4], WITHOUT_SELF_ATTENTION, DISTANCES, is_sibling=True
+    ),
     "sandwich_seq2seq shared": Row("sandwich_seq2seq", SHARED_PAIRS, [("(s_0)2", "(c_0f)2")], KERNELS),
     "sandwich_seq2seq": Row("sandwich_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION),
     "sandwich_seq2seq today": Row("sandwich_seq2seq", some_local(PAIRS), WITHOUT_SELF_ATTENTION, TODAY),

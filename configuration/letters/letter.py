@@ -23,6 +23,7 @@ class Sizes(NamedTuple):
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     qk_norm: bool = False
+    relative_key_distance: int | None = None
     folds_attention: bool = True
     gated_feed_forward: bool = False
     attention_bias: bool = True
@@ -35,6 +36,11 @@ class Sizes(NamedTuple):
     is_causal: bool = False
     # the other fields that letters declare, by their names
     letter_fields: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def distances(self) -> int:
+        """How many distances have keys."""
+        return 0 if self.relative_key_distance is None else 2 * self.relative_key_distance + 1
 
     @property
     def query_width(self) -> int:

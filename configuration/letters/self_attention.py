@@ -10,7 +10,16 @@ def folds(sizes: Sizes, work: Work) -> bool:
 
 
 def _parameters(sizes: Sizes) -> int:
-    return parameters(sizes) if sizes.memory_length is None else 5 * sizes.hidden_size**2
+    if sizes.memory_length is not None:
+        return 5 * sizes.hidden_size**2
+    return parameters(sizes) + sizes.distances * (sizes.query_width // sizes.num_attention_heads)
+
+
+def _multiply_adds(sizes: Sizes, work: Work) -> int:
+    if sizes.distances:
+        # rows of distances are those of all tokens, so all queries are computed
+        work = work._replace(read=work.length)
+    return self_maps(sizes, work) + self_scores(sizes, work) + work.read * sizes.distances * sizes.query_width
 
 
 def self_scores(sizes: Sizes, work: Work) -> int:
@@ -44,7 +53,7 @@ LETTER = Letter(
     group="self-attention",
     cache="self",
     parameters=_parameters,
-    multiply_adds=lambda sizes, work: self_maps(sizes, work) + self_scores(sizes, work),
+    multiply_adds=_multiply_adds,
     cache_width=key_width,
-    tensor_parallel_plan=TENSOR_PARALLEL_PLAN,
+    tensor_parallel_plan=TENSOR_PARALLEL_PLAN | {"distance_proj": "replicated_with_grad_allreduce"},
 )

@@ -189,8 +189,7 @@ class SelfAttention(Attention):
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         position_embeddings: tuple[torch.Tensor, ...] | None = None,
-        *,
-        slot: int,
+        slot: Any = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position, or only from `read_positions` (batch or 1, kept), to all that the mask shows.

@@ -3,6 +3,8 @@
 Wu et al. (2019), "Pay Less Attention with Lightweight and Dynamic Convolutions".
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
@@ -128,8 +130,7 @@ class Convolution(Mixer):
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
-        *,
-        slot: int,
+        slot: Any = None,
     ) -> tuple[torch.Tensor, None]:
         """Mix all positions, or return only `read_positions` (batch or 1, kept).
 

@@ -44,8 +44,7 @@ class CrossAttention(Attention):
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
         source_packing: Packing | None = None,
-        *,
-        slot: int,
+        slot: Any = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position, or only from `read_positions`, to the source (sources, source length, hidden).
 

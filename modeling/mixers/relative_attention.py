@@ -130,8 +130,7 @@ class RelativeAttention(RecurrentAttention):
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
-        *,
-        slot: int,
+        slot: Any = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position to what is visible, among it what is remembered or cached.

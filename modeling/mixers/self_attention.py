@@ -4,6 +4,7 @@ from sublayers.configuration.order import Order
 from sublayers.modeling.memory import RecurrentSublayer
 from sublayers.modeling.mixers.attention import SelfAttention
 from sublayers.modeling.mixers.relative_attention import RelativeAttention
+from sublayers.modeling.mixers.relative_key_attention import RelativeKeyAttention
 from sublayers.modeling.mixers.span_attention import SpanAttention
 from sublayers.modeling.sublayer import Sublayer
 
@@ -15,4 +16,5 @@ def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
         return RecurrentSublayer(config, RelativeAttention(config, slot))
     if config.position_embedding_type == "key_table":
         return RecurrentSublayer(config, SpanAttention(config, slot))
-    return Sublayer(config, SelfAttention(config, slot, is_causal))
+    kind = SelfAttention if config.relative_key_distance is None else RelativeKeyAttention
+    return Sublayer(config, kind(config, slot, is_causal))

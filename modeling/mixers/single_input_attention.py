@@ -5,6 +5,8 @@ Qiao et al. (2024), "SwiftKV: Fast Prefill-Optimized Inference with Knowledge-Pr
 single query, Touvron et al. (2021), "Going Deeper with Image Transformers", section 3.
 """
 
+from typing import Any
+
 import torch
 from transformers.cache_utils import Cache
 
@@ -58,7 +60,7 @@ class SingleInputAttention(SelfAttention):
         packing: Packing | None = None,
         fixed_packing: Packing | None = None,
         position_embeddings: tuple[torch.Tensor, ...] | None = None,
-        slot: int,
+        slot: Any = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from all states that are given to all fixed ones; without these, run as `SelfAttention` does.

@@ -4,6 +4,7 @@ Sukhbaatar et al. (2019), "Adaptive Attention Span in Transformers".
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -107,8 +108,7 @@ class SpanAttention(RecurrentAttention):
         cache: Cache | None = None,
         read_positions: torch.Tensor | None = None,
         packing: Packing | None = None,
-        *,
-        slot: int,
+        slot: Any = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every position to the tokens before, among them what is remembered or cached.

@@ -44,6 +44,7 @@ from sublayers.convert.optimize import (
 )
 from sublayers.modeling.modeling_iot_seq2seq import (
     IOTSeq2SeqForConditionalGeneration as IOTSeq2SeqForConditionalGeneration,
+    IOTSeq2SeqForSequenceClassification as IOTSeq2SeqForSequenceClassification,
     IOTSeq2SeqModel as IOTSeq2SeqModel,
 )
 from sublayers.modeling.modeling_macaron_bert import (
@@ -58,6 +59,7 @@ from sublayers.modeling.modeling_macaron_bert import (
 )
 from sublayers.modeling.modeling_macaron_seq2seq import (
     MacaronSeq2SeqForConditionalGeneration as MacaronSeq2SeqForConditionalGeneration,
+    MacaronSeq2SeqForSequenceClassification as MacaronSeq2SeqForSequenceClassification,
     MacaronSeq2SeqModel as MacaronSeq2SeqModel,
 )
 from sublayers.modeling.modeling_par_bert import (
@@ -86,6 +88,7 @@ from sublayers.modeling.modeling_sandwich_lm import (
 )
 from sublayers.modeling.modeling_sandwich_seq2seq import (
     SandwichSeq2SeqForConditionalGeneration as SandwichSeq2SeqForConditionalGeneration,
+    SandwichSeq2SeqForSequenceClassification as SandwichSeq2SeqForSequenceClassification,
     SandwichSeq2SeqModel as SandwichSeq2SeqModel,
 )
 

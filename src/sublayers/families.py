@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 BERT: tuple[str, ...] = ("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForSequenceClassification")
 BERT += ("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+SEQ2SEQ: tuple[str, ...] = ("ForConditionalGeneration", "ForSequenceClassification")
 HEADS: tuple[str, ...] = (*BERT, "ForCausalLM", "ForConditionalGeneration")
 # heads whose Auto class has another name
 AUTO_NAMES = {"Model": "AutoModel", "ForConditionalGeneration": "AutoModelForSeq2SeqLM"}
@@ -26,9 +27,9 @@ FAMILIES = {
     "sandwich_lm": Family("SandwichLM", ("ForCausalLM", "ForSequenceClassification")),
     "par_bert": Family("PARBert", BERT),
     "macaron_bert": Family("MacaronBert", BERT),
-    "macaron_seq2seq": Family("MacaronSeq2Seq", ("ForConditionalGeneration",)),
-    "sandwich_seq2seq": Family("SandwichSeq2Seq", ("ForConditionalGeneration",)),
-    "iot_seq2seq": Family("IOTSeq2Seq", ("ForConditionalGeneration",)),
+    "macaron_seq2seq": Family("MacaronSeq2Seq", SEQ2SEQ),
+    "sandwich_seq2seq": Family("SandwichSeq2Seq", SEQ2SEQ),
+    "iot_seq2seq": Family("IOTSeq2Seq", SEQ2SEQ),
     "par_transformer_xl": Family("PARTransformerXL", ("ForCausalLM", "ForSequenceClassification")),
     "sandwich_char_lm": Family("SandwichCharLM", ("ForCausalLM",)),
 }

@@ -22,7 +22,7 @@ SHARES += ["pooler_dropout", "qa_dropout"]
 OTHERS = ["feed_forward_scale", "layer_norm_eps", "position_offset", "gumbel_temperature"]
 OTHERS += ["memory_length", "clamp_length", "span_loss"]
 OTHERS += ["gumbel_temperature_min", "gumbel_temperature_decay", "diversity_weight", "sharpness_weight"]
-SIZES += ["attn_logit_softcapping", "final_logit_softcapping", "local_rope_theta"]
+SIZES += ["relative_key_distance", "attn_logit_softcapping", "final_logit_softcapping", "local_rope_theta"]
 OUT_OF_RANGE = dict.fromkeys(SIZES, (0, -1)) | dict.fromkeys(SHARES, (-0.1, 1.1)) | dict.fromkeys(OTHERS, (-1,))
 # what 32 bits round to 0
 OUT_OF_RANGE["layer_norm_eps"] = (-1, 0, 1e-46)

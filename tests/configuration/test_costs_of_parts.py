@@ -36,6 +36,7 @@ PARTS = [
     {"head_dim": 12, "attention_output_bias": False},
     {"num_key_value_heads": 1, "head_dim": 4, "qk_norm": True, "gated_feed_forward": True},
     {"position_embedding_type": "rotary", "num_key_value_heads": 2},
+    {"relative_key_distance": 2, "num_key_value_heads": 2},
 ]
 
 

@@ -46,7 +46,7 @@ SEVERAL_ORDERS = [
     ({"decoder_orders": ["smcf", "smfc"]}, r"has no sublayers m in its decoder_orders, here .*; use s"),
 ]
 ONLY_PLAIN = {"attention_bias": True, "attention_output_bias": True, "num_key_value_heads": 2, "head_dim": 4}
-ONLY_PLAIN |= {"qk_norm": True, "attn_logit_softcapping": 3.0}
+ONLY_PLAIN |= {"qk_norm": True, "attn_logit_softcapping": 3.0, "relative_key_distance": 4}
 # of attention to distances
 DISTANCES = [
     *(({name: value}, f"cannot have {name}={value}; leave it ") for name, value in ONLY_PLAIN.items()),
@@ -96,6 +96,9 @@ PARTS = [
     ),
     ({"position_embedding_type": "none", "rope_parameters": {}}, "are used only by rotary positions"),
     ({"norm_unit_offset": True}, "norm_unit_offset=True needs RMS norms with a gain"),
+    ({"relative_key_distance": 4, "sublayer_order": "sfmf"}, r"does not go together with the sublayers of \['sfmf'\]"),
+    ({"relative_key_distance": 4, "position_embedding_type": "rotary"}, "does not go together with position_embedd"),
+    ({"relative_key_distance": 4, "attn_logit_softcapping": 9.0}, "together with attn_logit_softcapping=9.0"),
     ({"final_logit_softcapping": 30.0, "adaptive_cutoffs": [20]}, "an adaptive softmax has no final_logit_softcapping"),
     ({"adaptive_cutoffs": [20, 40], "adaptive_factor": 8}, "hidden_size=32 cannot be divided by adaptive_factor=8"),
     ({"sublayer_order": "sf", "attention_window": 8}, "has no sublayer w; leave it out"),

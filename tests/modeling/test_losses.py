@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForMultipleChoice,
     AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
 )
 
@@ -65,7 +66,7 @@ def test_loss_and_gradients_are_those_of_texts_alone(row, head):
         batch = labelled(model, head)
         for num_items, smoothing in ((None, 0.0), (100, 0.1)):
             options = {} if head is AutoModelForQuestionAnswering else {"num_items_in_batch": num_items}
-            smoothed = {"smoothing": smoothing} if model.config.is_encoder_decoder else {}
+            smoothed = {"smoothing": smoothing} if head is AutoModelForSeq2SeqLM else {}
             if smoothed:
                 model.config.label_smoothing = smoothing
             expected = naive_loss(model, head, batch, *options.values(), **smoothed)

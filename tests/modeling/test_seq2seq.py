@@ -9,7 +9,13 @@ from common_naive import NaiveSeq2Seq, NaiveWithConvolutions
 from common_seq2seq_training import collator, ragged_rows, trainer_arguments
 from families import ENCODER_DECODERS, ROWS, every_row, labelled, padded
 from safetensors import safe_open
-from transformers import AutoModel, AutoModelForSeq2SeqLM, Seq2SeqTrainer, TrainerCallback
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    Seq2SeqTrainer,
+    TrainerCallback,
+)
 
 every_pair = every_row(*ENCODER_DECODERS)
 every_family_of_pairs = pytest.mark.parametrize("family", ENCODER_DECODERS)
@@ -232,3 +238,18 @@ def test_drops_out_in_training_only():
     losses = [model.train(training)(**batch).loss.item() for training in (True, True, False, False)]
     assert losses[0] != losses[1]
     assert losses[2] == losses[3]
+
+
+@every_family_of_pairs
+@torch.no_grad()
+def test_classifies_by_the_last_token_that_the_decoder_reads(family):
+    model = ROWS[family].build(AutoModelForSequenceClassification, num_labels=3)
+    batch = {name: rows for name, rows in padded(model).items() if not name.startswith("decoder")}
+    found = model(**batch)
+    for ids, real, logits in zip(batch["input_ids"], batch["attention_mask"].bool(), found.logits, strict=True):
+        text = ids[real][None]
+        states = model.model(text, decoder_input_ids=text).last_hidden_state[0, -1]
+        close(logits, model.score.weight @ states + model.score.bias)
+    options = {"encoder_vocab_size": VOCAB + 1, "share_encoder_decoder_embeddings": False}
+    with pytest.raises(ValueError, match=f"^encoder_vocab_size={VOCAB + 1} is a vocabulary of its own"):
+        ROWS[family].build(AutoModelForSequenceClassification, **options)

@@ -112,7 +112,7 @@ def test_a_mixture_is_the_weighted_sum_of_its_sublayers():
     states = body.embed_tokens(IDS) * body.embed_scale + body.embed_positions(torch.arange(6)[None])
     mask = torch.full((6, 6), -torch.inf).triu(1)[None, None]
     for layer in range(3):
-        runs = [mixture[2 * layer + i](states, attention_mask=mask, slot=layer) for i in range(2)]
+        runs = [mixture[2 * layer + i](states, attention_mask=mask) for i in range(2)]
         states = weights[layer, 0] * runs[0] + weights[layer, 1] * runs[1] + weights[layer, 2] * states
     torch.testing.assert_close(body(input_ids=IDS).last_hidden_state, states)
 
