@@ -61,6 +61,7 @@ LOST = [
     ("transformers.modeling_outputs", "BaseModelOutputWithPastAndCrossAttentions Seq2SeqModelOutput", "the same"),
     ("transformers.modeling_outputs", "BaseModelOutputWithPooling ModelOutput", "the same"),
     ("transformers.modeling_outputs", "CausalLMOutputWithPast MaskedLMOutput Seq2SeqLMOutput", "outputs of heads"),
+    ("transformers.modeling_outputs", "Seq2SeqSequenceClassifierOutput", "the same"),
     ("transformers.modeling_outputs", "SequenceClassifierOutput SequenceClassifierOutputWithPast", "the same"),
     ("transformers.modeling_outputs", "TokenClassifierOutput MultipleChoiceModelOutput", "the same"),
     ("transformers.modeling_outputs", "NextSentencePredictorOutput QuestionAnsweringModelOutput", "the same"),

@@ -112,7 +112,8 @@ def test_target_rows_that_share_a_source_have_attention_weights_of_their_own(row
 @pytest.mark.representatives(4)
 @torch.no_grad()
 def test_shares_and_ties_only_what_it_is_told_and_resizes_both_sides(family, share, tie, tmp_path):
-    for head, model_class in ROWS[family].heads.items():
+    for head in (AutoModel, AutoModelForSeq2SeqLM):
+        model_class = ROWS[family].heads[head]
         model = ROWS[family].build(head, share_encoder_decoder_embeddings=share, tie_word_embeddings=tie)
         folder, batch = tmp_path / model_class.__name__, padded(model)
         model.save_pretrained(folder)
@@ -142,7 +143,8 @@ def test_shares_and_ties_only_what_it_is_told_and_resizes_both_sides(family, sha
 @torch.no_grad()
 def test_source_and_target_may_have_vocabularies_of_their_own(family, tmp_path):
     row = ROWS[family]
-    for head, model_class in row.heads.items():
+    for head in (AutoModel, AutoModelForSeq2SeqLM):
+        model_class = row.heads[head]
         model = row.build(head, encoder_vocab_size=90, share_encoder_decoder_embeddings=False)
         model.save_pretrained(tmp_path / model_class.__name__)
         loaded = head.from_pretrained(tmp_path / model_class.__name__)
