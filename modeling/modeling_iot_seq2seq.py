@@ -513,9 +513,16 @@ class IOTSeq2SeqForConditionalGeneration(ReorderedSeq2SeqForConditionalGeneratio
 class IOTSeq2SeqForSequenceClassification(ReorderedSeq2SeqForSequenceClassification):
     """See `ReorderedSeq2SeqForSequenceClassification`; each text runs in its predicted orders.
 
-    The predictors learn nothing from labels of texts, since only the losses of generation weigh orders.
+    The predictors are frozen: labels of texts teach them nothing, since only the losses of generation weigh orders.
     """
 
     config: IOTSeq2SeqConfig
     model: IOTSeq2SeqModel
     model_class = IOTSeq2SeqModel
+
+    def __init__(self, config: IOTSeq2SeqConfig):
+        super().__init__(config)
+        for name, module in self.model.encoder.named_children():
+            # what gets no gradient breaks training on several devices
+            if name.endswith("order_predictor"):
+                module.requires_grad_(False)
