@@ -77,9 +77,9 @@ def test_what_is_no_model_of_ours_is_refused(trained, tmp_path):
     with pytest.raises(ValueError, match="bert holds BertModel of type 'bert', no model of this package"):
         export(tmp_path / "bert", tmp_path / "exported")
     foreign, unfit = "trained holds .* of type 'par_bert', no model of this package", "^architectures=.* does not fit"
-    for named in (3, [3], [["x"]], {"x": 1}, ["X"], None):
+    for named in (3, [3], [["x"]], {"x": 1}, ["X"], [], None):
         edit(trained / "config.json", architectures=named)
-        with pytest.raises(ValueError, match=foreign if named in (["X"], None) else unfit):
+        with pytest.raises(ValueError, match=foreign if named in (["X"], [], None) else unfit):
             export(trained, tmp_path / "exported")
 
 

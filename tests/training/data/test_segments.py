@@ -44,6 +44,13 @@ def test_a_divided_text_scores_every_token_but_the_first_once_and_after_its_warm
     assert len(divided) // rows <= -(-max(0, -(-targets // length) - warm_up) // rows) + warm_up + 1
 
 
+@pytest.mark.parametrize("targets", [1, 3, 4, 5])
+def test_a_text_is_scored_to_its_last_token(targets):
+    ids, labels, _ = read(whole_text(np.arange(targets + 1, dtype=np.int32), 3), 0)
+    assert [label for label in labels if label != -100] == [*range(1, targets + 1)]
+    assert len(ids) == -(-targets // 3) * 3
+
+
 def test_a_stream_shorter_than_a_batch_is_refused():
     with pytest.raises(ValueError, match="has 12 tokens, too few for 3 rows with segments of 4; give more text, or a"):
         training_segments(np.arange(12), 4, 3)
