@@ -51,9 +51,11 @@ class RelativeKeyAttention(SelfAttention):
         """Say how far each key is from each query, beside what self-attention needs.
 
         Raises:
-            ValueError: the backend of attention adds nothing to its scores.
+            ValueError: the backend of attention adds nothing to its scores, or batching is continuous.
         """
-        if not takes_single_queries(self.config) or not (batch.cache is None or isinstance(batch.cache, Cache)):
+        if not (batch.cache is None or isinstance(batch.cache, Cache)):
+            raise ValueError("continuous batching does not tell distances between tokens; call generate instead")
+        if not takes_single_queries(self.config):
             raise ValueError(
                 f"attn_implementation={self.config._attn_implementation!r} knows no keys of distances; choose 'eager' "
                 "or 'sdpa'"

@@ -103,7 +103,9 @@ def test_computes_only_what_is_read(row, head):
                     # each window reaches one token further than the next, from the first token on
                     asked = sum(min(length, 1 + letters[i + 1 :].count("w")) for length in lengths)
                 seen = real if letter == "m" else inputs
-                attention = [("q_proj", asked), ("k_proj", seen), ("v_proj", seen), ("o_proj", asked)]
+                # keys of distances need all queries
+                queries = inputs if model.config.relative_key_distance and letter == "s" else asked
+                attention = [("q_proj", queries), ("k_proj", seen), ("v_proj", seen), ("o_proj", queries)]
                 expected += [("fc1", asked), ("fc2", asked)] if letter == "f" else attention
                 inputs = asked
             assert counted == expected + ([("lm_head", words)] if head in WORDS else []), orders

@@ -44,7 +44,7 @@ def test_a_quantised_cache_comes_close(row):
 @every_row("sandwich_lm")
 @pytest.mark.slow
 @pytest.mark.representatives(1)
-def test_continuous_batching_equals_plain_decoding(row):
+def test_continuous_batching_equals_plain_decoding(row, caplog):
     prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
     options = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=PAD)
     paged = ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
@@ -54,6 +54,10 @@ def test_continuous_batching_equals_plain_decoding(row):
             prompts, generation_config=options, continuous_batching_config=paged, progress_bar=False
         )
         by_prompt = {tuple(r.prompt_ids): r.generated_tokens for r in results.values()}
+        if model.config.relative_key_distance:
+            # transformers logs what its thread raises
+            assert "continuous batching does not tell distances between tokens; call generate" in caplog.text
+            continue
         for prompt in prompts:
             text = {"input_ids": torch.tensor([prompt]), "attention_mask": torch.ones(1, len(prompt))}
             assert by_prompt[tuple(prompt)] == naive_greedy(model, text, [{}])[0].tolist()
