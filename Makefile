@@ -30,21 +30,28 @@ demo: $(VENV)/.installed  ## train two small language models and a small BERT, c
 
 PYTEST := pytest --numprocesses 2 --dist worksteal
 
-# the environment, and which tests
-define check
+# the environment
+define lint
 	$(1)/bin/ruff check .
 	$(1)/bin/ruff format --check .
 	$(1)/bin/codespell
 	$(1)/bin/mypy
-	$(1)/bin/$(PYTEST) $(2)
+endef
+
+# a worker that has run thousands of tests dies without a word where it forks, so each room has workers of its own
+ROOMS := ecosystem modeling training/commands training/lab training
+# which tests; those of a room are not run again with the rooms around it
+define rooms
+	@failed=0; ignored=; for room in $(addprefix tests/,$(ROOMS)) tests; do \
+		$(ECOSYSTEM)/bin/$(PYTEST) $(1) $$room $$ignored || failed=1; \
+		ignored="$$ignored --ignore=$$room"; \
+	done; exit $$failed
 endef
 
 .PHONY: quick
 quick: $(VENV)/.installed  ## lint, check the types, run the tests that find most mistakes
-	$(call check,$(VENV),--quick -m 'not slow' $(patsubst %,--ignore=tests/%,ecosystem convert training/lab training/metrics))
-
-# a worker that has run thousands of tests before these dies, three times out of three and without a word
-BENCH := tests/training/lab/bench
+	$(call lint,$(VENV))
+	$(VENV)/bin/$(PYTEST) --quick -m 'not slow' $(patsubst %,--ignore=tests/%,ecosystem convert training/lab training/metrics)
 
 # transformers imports what it finds of other people's tools, which slows every command down: users' is without them
 $(ECOSYSTEM)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -61,13 +68,13 @@ $(OLDER)/.installed: $(ECOSYSTEM)/.installed Makefile
 
 .PHONY: test
 test: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run the tests, of many alike the first ones
-	$(call check,$(ECOSYSTEM),-m 'not full' --ignore=$(BENCH))
-	$(ECOSYSTEM)/bin/$(PYTEST) -m 'not full' $(BENCH)
+	$(call lint,$(ECOSYSTEM))
+	$(call rooms,-m 'not full')
 
 .PHONY: test-full
 test-full: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders
-	$(call check,$(ECOSYSTEM),--ignore=$(BENCH))
-	$(ECOSYSTEM)/bin/$(PYTEST) $(BENCH)
+	$(call lint,$(ECOSYSTEM))
+	$(call rooms)
 
 # its source distribution has the common tests of models, but not the mixins of generation and of exporters
 UPSTREAM := build/transformers_tests
