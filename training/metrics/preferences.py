@@ -23,9 +23,9 @@ def preferences(
 
     Returns:
         `best_bleu` and `best_ter`, of each writer the share of the sentences, from 0 to 1; `sentence_variance`, the
-        mean over the sentences of the variance of their BLEU over the writers, and `corpus_variance`, that of `score`;
-        `best_of_all`, the score if somebody chose the text with the highest BLEU of each sentence; `sentences`, of each
-        its `reference` and of each writer `text`, `bleu` (0 to 100) and `ter` (in percent, small is good).
+        mean over the sentences of the variance of their BLEU over the writers; `best_of_all`, the score if somebody
+        chose the text with the highest BLEU of each sentence; `sentences`, of each its `reference` and of each writer
+        `text`, `bleu` (0 to 100) and `ter` (in percent, small is good).
     """
     bleu, ter = BLEU(effective_order=True), TER()
     rows = []
@@ -46,7 +46,6 @@ def preferences(
         "best_bleu": _shares(rows, "bleu", max),
         "best_ter": _shares(rows, "ter", min),
         "sentence_variance": mean(map(pvariance, spread)),
-        "corpus_variance": pvariance([score(own, references) for own in texts.values()]),
         "best_of_all": score(chosen, references),
         "sentences": rows,
     }

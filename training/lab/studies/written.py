@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, pvariance
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
@@ -111,15 +111,15 @@ class Written:
         for kind in ("models", "curves"):
             found[kind] = {name: each[kind] for name, each in chosen.items()}
         found["ensembles"] = self.ensembles() if self.args.ensemble else []
-        found["preferences"] = self.preferences({name: each["texts"] for name, each in chosen.items()}, file.parent)
+        found["preferences"] = self.preferences(chosen, file.parent)
         file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         return found
 
-    def preferences(self, texts: dict[str, list[list[str]]], folder: Path) -> dict[str, Any]:
+    def preferences(self, trials: dict[str, dict[str, Any]], folder: Path) -> dict[str, Any]:
         """Compare what writers wrote of each sentence, and leave it in `sentences.jsonl`.
 
         Args:
-            texts: of each model, in its trained orders.
+            trials: of each model, what its trial found.
             folder: for the file.
         """
         # scores take seconds to import, for which --help does not wait
@@ -127,18 +127,31 @@ class Written:
 
         if self.args.task != "translation":
             return {}
-        groups = {name: {f"{n}": own for n, own in enumerate(each, 1)} for name, each in texts.items() if len(each) > 1}
-        groups["models of one order"] = {name: each[0] for name, each in texts.items() if len(each) == 1}
+        # of each writer its texts and their score
+        groups: dict[str, dict[str, tuple[list[str], float]]] = {}
+        single: dict[str, tuple[list[str], float]] = {}
+        for name, each in trials.items():
+            written = [
+                (texts, order["metrics"][self.metric])
+                for texts, order in zip(each["texts"], each["models"]["orders"], strict=False)
+            ]
+            if len(written) > 1:
+                groups[name] = {f"{n}": own for n, own in enumerate(written, 1)}
+            else:
+                single[name] = written[0]
+        groups["models of one order"] = single
+        compared = {name: writers for name, writers in groups.items() if len(writers) > 1}
+        if not compared:
+            return {}
         references = list(load_pairs(self.data)[self.args.split]["target"])
         found, sentences = {}, []
-        for name, written in groups.items():
-            if len(written) > 1:
-                group = preferences(written, references, lambda *both: self.score(*both)[self.metric])
-                sentences += [{"writers": name, **sentence} for sentence in group.pop("sentences")]
-                found[name] = group
-        if sentences:
-            lines = "".join(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
-            (folder / "sentences.jsonl").write_text(lines, encoding="utf-8")
+        for name, writers in compared.items():
+            texts = {writer: own for writer, (own, _) in writers.items()}
+            group = preferences(texts, references, lambda *both: self.score(*both)[self.metric])
+            sentences += [{"writers": name, **sentence} for sentence in group.pop("sentences")]
+            found[name] = group | {"corpus_variance": pvariance([score for _, score in writers.values()])}
+        lines = "".join(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
+        (folder / "sentences.jsonl").write_text(lines, encoding="utf-8")
         return found
 
     def ensembles(self) -> list[dict[str, Any]]:
