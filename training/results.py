@@ -39,12 +39,16 @@ def provenance(
     """
     # these imports take seconds, for which tables do not wait
     import torch
-    from accelerate import PartialState
 
     from sublayers.training.trainers.machine import machine
     from sublayers.training.trainers.publish import command_line
 
-    on = machine(torch.device(device) if device else PartialState().device) | (packages or {})
+    if device is None:
+        # commands that need no extra name their device
+        from accelerate import PartialState
+
+        device = str(PartialState().device)
+    on = machine(torch.device(device)) | (packages or {})
     return {
         "data": ", ".join(data),
         "date": on.pop("date")[:10],
