@@ -23,6 +23,7 @@ ROOMS = [
     "modeling",
     "modeling/mixers",
     "src/sublayers/convert",
+    "src/sublayers/convert/graphs",
     "src/sublayers/hub",
     "src/sublayers/tasks",
     "training",
@@ -31,7 +32,12 @@ ROOMS = [
 ROOMS += ["training/data", "training/distill", "training/metrics", "training/serve"]
 ROOMS += ["training/trainers", "training/lab/bench", "training/lab/search", "training/lab/studies"]
 # rooms whose tests are elsewhere
-ELSEWHERE = {"training/serve": ["tests/ecosystem"], "training/distill": ["tests/training/commands"]}
+ELSEWHERE = {
+    "training/serve": ["tests/ecosystem"],
+    "src/sublayers/convert/graphs": ["tests/ecosystem"],
+    "training/distill": ["tests/training/commands"],
+}
+ELSEWHERE |= {"src/sublayers/convert/graphs": ["tests/ecosystem"]}
 ELSEWHERE |= {"configuration/letters": ["tests/configuration"], "modeling/mixers": ["tests/modeling"]}
 OPPOSITES = {
     **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},

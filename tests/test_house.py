@@ -51,7 +51,7 @@ def is_module(name: str) -> bool:
 def test_the_rooms_are_found():
     rooms = {path.parent.name for path in SOURCES["training"]}
     assert {"training", "data", "metrics", "trainers", "distill", "serve", "prune", "commands", *LAB} == rooms
-    assert {"sublayers", "convert", "hub", "tasks"} == {path.parent.name for path in SOURCES["sublayers"]}
+    assert {"sublayers", "convert", "graphs", "hub", "tasks"} == {path.parent.name for path in SOURCES["sublayers"]}
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)

@@ -9,7 +9,7 @@ onnx, openvino = map(pytest.importorskip, ("onnx", "openvino"))
 for needed in ("onnxruntime", "onnxscript", "nncf"):
     pytest.importorskip(needed)
 
-from sublayers.training.serve import onnx_runtime, openvino_runtime, torch_program  # noqa: E402
+from sublayers.convert.graphs import onnx_runtime, openvino_runtime, torch_program  # noqa: E402
 from sublayers.training.serve.export import export_graph  # noqa: E402
 
 RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}

@@ -8,7 +8,7 @@ from tiny_graphs import RUNTIMES, known_onnx, onnx, onnx_runtime, openvino
 from transformers import AutoModelForSequenceClassification
 
 from sublayers.configuration.sublayer_cost import flops
-from sublayers.training.serve import program
+from sublayers.convert.graphs import program
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,10 @@ from tiny_graphs import RUNTIMES, every_format, export_all, onnx, openvino
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertForSequenceClassification
 
 from sublayers import PARBertForSequenceClassification
+from sublayers.convert.graphs import onnx_runtime, program
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.serve import export, onnx_runtime, program
+from sublayers.training.serve import export
 from sublayers.training.serve.export import export_graph
 
 pytestmark = pytest.mark.slow

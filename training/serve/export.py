@@ -1,6 +1,5 @@
 """A model's folder as one for another program, which needs neither this package nor the model's code."""
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,20 +10,19 @@ from jinja2 import Template
 from transformers import AutoTokenizer
 
 from sublayers.configuration.configuration_recurrent_lm import RecurrentLMConfig
+from sublayers.convert.graphs.program import check, draw_inputs, longest, output_names, runtime as runtime_of, trace
 from sublayers.hub.folder import copy_record
 from sublayers.hub.loading import load
 from sublayers.hub.model_card import Graph, write_card
 from sublayers.hub.self_contained import copy_tokenizer, copy_tokenizers
+from sublayers.modeling.graph_sessions import Batch, Run
 from sublayers.training.data.corpus import standard_library
 from sublayers.training.data.files import check_file, reading
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 from sublayers.training.serve.encoders import EMBEDDING, SCORES, finish, name_known_classes, write_encoder
-from sublayers.training.serve.program import Batch, Run, check, draw_inputs, longest, output_names, trace
 from sublayers.training.trainers.export import read_model
 
 USAGE = Path(__file__).with_name("usage_template.md")
-# a module for each format; it is imported when it is asked for, since nobody has to install all of these programs
-RUNTIMES = {"onnx": "onnx_runtime", "openvino": "openvino_runtime", "torch_export": "torch_program"}
 TAGS = {"onnx": "onnx", "openvino": "openvino", "torch_export": "torch.export"}
 # tokens of a text for models without a limit of positions
 LONGEST = 512
@@ -49,7 +47,7 @@ def export_graph(
     Args:
         source: folder of a trained model.
         destination: a new folder.
-        form: one of `RUNTIMES`.
+        form: one of `program.RUNTIMES`.
         int8: compute linear maps in integers of 8 bits, and store embeddings so.
         texts: a file with a text in each line, on which the error of int8 is measured; by default, lines of the
             standard library.
@@ -66,7 +64,7 @@ def export_graph(
         OSError, ValueError: see `read_model` and `finish`; there is no such file of texts, or no text in it; there is
             no tokenizer, which texts need; or the graph's outputs are not those of torch.
     """
-    runtime = importlib.import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
+    runtime = runtime_of(form)
     refuse_to_overwrite(destination)
     model = read_model(source).float().eval()
     finished, encoder = finish(model, source)

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,13 +15,14 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from sublayers import optimize
+from sublayers.convert.graphs.program import draw_inputs, runtime as runtime_of
 from sublayers.families import head_of
 from sublayers.hub.loading import load
+from sublayers.modeling.graph_sessions import Run
 from sublayers.training.flags import flag, number as count
 from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
-from sublayers.training.serve.export import RUNTIMES, export_graph, read_lines
-from sublayers.training.serve.program import Run, draw_inputs
+from sublayers.training.serve.export import export_graph, read_lines
 
 THEIRS, OURS, UNPACKED = "sentence-transformers", "sublayers.optimize", "without prepacking"
 REMARK = (
@@ -119,7 +119,7 @@ def encoders_of(args: Flags, model: Any, is_reranker: bool, place: Path) -> dict
         ours.save_pretrained(str(place / "ours"))
     for graph in tqdm(args.graphs, "writing graphs", leave=False):
         form, _, kind = graph.partition(" ")
-        runtime: Any = import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
+        runtime = runtime_of(form)
         export_graph(place / "ours", place / graph, form, bool(kind))
         run = runtime.load(place / graph / runtime.FILE, torch.get_num_threads())
         # the copy has the graph in the model's place

@@ -1,6 +1,5 @@
 """What `sublayers bench serve` measures: classifiers in the runtimes that serve them, beside those served today."""
 
-import importlib
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, PreTrai
 
 # the Auto classes know our models from here on, in every process
 import sublayers  # noqa: F401
+from sublayers.convert.graphs.program import RUNTIMES, draw_inputs, run_model, runtime as module_of, trace
+from sublayers.modeling.graph_sessions import Batch, Run
 from sublayers.training.extras import require
 from sublayers.training.flags import flag, number
 from sublayers.training.folders import refuse_to_overwrite
@@ -32,8 +33,6 @@ from sublayers.training.lab.bench.flags import ModelFlags, size
 from sublayers.training.metrics.pictures import save
 from sublayers.training.metrics.timing import ratio, time_in_turn
 from sublayers.training.results import Row, provenance, write
-from sublayers.training.serve.export import RUNTIMES
-from sublayers.training.serve.program import Batch, Run, draw_inputs, run_model, trace
 from sublayers.training.trainers.machine import machine
 
 MINILM, TORCH, COMPILED, INT8 = "MiniLM", "torch", "torch.compile", " int8"
@@ -160,7 +159,7 @@ def _write(args: Flags, folder: Path) -> dict[str, list[str]]:
         names[name] = [*draw_inputs(model, 1, 1)]
         program = trace(model) if forms else None
         for form in forms:
-            module = _module(form)
+            module = module_of(form)
             full, small = (folder / name / runtime for runtime in (form, f"{form}{INT8}"))
             full.mkdir()
             module.write(program, full / module.FILE)
@@ -174,17 +173,13 @@ def _forms(args: Flags) -> list[str]:
     return sorted({runtime.removesuffix(INT8) for runtime in args.runtimes} & RUNTIMES.keys())
 
 
-def _module(form: str) -> Any:
-    return importlib.import_module(f"sublayers.training.serve.{RUNTIMES[form]}")
-
-
 def _load(runtime: str, folder: Path, threads: int | None) -> Run:
     if runtime in (TORCH, COMPILED):
         model = AutoModelForSequenceClassification.from_pretrained(folder / TORCH).eval()
         if runtime == COMPILED:
             model.compile(dynamic=True)
         return lambda batch: run_model(model, {name: torch.from_numpy(array) for name, array in batch.items()})
-    module = _module(runtime.removesuffix(INT8))
+    module = module_of(runtime.removesuffix(INT8))
     return module.load(folder / runtime / module.FILE, threads)
 
 
@@ -209,7 +204,7 @@ def _memory(runtime: str, folder: Path, batch: Batch) -> float:
 def _grow(runtime: str, folder: Path, batch: Batch) -> int:
     form = runtime.removesuffix(INT8)
     if form in RUNTIMES:
-        _module(form)
+        module_of(form)
     before = psutil.Process().memory_info().rss
     # the name `loaded` keeps the model alive until its memory is measured
     loaded = _load(runtime, folder, None)

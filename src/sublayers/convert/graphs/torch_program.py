@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from sublayers.training.serve.program import Batch, Run, quiet
+from sublayers.convert.graphs.program import quiet
+from sublayers.modeling.graph_sessions import Batch, Run
 
 FILE = "model.pt2"
 

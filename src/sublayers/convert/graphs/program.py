@@ -21,23 +21,23 @@ import inspect
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-Batch: TypeAlias = dict[str, np.ndarray]
-Run: TypeAlias = Callable[[Batch], Batch]
+from sublayers.modeling.graph_sessions import Batch, Run
 
+# a module for each form; it is imported when it is needed, since nobody has to install all of these programs
+RUNTIMES = {"onnx": "onnx_runtime", "openvino": "openvino_runtime", "torch_export": "torch_program"}
 # names that a model lacks are left out
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 TOLERANCE = 1e-4
-# rows run together whose lengths differ by less than this share, since each run has its cost
-LEAST_PADDING = 0.2
 # rows and tokens: what is traced, and what is checked then
 TRACED, CHECKED = (2, 8), ((1, 1), (3, 7), (4, 32))
 
@@ -75,6 +75,11 @@ def trace(model: nn.Module) -> ExportedProgram:
     return program
 
 
+def runtime(form: str) -> Any:
+    """Import the module of a form."""
+    return import_module(f"sublayers.convert.graphs.{RUNTIMES[form]}")
+
+
 def output_names(program: ExportedProgram) -> list[str]:
     """Name a program's outputs, in its order."""
     return [*program.call_spec.out_spec.context]
@@ -99,38 +104,6 @@ def draw_inputs(model: nn.Module, rows: int, length: int) -> dict[str, torch.Ten
             number = config.type_vocab_size if name == "token_type_ids" else vocabulary
             batch[name] = torch.randint(number, shape, generator=generator)
     return batch
-
-
-def by_length(run: Run) -> Run:
-    """Let a graph run rows of like lengths together, for graphs compute padding: the same outputs, sooner.
-
-    Outputs of padding are zero then. Batches with padding on the left or in between, and those of encoder-decoders, run
-    as a whole.
-    """
-
-    def run_groups(batch: Batch) -> Batch:
-        mask = batch.get("attention_mask", np.ones((1, 1)))
-        lengths = mask.sum(-1)
-        is_padded_right = mask.ndim == 2 and bool((mask[:, 1:] <= mask[:, :-1]).all())
-        groups = [*_groups(lengths)] if is_padded_right and "decoder_input_ids" not in batch else []
-        if len(groups) < 2:
-            return run(batch)
-        widths = [max(1, int(lengths[rows[0]])) for rows in groups]
-        parts = [
-            run({name: np.ascontiguousarray(array[rows, :width]) for name, array in batch.items()})
-            for rows, width in zip(groups, widths, strict=True)
-        ]
-        outputs = {}
-        for name, first in parts[0].items():
-            # no other axis is as long as the rows of each group are
-            of_tokens = all(part[name].shape[1:2] == (width,) for part, width in zip(parts, widths, strict=True))
-            shape = [len(mask), mask.shape[1], *first.shape[2:]] if of_tokens else [len(mask), *first.shape[1:]]
-            outputs[name] = np.zeros(shape, first.dtype)
-            for rows, width, part in zip(groups, widths, parts, strict=True):
-                outputs[name][(rows, slice(width)) if of_tokens else rows] = part[name]
-        return outputs
-
-    return run_groups
 
 
 def longest(config: Any) -> int | None:
@@ -164,17 +137,6 @@ def check(run: Run, model: nn.Module) -> float:
             "kept; serve the model with torch"
         )
     return largest
-
-
-def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Divide rows of these lengths into groups of about the same, longer ones first."""
-    order = np.argsort(-lengths, kind="stable")
-    while len(order):
-        near = lengths[order] > (1 - LEAST_PADDING) * lengths[order[0]]
-        # a length of zero is near none
-        near[0] = True
-        yield order[near]
-        order = order[~near]
 
 
 def _tensors(outputs: Any) -> dict[str, torch.Tensor]:

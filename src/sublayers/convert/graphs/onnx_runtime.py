@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -18,9 +17,11 @@ from onnxruntime.quantization import (
 )
 from torch.export import ExportedProgram
 
-from sublayers.training.serve.program import Batch, Run, by_length, output_names, quiet
+from sublayers.convert.graphs.program import output_names, quiet
+from sublayers.modeling.graph_sessions import Batch, open_onnx
 
 FILE = "model.onnx"
+load = open_onnx
 
 
 @quiet()
@@ -103,17 +104,3 @@ def _round_tables(graph: onnx.GraphProto) -> None:
                 onnx.helper.make_node("Gather", [names[0], ids], [parts[0]]),
             ):
                 graph.node.insert(index, new)
-
-
-def load(file: Path, threads: int | None = None) -> Run:
-    """Read a graph as a function from inputs to outputs, both by name."""
-    options = onnxruntime.SessionOptions()
-    # 0 is all cores
-    options.intra_op_num_threads = threads or 0
-    # threads that wait for the next call would take the cores from whatever runs between calls
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # on processors without VNNI, sums of products of 8 bits would overflow
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    session = onnxruntime.InferenceSession(file, options)
-    names = [output.name for output in session.get_outputs()]
-    return by_length(lambda batch: dict(zip(names, session.run(None, batch), strict=True)))

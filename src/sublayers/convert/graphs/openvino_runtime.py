@@ -7,10 +7,12 @@ from tempfile import TemporaryDirectory
 import openvino
 from torch.export import ExportedProgram
 
-from sublayers.training.serve import onnx_runtime
-from sublayers.training.serve.program import Batch, Run, by_length, quiet
+from sublayers.convert.graphs import onnx_runtime
+from sublayers.convert.graphs.program import quiet
+from sublayers.modeling.graph_sessions import Batch, open_openvino
 
 FILE = "openvino_model.xml"
+load = open_openvino
 
 
 @quiet()
@@ -41,12 +43,3 @@ def quantize(full: Path, file: Path, batches: Iterable[Batch] | None = None) -> 
         kind = nncf.ModelType.TRANSFORMER
         quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=kind, subset_size=len(rows))
     openvino.save_model(quantized, file, compress_to_fp16=False)
-
-
-def load(file: Path, threads: int | None = None) -> Run:
-    """Read a graph as a function from inputs to outputs, both by name."""
-    # some processors would compute in 16 bits; 0 is all cores
-    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads or 0}
-    graph = openvino.Core().compile_model(file, "CPU", options)
-    names = [output.any_name for output in graph.outputs]
-    return by_length(lambda batch: dict(zip(names, graph(batch).values(), strict=True)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sublayers.training.serve.program import by_length
+from sublayers.modeling.graph_sessions import by_length
 
 
 def graph(batch, shapes):

@@ -1,0 +1,1 @@
+"""Models as graphs for ONNX Runtime, OpenVINO and torch alone."""
