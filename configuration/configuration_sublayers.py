@@ -111,6 +111,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     kept_sublayers: list[str] | None = None
     # where a folder has its code; trl reads it unguarded
     auto_map: dict[str, Any] = field(default_factory=dict)
+    # graphs of the model in other runtimes, as `modeling.graph_sessions` reads them
+    graphs: dict[str, Any] = field(default_factory=dict)
     # the base class names their types in quotes, which are not checked
     architectures: list[str] | None = None
     output_hidden_states: bool | None = False

@@ -1,16 +1,178 @@
-"""Graphs that a runtime opens, as functions from inputs to outputs."""
+"""Graphs that stand for a model where only its outputs are read: what opens them, and what sends batches to them."""
 
-from collections.abc import Callable, Iterator
+import os
+import platform
+import re
+import shutil
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from math import log
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from huggingface_hub import constants, snapshot_download
+from transformers.utils import ModelOutput, logging
 
 Batch: TypeAlias = dict[str, np.ndarray]
 Run: TypeAlias = Callable[[Batch], Batch]
 
+logger = logging.get_logger(__name__)
 # rows run together whose lengths differ by less than this share, since each run has its cost
 LEAST_PADDING = 0.2
+# the route to the model itself
+TORCH = "torch"
+# keywords that ask for nothing when they are so
+PLAIN: dict[str, Any] = {"return_dict": True, "use_cache": False}
+
+
+class Graphs:
+    """Graphs of one method of a model, and which of them runs a batch of so and so much text.
+
+    Args:
+        folder: where their files are.
+        architecture: name of the model's class.
+        method: the method that they stand for.
+        inputs: names of the tensors that they read.
+        files: of the graphs in the folder, by name, each with those beside it; names begin with the runtime.
+        routes: rows, tokens in a row and the name of what is fastest there, a graph or `TORCH`; a batch goes where the
+            nearest of them goes.
+        machine: where that was measured, or None for a runtime that was chosen by hand.
+
+    They run for a model in evaluation, in 32 bits on a CPU, without gradients, as long as its weights are as they were;
+    in all other cases, and if something else is asked for than outputs, the model itself runs.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        architecture: str,
+        method: str,
+        inputs: Sequence[str],
+        files: dict[str, list[str]],
+        routes: Sequence[tuple[int, int, str]],
+        machine: str | None = None,
+    ) -> None:
+        self.folder, self.architecture, self.method, self.inputs = str(folder), architecture, method, [*inputs]
+        self.files, self.routes, self.machine = files, [*routes], machine
+        # of the weights when the graphs were written: a parameter, the number of them and of changes to them
+        self.weights: tuple[Any, int, int] | None = None
+        self.runs: dict[str, Run] = {}
+
+    def __deepcopy__(self, memo: Any) -> "Graphs":
+        copied = Graphs(self.folder, **self.description())
+        copied.weights, copied.runs = self.weights, self.runs
+        return copied
+
+    def __reduce__(self) -> Any:
+        # a process of its own opens sessions of its own
+        return _open, (self.folder, self.description())
+
+    def description(self) -> dict[str, Any]:
+        """Say all but the folder, as a model's configuration has it."""
+        names = ("architecture", "method", "inputs", "files", "routes", "machine")
+        return {name: vars(self)[name] for name in names}
+
+    def open(self) -> None:
+        """Open the graphs that have a route, and run each once, so that the first call is as fast as the second."""
+        for name in {name for *_, name in self.routes} - {TORCH} - self.runs.keys():
+            self.runs[name] = self.session(name)
+            self.runs[name]({each: np.ones((1, 2), dtype=np.int64) for each in self.inputs})
+
+    def session(self, name: str) -> Run:
+        """Open a graph."""
+        return OPENERS[name.split()[0]](Path(self.folder, self.files[name][0]), torch.get_num_threads())
+
+    def route(self, rows: int, tokens: float) -> str:
+        """Name what is fastest for this number of rows, and tokens in a row."""
+        return min(self.routes, key=lambda at: log(rows / at[0]) ** 2 + log(max(1, tokens) / at[1]) ** 2)[2]
+
+    def run(self, model: Any, method: str, given: dict[str, Any]) -> ModelOutput | None:
+        """Give a method's outputs for its keywords; None: the model has to run itself."""
+        ids, mask = given.get("input_ids"), given.get("attention_mask")
+        if method != self.method or ids is None or ids.ndim != 2 or ids.device.type != "cpu":
+            return None
+        if model.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or not model.config.return_dict:
+            return None
+        others = {name: value for name, value in given.items() if name not in self.inputs and value is not None}
+        if any(value is not PLAIN.get(name, False) for name, value in others.items()):
+            return None
+        if model.is_recorded(**given) or not self.is_current(model):
+            return None
+        tokens = float(mask.sum()) / len(ids) if mask is not None else ids.shape[1]
+        if (name := self.route(len(ids), tokens)) == TORCH:
+            return None
+        self.open()
+        batch = {each: given.get(each) for each in self.inputs}
+        missing = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
+        outputs = self.runs[name](
+            {each: (missing[each](ids) if rows is None else rows).numpy() for each, rows in batch.items()}
+        )
+        return ModelOutput({each: torch.from_numpy(output) for each, output in outputs.items()})
+
+    def is_current(self, model: Any) -> bool:
+        """Say whether the model's weights are those of the graphs."""
+        if (model.dtype, model.device.type) != (torch.float32, "cpu"):
+            return False
+        parameters = [*model.parameters()]
+        changes = sum(parameter._version for parameter in parameters)
+        if self.weights is None:
+            self.weights = weakref.ref(parameters[0]), len(parameters), changes
+        parameter, number, before = self.weights
+        # those of a copy have not changed since they were made
+        return (len(parameters), changes) == (number, before if parameter() is parameters[0] else 0)
+
+    def copy(self, folder: Path) -> None:
+        """Write the files into another folder."""
+        for file in chain(*self.files.values()):
+            copied, found = folder / file, Path(self.folder, file)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            if not copied.exists() or not copied.samefile(found):
+                shutil.copyfile(found, copied)
+
+
+def read_graphs(model: Any, folder: str | Path, revision: str | None = None) -> Graphs | None:
+    """Open the graphs that a model's configuration names in its folder or repository, if they are of its class.
+
+    A choice that was measured on another machine is not one for this, and a runtime may be missing: the model runs
+    itself then, and a sentence says so.
+    """
+    if not Path(folder).is_dir():
+        files = [*chain(*model.config.graphs["files"].values())]
+        folder = snapshot_download(str(folder), revision=revision, allow_patterns=files)
+    graphs = Graphs(folder, **model.config.graphs)
+    if graphs.architecture != type(model).__name__:
+        return None
+    remedy = "so torch runs the model; call sublayers.optimize on it with a runtime"
+    if graphs.machine not in (None, machine()):
+        logger.warning(f"the runtimes of {folder} were chosen on {graphs.machine}, not here, {remedy}")
+        return None
+    try:
+        graphs.open()
+    except ImportError as error:
+        logger.warning(f"{folder} has graphs that cannot be opened here ({error}), {remedy}")
+        return None
+    return graphs
+
+
+def machine() -> str:
+    """Name the processor of this machine and the number of its cores."""
+    described = platform.processor() or platform.machine()
+    if (file := Path("/proc/cpuinfo")).exists():
+        found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", file.read_text(), re.MULTILINE))
+        described = " ".join(found[name] for name in ("model name", "cpu family", "model") if name in found)
+    return f"{described}, {os.cpu_count()} cores"
+
+
+def cache_folder() -> Path:
+    """Name the folder for what is made once for this machine, beside transformers' own."""
+    return Path(constants.HF_HOME) / "sublayers"
+
+
+def _open(folder: str, description: dict[str, Any]) -> Graphs:
+    return Graphs(folder, **description)
 
 
 def open_onnx(file: Path, threads: int | None = None) -> Run:
@@ -35,9 +197,14 @@ def open_openvino(file: Path, threads: int | None = None) -> Run:
 
     # some processors would compute in 16 bits; 0 is all cores
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads or 0}
+    # what is compiled once is read again
+    options["CACHE_DIR"] = str(cache_folder() / "openvino")
     graph = openvino.Core().compile_model(file, "CPU", options)
     names = [output.any_name for output in graph.outputs]
     return by_length(lambda batch: dict(zip(names, graph(batch).values(), strict=True)))
+
+
+OPENERS: dict[str, Callable[..., Run]] = {"onnx": open_onnx, "openvino": open_openvino}
 
 
 def by_length(run: Run) -> Run:

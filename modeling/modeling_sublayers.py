@@ -12,6 +12,7 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.output_capturing import OutputRecorder
 
 from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
+from sublayers.modeling.graph_sessions import Graphs, read_graphs
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.mixers.attention import SelfAttention, check_caps
 from sublayers.modeling.norm import UnitOffsetRMSNorm
@@ -23,6 +24,8 @@ PUBLISHING = {"repo_id", "commit_message", "commit_description", "private", "tok
 PASSED_ON = {"is_causal", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 PASSED_ON |= {"read_index", "write_index", "block_table", "logits_indices", "logits_processor_args"}
 PASSED_ON |= {"output_hidden_states", "output_attentions", "return_dict", "num_items_in_batch"}
+# what graphs can stand for
+METHODS = {"forward", "forward_first_token", "forward_last_token"}
 # transformers adds this by the configuration, in encoders too
 PASSED_ON |= {"use_cache"}
 
@@ -41,13 +44,28 @@ def refuse_unknown_keywords(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def checked(self, *args, **kwargs):
         # what a subclass hands to its parent is its own affair
-        if type(self).forward is checked:
+        if type(self).forward.__wrapped__ is checked:
             for name in kwargs:
                 if name not in known and name not in self.loss_keywords:
                     raise TypeError(f"{type(self).__name__}.forward() got an unexpected keyword argument {name!r}")
         return forward(self, *args, **kwargs)
 
     return checked
+
+
+def running_in_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a model's graphs give the outputs of one of its methods, where it has any that can."""
+
+    @wraps(method)
+    def routed(self, *args, **kwargs):
+        # what a subclass hands to its parent is its own affair
+        if self.graphs and not args and getattr(type(self), method.__name__) is routed:
+            outputs = self.graphs.run(self, method.__name__, kwargs)
+            if outputs is not None:
+                return outputs
+        return method(self, *args, **kwargs)
+
+    return routed
 
 
 def hidden_state_recorder(number: str) -> OutputRecorder:
@@ -62,6 +80,8 @@ class SublayersPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     # what a head's loss takes beside `labels`; in the signature, the Trainer would wait for it in every batch
     loss_keywords: tuple[str, ...] = ()
+    # of another runtime, which `sublayers.optimize` gives a model
+    graphs: Graphs | None = None
     supports_gradient_checkpointing = True
     _no_split_modules = ["Sublayer"]
     _supports_sdpa = True
@@ -76,8 +96,9 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
-            cls.forward = refuse_unknown_keywords(cls.forward)  # type: ignore[method-assign]
+        for name in METHODS & vars(cls).keys():
+            method = refuse_unknown_keywords(cls.forward) if name == "forward" else getattr(cls, name)
+            setattr(cls, name, running_in_graphs(method))
 
     def __init__(self, config, *inputs, **kwargs):
         # overrides given to from_pretrained are set on the config without a check
@@ -102,20 +123,33 @@ class SublayersPreTrainedModel(PreTrainedModel):
         # 0 is the number of a hidden state
         return any(value is not None and value is not False for value in asked)
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """Load as transformers does, and open the graphs of another runtime that the folder has."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        if model.config.graphs:
+            model.graphs = read_graphs(model, pretrained_model_name_or_path, kwargs.get("revision"))
+        return loaded
+
     def save_pretrained(
         self, save_directory, is_main_process=True, *args, self_contained=False, push_to_hub=False, **kwargs
     ):
         """Save as transformers does; with `self_contained`, so that the folder can be used without this package.
 
         Such a folder also has the code of the family, its licence, a card and, if the model was loaded from where there
-        is one, the tokenizer. A model that was once saved like this, loaded from such a folder, or registered for an
-        Auto class is always saved like this.
+        is one, the tokenizer. A model that was once saved like this, loaded from such a folder, registered for an Auto
+        class or given graphs of another runtime is always saved like this; the graphs are saved, too.
         """
         package = self.config.package()
         publishing = {name: kwargs.pop(name) for name in PUBLISHING & kwargs.keys()} if push_to_hub else {}
-        if package and self_contained:
+        graphs = self.graphs if self.graphs and self.graphs.is_current(self) else None
+        self.config.graphs = graphs.description() if graphs else {}
+        if package and (self_contained or graphs):
             self.config.auto_map = package.auto_map(self.config)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if graphs and is_main_process:
+            graphs.copy(Path(save_directory))
         # a model with adapters saves the adapters alone, which need no card of this package
         if package and self.config.auto_map and is_main_process and not self._hf_peft_config_loaded:
             package.copy_tokenizers(self, Path(save_directory))

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from sublayers.training.extras import require
+from sublayers.extras import require
 from sublayers.training.flags import nearest, underscored
 from sublayers.training.folders import is_of_a_file
 from sublayers.training.progress import write_lines

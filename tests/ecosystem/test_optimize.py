@@ -5,9 +5,10 @@ import copy
 import pytest
 import sentence_transformers
 import torch
-from common_convert import GROUPED, make
+from common_convert import make
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer import modules
+from tiny_encoders import PAIRS, SOURCES, TEXTS, save
 
 from sublayers import (
     PARBertForMaskedLM,
@@ -18,24 +19,10 @@ from sublayers import (
     optimize,
     restore,
 )
-from sublayers.training.data.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.slow
 
-TEXTS = ["yes, a short text, no", "another one, and a longer text, and then a short one", "one"]
-PAIRS = [("a text", "one"), ("another one", "a longer text and then a short one"), ("one", "a")]
 POOLINGS = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", ("cls", "mean")]
-SOURCES = {"BertModel": {}, "Qwen3Model": GROUPED | {"head_dim": 12}}
-
-
-def save(folder, name, **options):
-    """A folder of transformers with a tokenizer whose tokens the model knows."""
-    tokenizer = train_tokenizer(TEXTS, "wordpiece", 60)
-    options |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    model = make(name, **options).eval()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(params=SOURCES)

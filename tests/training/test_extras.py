@@ -4,7 +4,7 @@ import pytest
 from launched import python
 from packaging.requirements import Requirement
 
-from sublayers.training.extras import require
+from sublayers.extras import require
 
 # in a process of its own, where some packages are not installed
 RUN = """
@@ -76,5 +76,5 @@ def test_code_that_is_not_installed_is_run_as_it_is(monkeypatch):
     def unknown(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("sublayers.training.extras.requires", unknown)
+    monkeypatch.setattr("sublayers.extras.requires", unknown)
     require("train")

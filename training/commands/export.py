@@ -4,8 +4,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Literal
 
+from sublayers.extras import require
 from sublayers.hub.sources import check_model
-from sublayers.training.extras import require
 from sublayers.training.flags import flag, parse_flags
 from sublayers.training.folders import refuse_to_overwrite
 

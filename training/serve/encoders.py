@@ -1,8 +1,7 @@
 """What sentence-transformers does with a model's outputs: in a graph, and as files beside it."""
 
 import json
-from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from sublayers.convert.graphs.program import Finished
 from sublayers.families import head_of
 from sublayers.hub.loading import MODULES
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
@@ -53,21 +53,6 @@ class Encoder(NamedTuple):
         """Name the prompt that is used where none is named, else the first that is not empty, if there is one."""
         prompts, default = self.settings.get("prompts", {}), self.settings.get("default_prompt_name")
         return default if default in prompts else next((name for name, text in prompts.items() if text), None)
-
-
-class Finished(nn.Module):
-    """A model whose outputs go on through other functions, with the same inputs and configuration.
-
-    Args:
-        model: that has the weights.
-        run: what calls it.
-        finish: from its outputs and inputs to tensors by name.
-    """
-
-    def __init__(self, model: PreTrainedModel, run: Callable[..., Any], finish: Callable[[Any, Any], Any]):
-        super().__init__()
-        self.model, self.config = model, model.config
-        self.forward = wraps(run)(lambda **inputs: finish(run(**inputs), inputs))
 
 
 def finish(model: PreTrainedModel, source: Path) -> tuple[nn.Module, Encoder | None]:

@@ -4,15 +4,17 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 from transformers import Pipeline, PreTrainedModel
 
+from sublayers.convert.graphs.attach import AUTO, FORMS, attach
 from sublayers.convert.sources import class_for, from_transformers
 from sublayers.convert.verify import compare
 from sublayers.convert.weights import Pieces, refusing_values
+from sublayers.modeling.graph_sessions import TORCH
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMModel
@@ -20,6 +22,8 @@ from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.modeling.row_parts import has_hooks
 
 Held = TypeVar("Held")
+# texts that are verified in a batch
+ROWS_AT_ONCE = 32
 # what computes the token that a pooling reads, and no other: a body and its method
 POOLED: dict[Any, tuple[type[PreTrainedModel], str]] = {
     "cls": (ReorderedBertModel, "forward_first_token"),
@@ -34,7 +38,14 @@ class Origin(NamedTuple):
     pieces: Pieces
 
 
-def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = True) -> Held:
+def optimize(
+    model: Held,
+    verify: bool | Sequence[Any] = False,
+    prepack: bool = True,
+    runtime: Literal["torch", "onnx", "openvino", "auto"] = "torch",
+    int8: bool = False,
+    least_agreement: float = 0.95,
+) -> Held:
     """Make the same kind of model with the same answers, in which only what is read is computed, and no padding.
 
     Weights are shared, not copied, where they lie in memory as here; the device, their type, tokenizer, prompts and all
@@ -48,26 +59,42 @@ def optimize(model: Held, verify: bool | Sequence[Any] = False, prepack: bool = 
             or pairs of texts for that.
         prepack: whether linear maps keep a second copy of their weights in the layout that the processor reads, where
             that is measured to be faster: in 32 bits, on CPUs. It is made at the first call without gradients.
+        runtime: what runs the model where it is in evaluation on a CPU, without gradients, and only its outputs are
+            wanted: ONNX Runtime or OpenVINO, which have to be installed, or, with "auto", whatever is fastest on this
+            machine for one text and for batches of short and long ones, which takes up to 20 seconds to measure.
+            Graphs and choice are kept in `$HF_HOME/sublayers`. `save_pretrained` saves them, too.
+        int8: for graphs: linear maps and embeddings have 8 bits. How that changes what comes out for the texts of
+            `verify` is printed.
+        least_agreement: the least mean cosine to vectors in 32 bits, or correlation with the ranks of scores, that
+            `int8` may have.
 
     Returns:
         Another model; the one that was given stays as it is. One of this package is returned itself.
 
     Raises:
+        ModuleNotFoundError: the runtime is not installed.
         ValueError: a model that none here is like, or one with hooks, adapters, weights that are quantized or sharded,
             a compiled or own `forward`, or queries that are expanded by masked tokens; with `verify`, outputs that
-            differ, or texts for what has no tokenizer.
+            differ, or texts for what has no tokenizer; no graph can be made of the model, or `int8` has less than 20
+            texts, or agrees too little.
     """
+    if runtime not in (TORCH, AUTO, *FORMS):
+        raise ValueError(f"runtime {runtime!r} is none of {', '.join((TORCH, *FORMS, AUTO))}")
+    if int8 and runtime == TORCH:
+        raise ValueError("int8 is for graphs; give runtime='onnx', 'openvino' or 'auto', too")
     parts = _parts(model)
     _refuse_read_padding(model)
     sources = [part for part in parts if not isinstance(part, SublayersPreTrainedModel)]
-    batches = [None] if verify is True else _read(model, verify, sources) if verify else []
+    batches = [None] if verify is True else _read(model, verify, parts) if verify else []
     exchanged = {id(source): _convert(source, batches) for source in sources}
     for part in parts:
         run_in_onednn(exchanged.get(id(part), part), prepack)
-    if not exchanged:
-        return model
-    made = _exchange(model, exchanged)
-    if not isinstance(made, PreTrainedModel) and made.tokenizer is not None:
+    made: Any = _exchange(model, exchanged) if exchanged else model
+    if runtime != TORCH:
+        texts = [batch for batch in batches if batch]
+        for part in _parts(made):
+            attach(part, _method(made), runtime, int8, texts, least_agreement)  # type: ignore[arg-type]
+    if exchanged and not isinstance(made, PreTrainedModel) and made.tokenizer is not None:
         # others swallow what they do not read
         made.tokenizer.model_input_names = [*filter(_read_by(sources), made.tokenizer.model_input_names)]
     return made
@@ -121,7 +148,7 @@ def _read_by(sources: Iterable[PreTrainedModel]) -> Callable[[str], bool]:
 
 
 def _read(held: Any, texts: Sequence[Any], sources: Iterable[PreTrainedModel]) -> list[Any]:
-    """Tokenize texts to verify with: in one padded batch, or each alone where there is no token to pad with."""
+    """Tokenize texts to verify with: in padded batches, or each alone where there is no token to pad with."""
     if isinstance(held, PreTrainedModel) or held.tokenizer is None:
         raise ValueError(
             f"{type(held).__name__} has no tokenizer to read texts with; give verify=True for random tokens"
@@ -130,7 +157,8 @@ def _read(held: Any, texts: Sequence[Any], sources: Iterable[PreTrainedModel]) -
     if held.tokenizer.pad_token is None:
         encoded = [held.tokenizer([text], **options) for text in texts]
     else:
-        encoded = [held.tokenizer([*texts], padding=True, **options)]
+        rows = [texts[i : i + ROWS_AT_ONCE] for i in range(0, len(texts), ROWS_AT_ONCE)]
+        encoded = [held.tokenizer([*some], padding=True, **options) for some in rows]
     is_read = _read_by(sources)
     return [{name: batch[name] for name in batch if is_read(name)} for batch in encoded]
 
@@ -223,6 +251,12 @@ def _exchange(held: Any, exchanged: dict[int, PreTrainedModel]) -> Any:
     if isinstance(copied, nn.Sequential):
         _read_what_is_pooled(copied)
     return copied
+
+
+def _method(held: Any) -> str:
+    """Name the method by which a model is called inside of what is held."""
+    first = next(iter(held)) if isinstance(held, nn.Sequential) else None
+    return getattr(first, "modality_config", {}).get("text", {}).get("method", "forward")
 
 
 def _read_what_is_pooled(encoder: Any) -> None:

@@ -22,8 +22,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, PreTrai
 # the Auto classes know our models from here on, in every process
 import sublayers  # noqa: F401
 from sublayers.convert.graphs.program import RUNTIMES, draw_inputs, run_model, runtime as module_of, trace
+from sublayers.extras import require
 from sublayers.modeling.graph_sessions import Batch, Run
-from sublayers.training.extras import require
 from sublayers.training.flags import flag, number
 from sublayers.training.folders import refuse_to_overwrite
 from sublayers.training.interrupts import kept_from_children

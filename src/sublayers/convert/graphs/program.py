@@ -21,8 +21,9 @@ import inspect
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +31,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from transformers import PreTrainedModel
 
 from sublayers.modeling.graph_sessions import Batch, Run
 
@@ -53,6 +55,21 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+
+
+class Finished(nn.Module):
+    """A model whose outputs go on through other functions, with the same inputs and configuration.
+
+    Args:
+        model: that has the weights.
+        run: what calls it.
+        finish: from its outputs and inputs to tensors by name.
+    """
+
+    def __init__(self, model: PreTrainedModel, run: Callable[..., Any], finish: Callable[[Any, Any], Any]):
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.forward = wraps(run)(lambda **inputs: finish(run(**inputs), inputs))
 
 
 @quiet()
