@@ -44,7 +44,7 @@ def refuse_unknown_keywords(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def checked(self, *args, **kwargs):
         # what a subclass hands to its parent is its own affair
-        if type(self).forward.__wrapped__ is checked:
+        if getattr(type(self).forward, "__wrapped__", None) is checked:
             for name in kwargs:
                 if name not in known and name not in self.loss_keywords:
                     raise TypeError(f"{type(self).__name__}.forward() got an unexpected keyword argument {name!r}")

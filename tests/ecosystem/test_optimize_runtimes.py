@@ -208,8 +208,12 @@ def test_what_is_fastest_is_chosen_once(encoder, cache, hurried, monkeypatch, ca
     [kept] = cache.rglob("auto *.json")
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": "another machine"}))
     capsys.readouterr()
-    optimize(encoder, runtime="auto")
+    optimize(encoder, verify=MANY, runtime="auto")
     assert "was chosen on another machine, so it is measured again here" in capsys.readouterr().out
+    assert len(measured) > number
+    number = len(measured)
+    # texts of other lengths
+    optimize(encoder, runtime="auto")
     assert len(measured) > number
 
 
@@ -275,6 +279,9 @@ def test_what_does_not_fit_is_refused(encoder, tmp_path):
         optimize(encoder, runtime="tensorrt")
     with pytest.raises(ValueError, match="int8 is for graphs; give runtime="):
         optimize(encoder, int8=True)
+    half = copy.deepcopy(encoder).to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"PARBertModel is in torch.bfloat16 on cpu, and graphs run in 32 bits"):
+        optimize(half, runtime="auto")
     writer = pipeline(
         "text-generation",
         str(save(tmp_path / "writer", "Qwen3ForCausalLM", **SOURCES["Qwen3Model"])),

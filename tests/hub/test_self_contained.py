@@ -75,7 +75,7 @@ def save_pipelines(root: Path):
         tokenizer.save_pretrained(root / task)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stranger(tmp_path_factory):
     """What tests/hub/stranger.py made of our folders with an empty cache: of the heads, of pipelines, their answers."""
     heads, pipelines, home = (tmp_path_factory.mktemp(name) for name in ("heads", "pipelines", "home"))
@@ -87,7 +87,7 @@ def stranger(tmp_path_factory):
     return heads, pipelines, dict(zip([task for *_, task, _ in PIPELINES], answers, strict=True))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folders(stranger):
     """A self-contained folder of every head of every family, with inputs and a stranger's outputs."""
     return stranger[0]

@@ -71,7 +71,7 @@ def export_graph(
     lines = read_lines(texts) if int8 else []
     known = read_lines(calibration_file) if calibration_file else None
     with whole_folder(destination) as folder, TemporaryDirectory() as place:
-        model.config.auto_map, model.config.graphs = {}, {}
+        model.config.auto_map, model.config.graphs, model.graphs = {}, {}, None
         model.config.save_pretrained(folder)
         copy_tokenizers(model, folder)
         tokenizer = load(AutoTokenizer, folder) if (folder / "tokenizer_config.json").exists() else None

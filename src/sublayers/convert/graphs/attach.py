@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from math import log2
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -57,8 +58,8 @@ def attach(
 
     Raises:
         ModuleNotFoundError: the runtime is not installed.
-        ValueError: the model writes token by token; its graph gives other outputs; or, with `int8`, there are too few
-            texts, or it agrees too little.
+        ValueError: the model writes token by token, or is not in 32 bits on a CPU; its graph gives other outputs; or,
+            with `int8`, there are too few texts, or it agrees too little.
     """
     name = type(model).__name__
     if head_of(name) in WRITERS:
@@ -69,9 +70,18 @@ def attach(
             f"int8 is compared on texts, and {number} are too few; give verify={LEAST_TEXTS} or more of them"
         )
     model.graphs = None
+    if (model.dtype, model.device.type) != (torch.float32, "cpu"):
+        raise ValueError(
+            f"{name} is in {model.dtype} on {model.device}, and graphs run in 32 bits on a CPU; use runtime='torch', "
+            "or model.float() and model.to('cpu') before"
+        )
     forms = [form for form in FORMS if runtime in (form, AUTO) and _is_there(form, runtime)]
     folder = cache_folder() / _fingerprint(model, method)
-    kept = folder / f"{runtime}{' int8' if int8 else ''} {torch.get_num_threads()} threads.json"
+    halves = _halves(model, texts)
+    # for texts of other lengths, to the nearest power of two, another runtime may be fastest
+    powers = "-".join(str(2 ** round(log2(half.mean()))) for half in halves)
+    measured = f" {powers} tokens {torch.get_num_threads()} threads" if runtime == AUTO else ""
+    kept = folder / f"{runtime}{' int8' if int8 else ''}{measured}.json"
     described = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     if runtime == AUTO and described and described["machine"] != machine():
         print(f"{kept} was chosen on {described['machine']}, so it is measured again here")
@@ -81,7 +91,7 @@ def attach(
         names = [name for name in files if not int8 or name.endswith("int8")]
         described = {"architecture": name, "method": method, "inputs": _inputs(model, method), "files": files}
         if runtime == AUTO:
-            described |= {"routes": _choose(model, Graphs(folder, **described, routes=[]), names, texts)}
+            described |= {"routes": _choose(model, Graphs(folder, **described, routes=[]), names, halves)}
             described["machine"] = machine()
         else:
             described["routes"] = [(1, 1, names[0])]
@@ -205,7 +215,7 @@ def _move(made: Path, folder: Path, last: str) -> None:
 
 
 def _choose(
-    model: PreTrainedModel, graphs: Graphs, names: Sequence[str], texts: Sequence[dict[str, torch.Tensor]]
+    model: PreTrainedModel, graphs: Graphs, names: Sequence[str], halves: Sequence[np.ndarray]
 ) -> list[tuple[int, int, str]]:
     """Measure torch and the graphs for one text and for batches of short and of long ones: what is fastest in each."""
     method = getattr(model, graphs.method)
@@ -216,7 +226,7 @@ def _choose(
 
     calls: dict[str, Callable[[Batch], Any]] = {TORCH: run_torch}
     calls |= {name: graphs.session(name) for name in names}
-    cells = _cells(model, graphs.inputs, texts)
+    cells = _cells(model, graphs.inputs, halves)
     routes: list[tuple[int, int, str]] = []
     end, slowest = perf_counter() + BUDGET, 0.0
     is_training = model.training
@@ -248,15 +258,18 @@ def _time(call: Callable[[Batch], Any], batch: Batch, seconds: float) -> float:
     return min(times)
 
 
-def _cells(model: PreTrainedModel, inputs: Sequence[str], texts: Sequence[dict[str, torch.Tensor]]) -> list[Any]:
-    """Draw batches with the lengths of texts, small ones first: mean tokens of a row, and inputs."""
+def _halves(model: PreTrainedModel, texts: Sequence[dict[str, torch.Tensor]]) -> list[np.ndarray]:
+    """Give the lengths of the shorter half of the texts and of the longer one, or made ones without texts."""
+    if not texts:
+        most = longest(model.config) or LONG[1]
+        return [np.arange(each, until + 1).clip(max=most) for each, until in (SHORT, LONG)]
+    lengths = np.sort(np.concatenate([batch["attention_mask"].sum(1).numpy() for batch in texts]))
+    return [half for half in np.array_split(lengths, 2) if len(half)]
+
+
+def _cells(model: PreTrainedModel, inputs: Sequence[str], halves: Sequence[np.ndarray]) -> list[Any]:
+    """Draw batches with these lengths, small ones first: mean tokens of a row, and inputs."""
     generator, config = np.random.default_rng(0), model.config
-    most = longest(config) or LONG[1]
-    lengths = np.sort(np.concatenate([batch["attention_mask"].sum(1).numpy() for batch in texts])) if texts else None
-    if lengths is None:
-        halves = [np.arange(each, until + 1).clip(max=most) for each, until in (SHORT, LONG)]
-    else:
-        halves = [half for half in np.array_split(lengths, 2) if len(half)]
     cells = []
     for half in halves:
         for rows in ROWS:
