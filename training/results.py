@@ -27,7 +27,7 @@ def score(name: str, values: list[float], digits: int = 1) -> Row:
 
 
 def provenance(
-    command: list[str], data: Iterable[str] = (), device: str | None = None, packages: dict[str, str] | None = None
+    command: list[str], data: Iterable[str] = (), device: str | None = None, others: dict[str, str] | None = None
 ) -> Row:
     """Tell how figures are made that are measured now.
 
@@ -35,7 +35,7 @@ def provenance(
         command: the words of the command line after `sublayers`.
         data: names of what is read.
         device: on which it is measured; default: the one that Trainers choose.
-        packages: versions of more packages, beside those that are always told.
+        others: facts beside those that are always told, such as versions of more packages.
     """
     # these imports take seconds, for which tables do not wait
     import torch
@@ -48,7 +48,7 @@ def provenance(
         from accelerate import PartialState
 
         device = str(PartialState().device)
-    on = machine(torch.device(device)) | (packages or {})
+    on = machine(torch.device(device)) | (others or {})
     return {
         "data": ", ".join(data),
         "date": on.pop("date")[:10],

@@ -10,9 +10,12 @@ import yaml
 from scipy.stats import spearmanr
 from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
 
+from sublayers import PARBertModel
+from sublayers.modeling.linear import prepacked_forward
 from sublayers.training import cli
 from sublayers.training.commands import distill
 from sublayers.training.flags import RECIPES
+from sublayers.training.lab.studies import encoder_tests
 from sublayers.training.lab.studies.frontier import main as frontier
 from sublayers.training.lab.studies.students import read_student
 from sublayers.training.results import read
@@ -120,6 +123,23 @@ def test_the_recipe_has_flags_that_distill_knows(flags, tmp_path, monkeypatch):
         flags = "short_texts --max_steps 300" if name == "sublayers" else "short_texts --pooling cls"
         assert recipe["distill_flags"].startswith(flags)
         assert {read_student(text).kind for text in recipe["students"]} == {"layers dropped"} | own
+
+
+def test_teacher_and_students_are_timed_in_the_same_classes(flags, monkeypatch):
+    timed = {}
+
+    def times(name, calls, repeats, device):
+        timed.update(calls)
+        return {key: [1.0] for key in calls}
+
+    monkeypatch.setattr(encoder_tests, "time_in_turn", times)
+    frontier([*flags, "--students", "sf"])
+    assert [*timed] == ["teacher", "sf"]
+    for call in timed.values():
+        model = call.func.__self__[0].model
+        assert isinstance(model, PARBertModel)
+        maps = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        assert {module.forward.func for module in maps} == {prepacked_forward}
 
 
 def test_other_settings_get_another_folder(flags, tmp_path):

@@ -43,7 +43,7 @@ def test_files_say_how_their_rows_were_made(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "abc1234")
     rows = [{**ROWS[0], "seeds": "0"}, {**ROWS[1], "seeds": "0, 1"}]
     command = ["study", "bert", "--hub_token", "hf_secret", "--order", "(sf)2"]
-    about = provenance(command, ["some", "words"], packages={"onnxruntime": "1.2"})
+    about = provenance(command, ["some", "words"], others={"onnxruntime": "1.2"})
     write(rows, tmp_path / "out.csv", about)
     with (tmp_path / "out.csv").open(newline="") as file:
         first, second = csv.DictReader(file)

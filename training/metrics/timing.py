@@ -1,12 +1,15 @@
 """Times, memory and ratios of several implementations that run in turn in one process."""
 
+import ctypes
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import accumulate
 from math import comb, inf
-from statistics import median
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +22,15 @@ Call = Callable[[], Any]
 
 # a median of fewer rounds than these says little
 FEWEST = 3
+# of glibc's mallopt: how much free memory is kept, and how many blocks are asked of the system one by one
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 # a ratio is one number where its bounds are no further apart than by this factor
 AGREED = 1.25
 
 CAPTION = (
     "Times are medians; in brackets the medians of the ratios within a round, where less than 1 is faster. GFLOP/s "
     "counts what a model computes, a train step as three forward passes; GB/s counts its parameters once per generated "
-    "token. Peak memory is what a call needs beside weights and optimizer."
+    "token. Peak memory is what a call needs beside weights and optimizer. User and system time are means."
 )
 
 
@@ -51,6 +56,39 @@ class Comparison(NamedTuple):
     peers: dict[str, list[str]]
     totals: dict[str, dict[str, int]]
     remark: str
+
+
+def keep_memory() -> bool:
+    """Let this process keep the memory that it frees, for whatever runs in it, and say whether it does.
+
+    For large blocks, glibc asks the system for new pages and gives them back, which takes time in every layer. An
+    environment variable ends that for any program, so comparisons should not count it. Other libraries stay as they
+    are.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return all([mallopt(M_MMAP_MAX, 0), mallopt(M_TRIM_THRESHOLD, 2**31 - 1)])
+
+
+def spent() -> dict[str, float]:
+    """Tell what all threads of this process have had of the processor, and the pages of memory that they asked for.
+
+    Windows does not tell.
+    """
+    if os.name == "nt":
+        return {}
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {"user ms": used.ru_utime * 1e3, "system ms": used.ru_stime * 1e3, "page faults": used.ru_minflt}
+
+
+def watch(call: Call, spending: list[dict[str, float]]) -> None:
+    """Call, and add what that has `spent`."""
+    before = spent()
+    call()
+    spending.append({name: value - before[name] for name, value in spent().items()})
 
 
 def time_in_turn(
@@ -96,12 +134,14 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
     """Time the models' calls in turn, in rounds, the first to warm up, then find the memory of one more call.
 
     Returns:
-        For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, the work
-        done per second, and the peak of memory in bytes.
+        For each task its unit and, for each model, all times in ms, their median, the ratios to its peers, what a call
+        has `spent` on average, the work done per second, and the peak of memory in bytes.
     """
     results = {}
     for task in comparison.tasks:
-        samples = time_in_turn(task.name, task.calls, repeats, device)
+        spending: dict[str, list[dict[str, float]]] = {name: [] for name in task.calls}
+        watched: dict[Any, Call] = {name: partial(watch, call, spending[name]) for name, call in task.calls.items()}
+        samples = time_in_turn(task.name, watched, repeats, device)
         models = {}
         for name, call in task.calls.items():
             middle = median(samples[name])
@@ -110,6 +150,8 @@ def measure(comparison: Comparison, repeats: int, device: torch.device) -> dict[
                 "samples_ms": samples[name],
                 "median_ms": middle,
                 "ratios": {peer: ratio(samples[name], samples[peer]) for peer in peers},
+                # the first call warms up
+                "spent": {kind: mean(each[kind] for each in spending[name][1:]) for kind in spending[name][0]},
                 "rate": task.work[name] / middle * 1e3,
                 "peak_bytes": peak_memory(call, device),
             }
@@ -186,7 +228,7 @@ def disagreement(times: Mapping[Any, list[float]]) -> str:
 
 
 def rows_of(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]], orders: list[str]) -> list[Row]:
-    """Make a row of figures for each model: its order, the totals and, of each task, time, ratios and memory."""
+    """Make a row of figures for each model: its order, the totals and times, ratios, memory and what is `spent`."""
     rows = {}
     for name in next(iter(totals.values())):
         order = next((order for order in orders if order in name.split()), "")
@@ -199,11 +241,13 @@ def rows_of(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]
             rows[name][f"{own} (ms)"] = f"{found['median_ms']:.1f}"
             rows[name] |= {f"{own} (ms) ratio to {peer}": f"{value:.2f}" for peer, value in found["ratios"].items()}
             rows[name][f"{own} peak memory (MiB)"] = f"{found['peak_bytes'] / 2**20:.1f}"
+            # these begin otherwise, so that a document that names the columns of a task has none of them
+            rows[name] |= {f"{kind} of {own}": f"{value:.1f}" for kind, value in found["spent"].items()}
     return [*rows.values()]
 
 
-def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]) -> Table:
-    """Draw times and ratios, achieved rates, peak memory and totals: a row each, and a column for each model."""
+def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]], shows_spent: bool = False) -> Table:
+    """Draw times and ratios, what is `spent` if wanted, rates, peak memory and totals: a column for each model."""
     table = Table(caption=CAPTION, caption_justify="left")
     table.add_column("", no_wrap=True)
     for name in next(iter(totals.values())):
@@ -219,6 +263,8 @@ def report(results: dict[str, dict[str, Any]], totals: dict[str, dict[str, int]]
         return f"{result['median_ms']:,.1f}" + (f" ({ratios})" if ratios else "")
 
     add("ms", times)
+    for kind in spent() if shows_spent else ():
+        add(kind, lambda result, kind=kind: f"{result['spent'][kind]:,.1f}")  # type: ignore[misc]
     add("", lambda result: f"{result['rate']:,.1f}")
     add("peak MiB", lambda result: f"{result['peak_bytes'] / 2**20:,.1f}")
     for label, values in totals.items():

@@ -1,3 +1,9 @@
+import platform
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
@@ -64,6 +70,37 @@ def test_ratio_is_the_median_within_rounds():
     # the medians themselves, 20 and 10, would give 2
     assert timing.ratio([10, 20, 300], [10, 40, 5]) == 1
     assert timing.ratio([1, 4], [2, 2]) == 1.25
+
+
+def pages_of_a_call(keeps):
+    """Count the new pages for 32 MiB in a process of its own, where the same memory was used and freed before."""
+    fill = partial(np.ones, 4 * 2**20)
+    assert not keeps or timing.keep_memory()
+    spending = []
+    for _ in range(3):
+        timing.watch(fill, spending)
+    return spending[-1]["page faults"]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
+def test_a_process_can_keep_what_it_frees():
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone:
+        released, kept = (alone.submit(pages_of_a_call, keeps).result() for keeps in (False, True))
+    # each of the pages of 4 KiB, or of those of 2 MiB that the system may give
+    assert released >= 16 > kept
+
+
+def test_other_libraries_stay_as_they_are(monkeypatch):
+    monkeypatch.setattr(timing.platform, "libc_ver", lambda: ("", ""))
+    assert not timing.keep_memory()
+
+
+def test_what_a_call_spends_is_its_own():
+    spending = []
+    timing.watch(lambda: None, spending)
+    timing.watch(lambda: sum(range(10**6)), spending)
+    idle, busy = spending
+    assert busy["user ms"] > idle["user ms"] >= 0
 
 
 def test_peak_memory_counts_what_lives_at_once():

@@ -11,7 +11,7 @@ from rich.console import Console
 from sublayers.configuration.order import compact
 from sublayers.training.flags import HELP, parse_flags
 from sublayers.training.folders import refuse_to_replace
-from sublayers.training.metrics.timing import measure, report, rows_of
+from sublayers.training.metrics.timing import keep_memory, measure, report, rows_of
 from sublayers.training.results import provenance, write
 from sublayers.training.trainers.machine import machine
 
@@ -67,18 +67,19 @@ def main(argv: list[str]) -> None:
     module, args = parse(argv)
     if args.no_onednn:
         torch.backends.mkldnn.set_flags(False)
+    memory = {"memory": "kept" if not args.release_memory and keep_memory() else "as the allocator has it"}
     if argv[0] == "serve":
-        module.run(args, ["bench", *argv])
+        module.run(args, ["bench", *argv], memory)
         return
     refuse_to_replace(args.json, args.csv)
     if args.threads:
         torch.set_num_threads(args.threads)
     comparison = module.comparison(args)
     results = measure(comparison, args.repeats, args.device)
-    Console().print(report(results, comparison.totals))
+    Console().print(report(results, comparison.totals, args.processor_time))
     settings = {name: value for name, value in vars(args).items() if name not in ("json", "csv", "threads")}
     settings |= {"family": argv[0], "device": str(args.device)}
-    for facts in (settings, on := machine(args.device)):
+    for facts in (settings, on := machine(args.device) | memory):
         print(", ".join(f"{name} {value}" for name, value in facts.items()))
     print(comparison.remark)
     if args.json:
@@ -86,5 +87,5 @@ def main(argv: list[str]) -> None:
         with args.json.open("x", encoding="utf-8") as file:
             json.dump(everything, file, indent=2)
     if args.csv:
-        about = provenance(["bench", *argv], device=str(args.device))
+        about = provenance(["bench", *argv], device=str(args.device), others=memory)
         write(rows_of(results, comparison.totals, args.orders), args.csv, about)

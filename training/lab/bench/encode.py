@@ -1,7 +1,7 @@
 """What `sublayers bench encode` measures: a sentence encoder or reranker on texts, as it is, optimized, in graphs."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from sublayers.families import head_of
 from sublayers.hub.loading import load
 from sublayers.modeling.graph_sessions import Run
 from sublayers.training.flags import flag, number as count
+from sublayers.training.lab.bench.encode_others import Encode, OtherRuntimes, others_of, parts_of
 from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
 from sublayers.training.serve.export import export_graph, read_lines
@@ -28,17 +29,15 @@ THEIRS, OURS, UNPACKED = "sentence-transformers", "sublayers.optimize", "without
 REMARK = (
     "Times are of all texts of a file, with so many at once, tokenizer included. Ratios are to the model as "
     "sentence-transformers runs it, which sorts texts by their length. Graphs were exported from the optimized model, "
-    "and run inside of sentence-transformers, too."
+    "and run inside of sentence-transformers, too. Below 'without prepacking', each takes away one thing more."
 )
 GRAPHS = [f"{form}{kind}" for form in ("onnx", "openvino") for kind in ("", " int8")]
 ORDERS = "that of the model"
 PAIRED = "files with a text in each line; for a reranker, the first line is the query that is asked of all others"
-# inputs, and how many are read at once
-Encode = Callable[[list[Any], int], Any]
 
 
 @dataclass(kw_only=True)
-class Flags(BenchFlags):
+class Flags(BenchFlags, OtherRuntimes):
     """Flags of `sublayers bench encode`."""
 
     model: str = flag("folder or repository of a SentenceTransformer or CrossEncoder", MISSING, positional=True)
@@ -46,6 +45,7 @@ class Flags(BenchFlags):
     number: int = count("texts of each file", 64)
     batch_sizes: list[int] = count("texts at once", [1, 32])
     graphs: list[str] = flag("runtimes beside torch", [], nargs="*", choices=GRAPHS)
+    parts: bool = flag("take one thing after the other away from what optimize does, to see what each gains", False)
     repeats: int = size("repeats", 5)
 
 
@@ -63,9 +63,11 @@ def comparison(args: Flags) -> Comparison:
     model, is_reranker = open_model(args.model, args.device)
     texts = {file.stem: read(file, args.number, is_reranker) for file in args.texts}
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    names = [THEIRS, OURS, UNPACKED, *args.graphs]
+    others = others_of(args, model, is_reranker, next(iter(texts.values())))
+    parts = parts_of(model) if args.parts else {}
+    names = [THEIRS, OURS, UNPACKED, *parts, *args.graphs, *others]
     totals = {"parameters": dict.fromkeys(names, parameters)}
-    tasks = measured(args, model, is_reranker, texts)
+    tasks = measured(args, model, is_reranker, texts, parts, others)
     return Comparison(tasks, {name: [THEIRS] for name in names}, totals, REMARK)
 
 
@@ -91,10 +93,17 @@ def read(file: Path, number: int, is_reranker: bool) -> list[Any]:
     return inputs[:number]
 
 
-def measured(args: Flags, model: Any, is_reranker: bool, texts: dict[str, list[Any]]) -> Iterator[Task]:
+def measured(
+    args: Flags,
+    model: Any,
+    is_reranker: bool,
+    texts: dict[str, list[Any]],
+    parts: dict[str, Any],
+    others: dict[str, Encode],
+) -> Iterator[Task]:
     """Give the tasks, while the graphs exist."""
     with TemporaryDirectory() as place:
-        encoders = encoders_of(args, model, is_reranker, Path(place))
+        encoders = encoders_of(args, model, is_reranker, parts, Path(place)) | others
         for name, inputs in texts.items():
             for size in args.batch_sizes:
                 calls: dict[str, Call] = {key: partial(encode, inputs, size) for key, encode in encoders.items()}
@@ -102,8 +111,8 @@ def measured(args: Flags, model: Any, is_reranker: bool, texts: dict[str, list[A
                 yield Task(title, "texts", calls, dict.fromkeys(calls, len(inputs)))
 
 
-def encoders_of(args: Flags, model: Any, is_reranker: bool, place: Path) -> dict[str, Encode]:
-    """Make what encodes texts in each runtime."""
+def encoders_of(args: Flags, model: Any, is_reranker: bool, parts: dict[str, Any], place: Path) -> dict[str, Encode]:
+    """Make what encodes texts in each runtime, and with each of the `parts_of` what is optimized."""
 
     def by_torch(held: Any) -> Encode:
         if is_reranker:
@@ -115,6 +124,7 @@ def encoders_of(args: Flags, model: Any, is_reranker: bool, place: Path) -> dict
 
     ours = optimize(model)
     encoders = {THEIRS: by_torch(model), OURS: by_torch(ours), UNPACKED: by_torch(optimize(model, prepack=False))}
+    encoders |= {name: by_torch(part) for name, part in parts.items()}
     if args.graphs:
         ours.save_pretrained(str(place / "ours"))
     for graph in tqdm(args.graphs, "writing graphs", leave=False):

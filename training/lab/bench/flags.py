@@ -34,6 +34,7 @@ class ModelFlags:
 
     orders: list[str] = flag("default: see above", [])
     no_onednn: bool = flag("run our linear maps in torch's default library", False)
+    release_memory: bool = flag("let glibc give freed memory back to the system, as it does by default", False)
 
 
 @dataclass(kw_only=True)
@@ -43,5 +44,6 @@ class BenchFlags(ModelFlags):
     device: Any = flag("where models run", "cuda" if torch.cuda.is_available() else "cpu", type=device)
     dtype: Literal["float32", "bfloat16"] = flag("of weights and states", "float32")
     threads: int | None = number("default: torch's choice")
+    processor_time: bool = flag("print user and system time and page faults of a call, as the files have them", False)
     json: Path | None = flag("a new file for all numbers, with every single measurement")
     csv: Path | None = flag("a new file with a row for each model, for tables in documents")

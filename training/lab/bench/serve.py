@@ -68,8 +68,13 @@ class Flags(ModelFlags):
     peer: str = field(default="bert", init=False)
 
 
-def run(args: Flags, command: list[str]) -> None:
+def run(args: Flags, command: list[str], memory: dict[str, str]) -> None:
     """Measure, print a table and, in a new folder if one is named, write `results.csv` and `serve.svg`.
+
+    Args:
+        args: the flags.
+        command: the words of the command line after `sublayers`.
+        memory: what is told of it.
 
     Raises:
         FileExistsError: the folder holds files.
@@ -82,14 +87,14 @@ def run(args: Flags, command: list[str]) -> None:
     results = compare(args)
     Console().print(table(results))
     names = {"onnx": "onnxruntime", "openvino": "openvino"}
-    packages = {names[form]: version(names[form]) for form in _forms(args)}
-    print(", ".join(f"{name} {value}" for name, value in (machine(args.device) | packages).items()))
+    others = {names[form]: version(names[form]) for form in _forms(args)} | memory
+    print(", ".join(f"{name} {value}" for name, value in (machine(args.device) | others).items()))
     if args.output_dir:
         args.output_dir.mkdir(parents=True, exist_ok=True)
         write(
             rows_of(results, args.orders),
             args.output_dir / "results.csv",
-            provenance(command, (), f"{args.device}", packages),
+            provenance(command, (), f"{args.device}", others),
         )
         draw(results, args.output_dir / "serve.svg")
 

@@ -11,7 +11,7 @@ from sublayers.training.data.files import BUILDERS, check_file, read_rows
 from sublayers.training.data.squad import SquadDataArguments, load_questions
 from sublayers.training.lab.studies.students import place
 from sublayers.training.metrics.score_pictures import TEACHER
-from sublayers.training.metrics.timing import Call, ratio, time_in_turn
+from sublayers.training.metrics.timing import Call, keep_memory, ratio, time_in_turn
 
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.frontier import FrontierArguments
@@ -46,6 +46,13 @@ def open_encoder(source: str) -> Any:
     return SentenceTransformer(source, device="cpu")
 
 
+def open_optimized(source: str) -> Any:
+    """Open a SentenceTransformer in our classes, as students are opened. Raises what `optimize` raises."""
+    from sublayers import optimize
+
+    return optimize(open_encoder(source))
+
+
 def score(source: str, texts: "Texts", max_questions: int) -> dict[str, float]:
     """Score an encoder, see `sentence_encoders.score`."""
     from sublayers.training.metrics import sentence_encoders
@@ -55,6 +62,8 @@ def score(source: str, texts: "Texts", max_questions: int) -> dict[str, float]:
 
 def measure(tested: pd.DataFrame, texts: "Texts", args: "FrontierArguments") -> pd.DataFrame:
     """Time the teacher and students of the first seed in turn on the texts of each test, tokenization included.
+
+    All run in the same classes and keep their memory, so that a student's ratio is what its order saves.
 
     Args:
         tested: a row for the teacher and for each student and seed.
@@ -66,7 +75,8 @@ def measure(tested: pd.DataFrame, texts: "Texts", args: "FrontierArguments") -> 
     """
     firsts = tested.drop_duplicates("name")
     encoders = {name: place(name, seed, args) for name, seed in zip(firsts["name"], firsts["seed"], strict=True)}
-    opened = {name: open_encoder(source) for name, source in encoders.items()}
+    keep_memory()
+    opened = {name: open_optimized(source) for name, source in encoders.items()}
     rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in opened}
     for test, of_test in texts.by_score().items():
         # as many texts of each length as there are in all

@@ -73,10 +73,21 @@ CASES = {
         LM,
         LM_TASKS,
         beside("GPT-2", "(sf)2", "s2f2"),
-        ('pip install "sublayers[bench]"', "decode 8x3, GB/s", "prefill, peak MiB", "threads 1", "torch ", "layers 2"),
+        (
+            'pip install "sublayers[bench]"',
+            "decode 8x3, GB/s",
+            "prefill, peak MiB",
+            "threads 1",
+            "torch ",
+            "layers 2",
+            "memory kept",
+        ),
     ),
     "lm in half precision alone": Case(
-        f"{LM} --orders 's f3' --dtype=bfloat16 --no_onednn", LM_TASKS, beside("GPT-2", "sf3"), ("dtype bfloat16",)
+        f"{LM} --orders 's f3' --dtype=bfloat16 --no_onednn --release_memory --processor_time",
+        LM_TASKS,
+        beside("GPT-2", "sf3"),
+        ("dtype bfloat16", "memory as the allocator has it", "forward, system ms", "decode 8x3, page faults"),
     ),
     **{
         peer: Case(
@@ -198,6 +209,10 @@ def test_compares_every_model_in_every_task_with_its_peers(name, finished):
             assert row[f"{title} peak memory (MiB)"] == f"{measured['peak_bytes'] / 2**20:.1f}"
             shown = {each: value for each, value in row.items() if value and each.startswith(f"{title} (ms) ratio to ")}
             assert shown == {f"{title} (ms) ratio to {peer}": f"{ratio:.2f}" for peer, ratio in ratios.items()}
+            assert [*measured["spent"]] == ["user ms", "system ms", "page faults"]
+            assert {kind: row[f"{kind} of {title}"] for kind in measured["spent"]} == {
+                kind: f"{value:.1f}" for kind, value in measured["spent"].items()
+            }
     assert [row["model"] for row in rows] == [*peers]
     for row in rows:
         # what has no order is another's
