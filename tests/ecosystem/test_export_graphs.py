@@ -77,6 +77,7 @@ def test_gives_eagers_outputs_at_any_size_padded_on_either_side(family, head, tm
         writes = model.can_generate() or model.config.is_encoder_decoder
         described = json.loads((folder / "config.json").read_text())
         assert described["model_type"] == (model.config.model_type if writes else "bert")
+        assert writes or [*described["id2label"].values()] == [*model.config.id2label.values()]
         run = runtime.load(folder / FILES[form][0])
         for rows, length in ((2, 8), (3, 9), (5, 20), (4, 61), (2, 5)):
             batch = a_batch(ranks, rows, length)

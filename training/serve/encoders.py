@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from sublayers.families import head_of
 from sublayers.hub.loading import MODULES, load
@@ -147,12 +147,14 @@ def write_tokenizer(source: Path, folder: Path, max_length: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def name_known_classes(folder: Path, encoder: Encoder | None) -> None:
-    """Let configuration and tokenizer of a graph's folder name classes that other programs know."""
-    config = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE}
+def name_known_classes(folder: Path, config: PreTrainedConfig, encoder: Encoder | None) -> None:
+    """Let configuration and tokenizer of a graph's folder name classes that other programs know, and the labels."""
+    # transformers leaves labels out that have the names and number of its defaults
+    labels = {"id2label": config.id2label, "label2id": config.label2id}
+    described = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE} | labels
     if encoder and (activation := encoder.settings.get("activation_fn")):
-        config["sentence_transformers"] = {"activation_fn": activation}
-    _write(folder / "config.json", config)
+        described["sentence_transformers"] = {"activation_fn": activation}
+    _write(folder / "config.json", described)
     tokenizer = read_json(folder / "tokenizer_config.json")
     if tokenizer.get("tokenizer_class") == "TokenizersBackend":
         _write(folder / "tokenizer_config.json", tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"})

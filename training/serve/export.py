@@ -131,7 +131,7 @@ def export_graph(
         write_card(folder, destination.resolve().name, [TAGS[form]], Graph(usage, model.num_parameters()))
         if is_encoder:
             # the card names ours
-            name_known_classes(folder, encoder)
+            name_known_classes(folder, model.config, encoder)
     return report
 
 
