@@ -10,7 +10,7 @@ for needed in ("onnxruntime", "onnxscript", "nncf"):
     pytest.importorskip(needed)
 
 from sublayers.convert.graphs import onnx_runtime, openvino_runtime, torch_program  # noqa: E402
-from sublayers.training.serve.export import export_graph  # noqa: E402
+from sublayers.training.serve.export import FILES, export_graph  # noqa: E402
 
 RUNTIMES = {"onnx": onnx_runtime, "openvino": openvino_runtime, "torch_export": torch_program}
 every_format = pytest.mark.parametrize("form", RUNTIMES)
@@ -27,6 +27,6 @@ def known_onnx(file):
 def export_all(source, root):
     """Write a model's graphs into folders that are called like their formats."""
     export_graph(source, root / "onnx", "onnx")
-    with known_onnx(root / "onnx" / onnx_runtime.FILE):
+    with known_onnx(root / "onnx" / FILES["onnx"][0]):
         for form in ("openvino", "torch_export"):
             export_graph(source, root / form, form)

@@ -14,7 +14,8 @@ import torch
 from families import build
 from launched import python
 from sentence_transformers.sentence_transformer import modules
-from tiny_graphs import RUNTIMES, every_format, export_all
+from tiny_graphs import FILES, RUNTIMES, every_format, export_all
+from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
@@ -22,6 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOut
 from sublayers.hub.tokenizers import save_tokenizers
 from sublayers.training import cli
 from sublayers.training.data.tokenizers import train_tokenizer
+from sublayers.training.serve.encoders import write_tokenizer
 from sublayers.training.serve.export import export_graph
 
 pytestmark = pytest.mark.slow
@@ -86,8 +88,8 @@ def reranker(request, tmp_path_factory):
     return encoder, root
 
 
-def run(folder, form, batch):
-    return RUNTIMES[form].load(folder / RUNTIMES[form].FILE)({name: rows.numpy() for name, rows in batch.items()})
+def run(folder, form, batch, int8=False):
+    return RUNTIMES[form].load(folder / FILES[form][int8])({name: rows.numpy() for name, rows in batch.items()})
 
 
 def inputs_of(tokenizer, texts, with_types=True):
@@ -173,7 +175,7 @@ class Opened(nn.Module):
         super().__init__()
         assert not export
         self.config, self.folder = config, Path(folder)
-        self.form = "onnx" if (self.folder / "model.onnx").exists() else "openvino"
+        self.form = "onnx" if (self.folder / "onnx").exists() else "openvino"
 
     @classmethod
     def from_pretrained(cls, folder, **options):
@@ -181,8 +183,7 @@ class Opened(nn.Module):
 
     def forward(self, input_ids, attention_mask, token_type_ids=None, **kwargs):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-        file = self.folder / RUNTIMES[self.form].FILE
-        if b"token_type_ids" in file.read_bytes():
+        if b"token_type_ids" in (self.folder / FILES[self.form][0]).read_bytes():
             batch["token_type_ids"] = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         outputs = run(self.folder, self.form, batch)
         if "logits" in outputs:
@@ -238,7 +239,7 @@ def test_of_embeddings_8_bits_are_measured_by_their_cosine(form, tmp_path, capsy
     flags = ["--format", form, "--int8", "--texts", str(tmp_path / "texts.txt")]
     cli.main(["export", str(tmp_path / "encoder"), str(tmp_path / "served"), *flags])
     rows = [inputs_of(encoder.tokenizer, [text]) for text in TEXTS]
-    small = np.concatenate([run(tmp_path / "served", form, batch)["sentence_embedding"] for batch in rows])
+    small = np.concatenate([run(tmp_path / "served", form, batch, True)["sentence_embedding"] for batch in rows])
     # both have the length 1
     cosines = (encoder.encode(TEXTS) * small).sum(1)
     assert 0.9 < cosines.min() < 0.99999
@@ -249,6 +250,75 @@ def test_of_embeddings_8_bits_are_measured_by_their_cosine(form, tmp_path, capsy
     card = (tmp_path / "served" / "README.md").read_text()
     assert f"cosine of the embeddings of 4 texts of its users, mean and smallest | {mean}, {smallest} |" in card
     assert "are stored in 8 bits" in card
+
+
+def test_the_tokenizers_file_alone_cuts_and_pads_texts(tmp_path):
+    tokenizer = train_tokenizer(TEXTS, "wordpiece", 200)
+    # this call stays in what is saved
+    tokenizer(TEXTS, padding="max_length", truncation=True, max_length=5)
+    tokenizer.save_pretrained(tmp_path / "source")
+    write_tokenizer(tmp_path / "source", tmp_path / "served", MAX_LENGTH)
+    rows = Tokenizer.from_file(str(tmp_path / "served" / "tokenizer.json")).encode_batch(TEXTS)
+    expected = tokenizer(TEXTS, padding=True, truncation=True, max_length=MAX_LENGTH)
+    assert [row.ids for row in rows] == expected["input_ids"]
+    assert [row.attention_mask for row in rows] == expected["attention_mask"]
+    described = json.loads((tmp_path / "served" / "tokenizer_config.json").read_text())
+    assert described["max_length"] == described["model_max_length"] == MAX_LENGTH
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "padless")
+    with pytest.raises(ValueError, match="padless pads no texts; set its `pad_token`"):
+        write_tokenizer(tmp_path / "padless", tmp_path / "served", MAX_LENGTH)
+
+
+# what transformers.js, fastembed, text-embeddings-inference and sentence-transformers look for
+LAYOUT = {
+    "config.json": {"model_type": "bert", "pad_token_id": 0, "hidden_size": 32, "max_position_embeddings": 64},
+    "tokenizer.json": {},
+    "tokenizer_config.json": {"model_max_length": MAX_LENGTH, "max_length": MAX_LENGTH, "pad_token": "[PAD]"},
+    "sentence_bert_config.json": {"max_seq_length": MAX_LENGTH},
+    "config_sentence_transformers.json": {"prompts": PROMPTS},
+}
+
+
+def test_the_folder_has_what_other_programs_look_for(served):
+    encoder, root, _ = served
+    assert (root / "onnx" / "onnx" / "model.onnx").exists()
+    assert (root / "openvino" / "openvino" / "openvino_model.xml").exists()
+    for file, fields in LAYOUT.items():
+        found = json.loads((root / "onnx" / file).read_text())
+        assert {name: found.get(name) for name in fields} == fields
+    pooling = json.loads((root / "onnx" / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_mean_tokens"] == (encoder[1].pooling_mode == "mean")
+    assert pooling["pooling_mode_cls_token"] == (encoder[1].pooling_mode == "cls")
+
+
+def test_fastembed_gives_the_encoders_embeddings(served):
+    fastembed = pytest.importorskip("fastembed")
+    description = pytest.importorskip("fastembed.common.model_description")
+    encoder, root, _ = served
+    name, pooling, normalizes = str(root), encoder[1].pooling_mode, len(encoder) > 2
+    fastembed.TextEmbedding.add_custom_model(
+        name,
+        description.PoolingType[pooling.upper()],
+        normalizes,
+        description.ModelSource(hf="nobody/nothing"),
+        dim=32,
+        model_file=FILES["onnx"][0],
+    )
+    embedding = fastembed.TextEmbedding(name, specific_model_path=str(root / "onnx"), threads=1)
+    np.testing.assert_allclose([*embedding.embed(TEXTS)], encoder.encode(TEXTS), atol=1e-5)
+
+
+def test_fastembed_gives_the_cross_encoders_logits(reranker):
+    rerank = pytest.importorskip("fastembed.rerank.cross_encoder")
+    description = pytest.importorskip("fastembed.common.model_description")
+    encoder, root = reranker
+    source = description.ModelSource(hf="nobody/nothing")
+    rerank.TextCrossEncoder.add_custom_model(str(root), sources=source, model_file=FILES["onnx"][0])
+    scorer = rerank.TextCrossEncoder(str(root), specific_model_path=str(root / "onnx"), threads=1)
+    expected = encoder.predict([(TEXTS[0], text) for text in TEXTS], activation_fn=nn.Identity())
+    # of several labels, it returns the first
+    np.testing.assert_allclose([*scorer.rerank(TEXTS[0], TEXTS)], expected.reshape(len(TEXTS), -1)[:, 0], atol=1e-5)
 
 
 def test_an_encoder_needs_no_pooler_of_its_model(tmp_path):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from sublayers.convert.graphs.program import Finished
 from sublayers.families import head_of
-from sublayers.hub.loading import MODULES
+from sublayers.hub.loading import MODULES, load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertModel
 from sublayers.training.distill.teacher import (
     OLD_MODES,
@@ -116,12 +116,30 @@ def write_encoder(folder: Path, encoder: Encoder, max_length: int) -> None:
         _write(folder / name, content)
 
 
-def name_known_classes(folder: Path, encoder: Encoder) -> None:
-    """Let configuration and tokenizer of a graph's folder name classes that older versions of transformers know."""
-    config = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE}
-    if activation := encoder.settings.get("activation_fn"):
-        config["sentence_transformers"] = {"activation_fn": activation}
-    _write(folder / "config.json", config)
+def write_tokenizer(source: Path, folder: Path, max_length: int) -> None:
+    """Write a tokenizer whose `tokenizer.json` itself cuts texts to a length, and pads them to the longest of a batch.
+
+    Programs without transformers read that file, which otherwise has the settings of its authors' last call.
+
+    Raises:
+        OSError, ValueError: see `load`; or it has no token for padding.
+    """
+    tokenizer = load(AutoTokenizer, source, model_max_length=max_length, max_length=max_length)
+    if tokenizer.pad_token is None:
+        raise ValueError(f"the tokenizer in {source} pads no texts; set its `pad_token`, and save it there")
+    # a call leaves its settings there
+    tokenizer([""], padding=True, truncation=True, max_length=max_length)
+    tokenizer.save_pretrained(folder)
+
+
+def name_known_classes(folder: Path, config: PreTrainedConfig, encoder: Encoder | None) -> None:
+    """Let configuration and tokenizer of a graph's folder name classes that other programs know, and the labels."""
+    # transformers leaves labels out that have the names and number of its defaults
+    labels = {"id2label": config.id2label, "label2id": config.label2id}
+    described = read_json(folder / "config.json") | {"model_type": KNOWN_TYPE} | labels
+    if encoder and (activation := encoder.settings.get("activation_fn")):
+        described["sentence_transformers"] = {"activation_fn": activation}
+    _write(folder / "config.json", described)
     tokenizer = read_json(folder / "tokenizer_config.json")
     if tokenizer.get("tokenizer_class") == "TokenizersBackend":
         _write(folder / "tokenizer_config.json", tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"})

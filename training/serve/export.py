@@ -14,16 +14,29 @@ from sublayers.convert.graphs.program import check, draw_inputs, longest, output
 from sublayers.hub.folder import copy_record
 from sublayers.hub.loading import load
 from sublayers.hub.model_card import Graph, write_card
-from sublayers.hub.self_contained import copy_tokenizer, copy_tokenizers
+from sublayers.hub.self_contained import copy_tokenizers
 from sublayers.modeling.graph_sessions import Batch, Run
 from sublayers.training.data.corpus import standard_library
 from sublayers.training.data.files import check_file, reading
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
-from sublayers.training.serve.encoders import EMBEDDING, SCORES, finish, name_known_classes, write_encoder
+from sublayers.training.serve.encoders import (
+    EMBEDDING,
+    SCORES,
+    finish,
+    name_known_classes,
+    write_encoder,
+    write_tokenizer,
+)
 from sublayers.training.trainers.export import read_model
 
 USAGE = Path(__file__).with_name("usage_template.md")
 TAGS = {"onnx": "onnx", "openvino": "openvino", "torch_export": "torch.export"}
+# where other programs look for a graph in a folder, in 32 bits and in 8
+FILES = {
+    "onnx": ("onnx/model.onnx", "onnx/model_quantized.onnx"),
+    "openvino": ("openvino/openvino_model.xml", "openvino/openvino_model.xml"),
+    "torch_export": ("model.pt2",),
+}
 # tokens of a text for models without a limit of positions
 LONGEST = 512
 # lines of the standard library that stand for somebody's texts
@@ -68,6 +81,7 @@ def export_graph(
     refuse_to_overwrite(destination)
     model = read_model(source).float().eval()
     finished, encoder = finish(model, source)
+    is_encoder = encoder is not None or not (model.can_generate() or model.config.is_encoder_decoder)
     lines = read_lines(texts) if int8 else []
     known = read_lines(calibration_file) if calibration_file else None
     with whole_folder(destination) as folder, TemporaryDirectory() as place:
@@ -78,22 +92,24 @@ def export_graph(
         max_length = longest(model.config) or LONGEST
         if encoder and tokenizer:
             max_length = min(max_length, encoder.max_length or tokenizer.model_max_length)
-            copy_tokenizer(source, folder, model_max_length=max_length)
+            write_tokenizer(source, folder, max_length)
         if int8 and not tokenizer:
             raise ValueError(f"{source} has no tokenizer, without which int8 cannot be measured; save it there")
         copy_record(source, folder)
         program = trace(finished)
-        file, full = folder / runtime.FILE, (Path(place) if int8 else folder) / runtime.FILE
+        file = folder / FILES[form][int8]
+        full = Path(place) / runtime.FILE if int8 else file
+        file.parent.mkdir(exist_ok=True)
         runtime.write(program, full)
         run = runtime.load(full)
-        report: dict[str, Any] = {"file": runtime.FILE, "difference": check(run, finished)}
+        report: dict[str, Any] = {"file": FILES[form][int8], "difference": check(run, finished)}
         ranks = {name: tensor.ndim for name, tensor in draw_inputs(finished, 1, 1).items()}
         if int8:
             batches = _tokenize(lines, tokenizer, ranks, model.config, max_length)
             calibrating = _tokenize(known, tokenizer, ranks, model.config, max_length) if known else None
             runtime.quantize(full, file, calibrating)
             report |= _error(run, runtime.load(file), batches)
-        report["bytes"] = sum(part.stat().st_size for part in folder.glob(f"{file.stem}.*"))
+        report["bytes"] = sum(part.stat().st_size for part in file.parent.glob(f"{file.stem}.*"))
         if encoder:
             write_encoder(folder, encoder, max_length)
         usage = Template(USAGE.read_text(encoding="utf-8")).render(
@@ -104,6 +120,7 @@ def export_graph(
             config=model.config,
             tokenizer=tokenizer,
             encoder=encoder,
+            is_encoder=is_encoder,
             max_length=max_length,
             has_memory=isinstance(model.config, RecurrentLMConfig),
             int8=int8,
@@ -112,9 +129,9 @@ def export_graph(
             **report,
         )
         write_card(folder, destination.resolve().name, [TAGS[form]], Graph(usage, model.num_parameters()))
-        if encoder:
+        if is_encoder:
             # the card names ours
-            name_known_classes(folder, encoder)
+            name_known_classes(folder, model.config, encoder)
     return report
 
 

@@ -96,14 +96,13 @@ def copy_tokenizers(model: PreTrainedModel, folder: Path) -> None:
                 copy_tokenizer(source, folder, subfolder)
 
 
-def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "", **options: Any) -> None:
-    """Save the tokenizer of a folder or repository, or of a folder in it, without code of its own; `options` change it.
+def copy_tokenizer(source: str | Path, folder: Path, subfolder: str = "") -> None:
+    """Save the tokenizer of a folder or repository, or of a folder in it, without code of its own.
 
     Raises:
         OSError, ValueError: there is none, or it needs such code.
     """
-    tokenizer = load(AutoTokenizer, source, subfolder=subfolder, **options)
-    tokenizer.save_pretrained(folder / subfolder)
+    load(AutoTokenizer, source, subfolder=subfolder).save_pretrained(folder / subfolder)
 
 
 def copy_modules(source: Path, folder: Path) -> None:

@@ -129,9 +129,8 @@ def encoders_of(args: Flags, model: Any, is_reranker: bool, parts: dict[str, Any
         ours.save_pretrained(str(place / "ours"))
     for graph in tqdm(args.graphs, "writing graphs", leave=False):
         form, _, kind = graph.partition(" ")
-        runtime = runtime_of(form)
-        export_graph(place / "ours", place / graph, form, bool(kind))
-        run = runtime.load(place / graph / runtime.FILE, torch.get_num_threads())
+        report = export_graph(place / "ours", place / graph, form, bool(kind))
+        run = runtime_of(form).load(place / graph / report["file"], torch.get_num_threads())
         # the copy has the graph in the model's place
         encoders[graph] = by_torch(copy.deepcopy(ours, {id(ours[0].model): Graph(run, ours[0].model)}))
     return encoders

@@ -76,8 +76,8 @@ class Finished(nn.Module):
 def trace(model: nn.Module) -> ExportedProgram:
     """Trace a model in evaluation for any number of rows and tokens, padded on either side.
 
-    The program takes those of `INPUTS` that the model knows and returns its tensors by name. The model's configuration
-    is set to return no cache, hidden states or attentions.
+    The program takes those of `INPUTS` that the model knows, without types of tokens where there is only one, and
+    returns its tensors by name. The model's configuration is set to return no cache, hidden states or attentions.
     """
     for name in ("use_cache", "output_hidden_states", "output_attentions"):
         setattr(model.config, name, False)
@@ -111,7 +111,9 @@ def draw_inputs(model: nn.Module, rows: int, length: int) -> dict[str, torch.Ten
     choices = (2,) if type(model).__name__.endswith("ForMultipleChoice") else ()
     accepted = inspect.signature(model.forward).parameters
     batch = {}
-    for name in [name for name in INPUTS if name in accepted]:
+    # where there is only one type of tokens, some tokenizers still count two in pairs
+    left_out = {"token_type_ids"} if getattr(config, "type_vocab_size", None) == 1 else set()
+    for name in [name for name in INPUTS if name in accepted.keys() - left_out]:
         shape = (rows, *choices, max(1, length - 2) if name.startswith("decoder") else length)
         if name.endswith("mask"):
             batch[name] = torch.ones(shape, dtype=torch.long)
