@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import huggingface_hub
 import hypothesis
 import pytest
 import torch
@@ -24,9 +25,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Keep what `datasets` caches apart from the user's, also in processes that tests start."""
+    """Keep what `datasets` caches apart from the user's, also in processes that tests start, and graphs of models."""
     cache = TemporaryDirectory()
-    os.environ["HF_DATASETS_CACHE"] = cache.name
+    os.environ["HF_DATASETS_CACHE"] = huggingface_hub.constants.HF_HOME = cache.name
     config.add_cleanup(cache.cleanup)
 
 

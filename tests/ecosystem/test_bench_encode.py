@@ -32,7 +32,7 @@ def test_every_runtime_gives_the_same_answers(is_reranker, tmp_path):
     if not is_reranker:
         make_sentence_encoder(tmp_path / "model")
     file = write_texts(tmp_path / "lines.txt")
-    args = arguments(tmp_path / "model", [file], graphs=["onnx", "openvino"], parts=True)
+    args = arguments(tmp_path / "model", [file], graphs=["onnx", "openvino", "auto"], parts=True)
     tasks = {task.name: task for task in encode.comparison(args).tasks}
     assert [*tasks] == ["7 of lines, 1 at once", "7 of lines, 3 at once"]
     for task in tasks.values():

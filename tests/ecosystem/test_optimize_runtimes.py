@@ -27,14 +27,6 @@ FORMS = ["onnx", "openvino"]
 MANY = [f"{text} {'and a text ' * (i % 4)}" for i, text in enumerate(TEXTS * 8)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """A cache of this file's tests, which write equal graphs once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(constants, "HF_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield Path(constants.HF_HOME) / "sublayers"
-
-
 @pytest.fixture
 def ran(monkeypatch):
     """The names of the graphs that have run."""
@@ -183,7 +175,7 @@ def hurried(monkeypatch):
     monkeypatch.setattr(attach, "CALLS", 1)
 
 
-def test_what_is_fastest_is_chosen_once(encoder, cache, hurried, monkeypatch, capsys):
+def test_what_is_fastest_is_chosen_once(encoder, hurried, monkeypatch, capsys):
     times = {"onnx": 3.0, "openvino": 2.0, "torch": 1.0}
     measured = []
 
@@ -205,7 +197,7 @@ def test_what_is_fastest_is_chosen_once(encoder, cache, hurried, monkeypatch, ca
     again = optimize(encoder, verify=MANY, runtime="auto")[0].model.graphs
     assert again.description()["files"] == graphs.description()["files"]
     assert len(measured) == number
-    [kept] = cache.rglob("auto *.json")
+    kept = max(Path(constants.HF_HOME, "sublayers").rglob("auto *.json"), key=lambda path: path.stat().st_mtime)
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"machine": "another machine"}))
     capsys.readouterr()
     optimize(encoder, verify=MANY, runtime="auto")
@@ -222,6 +214,7 @@ def test_a_runtime_that_is_missing_or_a_model_without_graph(encoder, monkeypatch
         raise ModuleNotFoundError("openvino is not installed; pip install it")
 
     monkeypatch.setattr(attach, "require", refuse)
+    encoder[0].model.get_input_embeddings().weight.data += 1
     with pytest.raises(ModuleNotFoundError, match="openvino is not installed"):
         optimize(encoder, runtime="openvino")
     np.testing.assert_allclose(optimize(encoder, runtime="auto").encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
@@ -231,8 +224,10 @@ def test_a_runtime_that_is_missing_or_a_model_without_graph(encoder, monkeypatch
     encoder[0].model.get_input_embeddings().weight.data += 1
     with pytest.raises(ValueError, match=r"PARBertModel cannot be a graph of onnx: division by zero; use .*torch"):
         optimize(encoder, runtime="onnx")
-    optimize(encoder, runtime="auto")
-    assert "division by zero; it is left out" in capsys.readouterr().out
+    for _ in range(2):
+        # which is not kept
+        optimize(encoder, runtime="auto")
+        assert "division by zero; it is left out" in capsys.readouterr().out
 
 
 def test_8_bits_are_compared_on_texts(encoder, capsys, ran):

@@ -1,37 +1,29 @@
 """What `sublayers bench encode` measures: a sentence encoder or reranker on texts, as it is, optimized, in graphs."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-from torch import nn
-from tqdm.auto import tqdm
-from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers import AutoConfig
 
 from sublayers import optimize
-from sublayers.convert.graphs.program import draw_inputs, runtime as runtime_of
 from sublayers.families import head_of
 from sublayers.hub.loading import load
-from sublayers.modeling.graph_sessions import Run
 from sublayers.training.flags import flag, number as count
 from sublayers.training.lab.bench.encode_others import Encode, OtherRuntimes, others_of, parts_of
 from sublayers.training.lab.bench.flags import BenchFlags, size
 from sublayers.training.metrics.timing import Call, Comparison, Task
-from sublayers.training.serve.export import export_graph, read_lines
+from sublayers.training.serve.export import read_lines
 
 THEIRS, OURS, UNPACKED = "sentence-transformers", "sublayers.optimize", "without prepacking"
 REMARK = (
     "Times are of all texts of a file, with so many at once, tokenizer included. Ratios are to the model as "
-    "sentence-transformers runs it, which sorts texts by their length. Graphs were exported from the optimized model, "
-    "and run inside of sentence-transformers, too. Below 'without prepacking', each takes away one thing more."
+    "sentence-transformers runs it, which sorts texts by their length. All run inside of sentence-transformers. Below "
+    "'without prepacking', each takes away one thing more."
 )
-GRAPHS = [f"{form}{kind}" for form in ("onnx", "openvino") for kind in ("", " int8")]
+GRAPHS = [f"{runtime}{kind}" for runtime in ("onnx", "openvino", "auto") for kind in ("", " int8")]
 ORDERS = "that of the model"
 PAIRED = "files with a text in each line; for a reranker, the first line is the query that is asked of all others"
 
@@ -44,7 +36,7 @@ class Flags(BenchFlags, OtherRuntimes):
     texts: list[Path] = flag(PAIRED, MISSING)
     number: int = count("texts of each file", 64)
     batch_sizes: list[int] = count("texts at once", [1, 32])
-    graphs: list[str] = flag("runtimes beside torch", [], nargs="*", choices=GRAPHS)
+    graphs: list[str] = flag("runtimes beside torch, see `sublayers.optimize`", [], nargs="*", choices=GRAPHS)
     parts: bool = flag("take one thing after the other away from what optimize does, to see what each gains", False)
     repeats: int = size("repeats", 5)
 
@@ -101,17 +93,18 @@ def measured(
     parts: dict[str, Any],
     others: dict[str, Encode],
 ) -> Iterator[Task]:
-    """Give the tasks, while the graphs exist."""
-    with TemporaryDirectory() as place:
-        encoders = encoders_of(args, model, is_reranker, parts, Path(place)) | others
-        for name, inputs in texts.items():
-            for size in args.batch_sizes:
-                calls: dict[str, Call] = {key: partial(encode, inputs, size) for key, encode in encoders.items()}
-                title = f"{len(inputs)} of {name}, {size} at once"
-                yield Task(title, "texts", calls, dict.fromkeys(calls, len(inputs)))
+    """Give the tasks."""
+    encoders = encoders_of(args, model, is_reranker, parts, texts) | others
+    for name, inputs in texts.items():
+        for rows in args.batch_sizes:
+            calls: dict[str, Call] = {key: partial(encode, inputs, rows) for key, encode in encoders.items()}
+            title = f"{len(inputs)} of {name}, {rows} at once"
+            yield Task(title, "texts", calls, dict.fromkeys(calls, len(inputs)))
 
 
-def encoders_of(args: Flags, model: Any, is_reranker: bool, parts: dict[str, Any], place: Path) -> dict[str, Encode]:
+def encoders_of(
+    args: Flags, model: Any, is_reranker: bool, parts: dict[str, Any], texts: dict[str, list[Any]]
+) -> dict[str, Encode]:
     """Make what encodes texts in each runtime, and with each of the `parts_of` what is optimized."""
 
     def by_torch(held: Any) -> Encode:
@@ -122,35 +115,12 @@ def encoders_of(args: Flags, model: Any, is_reranker: bool, parts: dict[str, Any
             [held.encode(text) for text in inputs] if size == 1 else held.encode(inputs, batch_size=size)
         )
 
-    ours = optimize(model)
-    encoders = {THEIRS: by_torch(model), OURS: by_torch(ours), UNPACKED: by_torch(optimize(model, prepack=False))}
-    encoders |= {name: by_torch(part) for name, part in parts.items()}
-    if args.graphs:
-        ours.save_pretrained(str(place / "ours"))
-    for graph in tqdm(args.graphs, "writing graphs", leave=False):
-        form, _, kind = graph.partition(" ")
-        report = export_graph(place / "ours", place / graph, form, bool(kind))
-        run = runtime_of(form).load(place / graph / report["file"], torch.get_num_threads())
-        # the copy has the graph in the model's place
-        encoders[graph] = by_torch(copy.deepcopy(ours, {id(ours[0].model): Graph(run, ours[0].model)}))
-    return encoders
-
-
-class Graph(nn.Module):
-    """Stands for a model inside of what sentence-transformers opens: inputs (batch, length) go to its graph."""
-
-    def __init__(self, run: Run, model: PreTrainedModel):
-        super().__init__()
-        self.run, self.config = run, model.config
-        self.names, self.dtype, self.device = [*draw_inputs(model, 1, 1)], model.dtype, model.device
-
-    def forward(self, input_ids, attention_mask, token_type_ids=None, **kwargs) -> ModelOutput:
-        """Run the graph; a segment that is not given is the first."""
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(input_ids)
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        outputs = self.run({name: given[name].numpy() for name in self.names})
-        return ModelOutput({name: torch.from_numpy(output) for name, output in outputs.items()})
-
-    # what `optimize` lets sentence-transformers call
-    forward_first_token = forward_last_token = forward
+    held = {THEIRS: model, OURS: optimize(model), UNPACKED: optimize(model, prepack=False)} | parts
+    known = [text for inputs in texts.values() for text in inputs]
+    for graph in args.graphs:
+        runtime: Any
+        runtime, _, kind = graph.partition(" ")
+        # auto measures with texts of these lengths, and 8 bits are compared on them
+        verify = known if kind or runtime == "auto" else False
+        held[graph] = optimize(model, runtime=runtime, int8=bool(kind), verify=verify)
+    return {name: by_torch(each) for name, each in held.items()}

@@ -97,8 +97,10 @@ def attach(
             described["routes"] = [(1, 1, names[0])]
         chosen = {name for *_, name in described["routes"]}
         described["files"] = {name: paths for name, paths in files.items() if name in chosen}
-        folder.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        # what could not be written may be the next time
+        if {name.split()[0] for name in files} == {*forms}:
+            folder.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
     graphs = Graphs(folder, **described)
     graphs.open()
     graphs.is_current(model)
@@ -106,7 +108,7 @@ def attach(
         _compare(model, method, graphs, texts, least_agreement)
     if runtime == AUTO:
         told = ", ".join(f"{rows} x {tokens} {name}" for rows, tokens, name in graphs.routes)
-        print(f"rows x tokens and where they run: {told}; kept in {kept}")
+        print(f"rows x tokens and where they run: {told}; kept in {kept.parent}")
     model.graphs = graphs
 
 
