@@ -76,4 +76,4 @@ def test_memory_is_that_of_a_process_of_its_own(tmp_path):
 def test_a_folder_that_exists_is_refused(tmp_path):
     (tmp_path / "results.csv").write_text("")
     with pytest.raises(FileExistsError):
-        serve.run(type("Args", (), {"output_dir": tmp_path}), [])
+        serve.run(type("Args", (), {"output_dir": tmp_path}), [], {})
