@@ -40,10 +40,10 @@ endef
 
 # a worker that has run thousands of tests dies without a word where it forks, so each room has workers of its own
 ROOMS := ecosystem modeling training/commands training/lab training
-# which tests; those of a room are not run again with the rooms around it
+# those of a room are not run again with the rooms around it
 define rooms
 	@failed=0; ignored=; for room in $(addprefix tests/,$(ROOMS)) tests; do \
-		$(ECOSYSTEM)/bin/$(PYTEST) $(1) $$room $$ignored || failed=1; \
+		$(ECOSYSTEM)/bin/$(PYTEST) $$room $$ignored || failed=1; \
 		ignored="$$ignored --ignore=$$room"; \
 	done; exit $$failed
 endef
@@ -69,7 +69,7 @@ $(OLDER)/.installed: $(ECOSYSTEM)/.installed Makefile
 .PHONY: test
 test: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run the tests, of many alike the first ones
 	$(call lint,$(ECOSYSTEM))
-	$(call rooms,-m 'not full')
+	$(ECOSYSTEM)/bin/$(PYTEST) -m 'not full' tests
 
 .PHONY: test-full
 test-full: $(ECOSYSTEM)/.installed $(OLDER)/.installed  ## lint, check the types, run all tests: every case, kills at every write, old folders

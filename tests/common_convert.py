@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import torch
 import transformers
@@ -211,3 +212,13 @@ SOURCES = {
     "Pegasus": ("PegasusForConditionalGeneration", {"activation_function": "relu"}),
     "Pegasus untied": ("PegasusForConditionalGeneration", {"tie_word_embeddings": False}),
 }
+
+
+def in_turn(cases, kind):
+    """Sort cases: the first of each kind, then the second ones, and so on, so that few of them stand for all."""
+    seen = Counter()
+    numbered = []
+    for case in cases:
+        numbered.append((seen[kind(case)], case))
+        seen[kind(case)] += 1
+    return [case for _, case in sorted(numbered, key=lambda pair: pair[0])]

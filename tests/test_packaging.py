@@ -54,7 +54,9 @@ def test_every_package_that_is_imported_is_declared():
             elif isinstance(node, ast.ImportFrom):
                 imported.add(str(node.module).split(".")[0])
     owners = packages_distributions()
-    others = imported - {"sublayers", *sys.stdlib_module_names}
+    # contenders of benches, where somebody has installed them: one of them needs an older huggingface_hub
+    contenders = {"fastembed", "llama_cpp"}
+    others = imported - {"sublayers", *sys.stdlib_module_names, *contenders}
     assert len(others) > 20
     assert [name for name in others if not declared & {each.lower().replace("-", "_") for each in owners[name]}] == []
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 from common import tokens
-from common_convert import convert, make
+from common_convert import convert, in_turn, make
 
 from sublayers import AUTO_CLASSES, PARBertConfig
 from sublayers.convert.bert import ENCODERS
@@ -39,6 +39,7 @@ CASES = [
     for option in dropouts(model_class)
     if option not in TOLD
 ]
+CASES = in_turn(CASES, lambda case: case.values[0].config_class)
 
 
 def build(model_class, option, share=0.5):
@@ -81,6 +82,7 @@ def weakened(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "dropout", weaken)
 
 
+@pytest.mark.representatives(120)
 @pytest.mark.parametrize(("model_class", "option"), CASES)
 @torch.no_grad()
 def test_dropouts_stand_where_the_source_has_them(model_class, option, weakened):
@@ -92,6 +94,7 @@ def test_dropouts_stand_where_the_source_has_them(model_class, option, weakened)
     assert_same(source, model)
 
 
+@pytest.mark.representatives(45)
 @pytest.mark.parametrize(("model_class", "option"), [case for case in CASES if "att" in case.id.partition("-")[2]])
 @torch.no_grad()
 def test_kernels_drop_the_weights_of_attention(model_class, option):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from common_convert import GROUPED, LONG, SOURCES, make
+from common_convert import GROUPED, LONG, SOURCES, in_turn, make
 from torch import nn
 from transformers import BertForSequenceClassification, BertModel, pipeline
 
@@ -34,12 +34,13 @@ def run(model, inputs):
     }
 
 
-@pytest.fixture(params=HELD)
+@pytest.fixture(params=in_turn(HELD, lambda name: name.rsplit(" ", 1)[0]))
 def source(request):
     name, options = HELD[request.param]
     return make(name, **options).eval()
 
 
+@pytest.mark.representatives(90)
 def test_the_same_answers_in_the_same_memory_and_back(source):
     before = copy.deepcopy(source.state_dict())
     model = optimize(source, verify=True)

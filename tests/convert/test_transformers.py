@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from common import gradients, tokens
-from common_convert import CAUSAL, HEADS, PAIR_HEADS, SOURCES, assert_complete, convert, follow, make
+from common_convert import CAUSAL, HEADS, PAIR_HEADS, SOURCES, assert_complete, convert, follow, in_turn, make
 from transformers import PreTrainedModel
 
 from sublayers.convert.verify import measures_places
@@ -28,17 +28,7 @@ class Pair(NamedTuple):
     folder: object
 
 
-KINDS = [name.rsplit(" ", 1)[0] for name in SOURCES]
-# the first head of each kind, then the second of each, and so on
-IN_TURN = [
-    name
-    for _, name in sorted(
-        (KINDS[:i].count(kind), name) for i, (kind, name) in enumerate(zip(KINDS, SOURCES, strict=True))
-    )
-]
-
-
-@pytest.fixture(scope="module", params=IN_TURN)
+@pytest.fixture(scope="module", params=in_turn(SOURCES, lambda name: name.rsplit(" ", 1)[0]))
 def pair(request, tmp_path_factory):
     folder, (name, options) = tmp_path_factory.mktemp("convert"), SOURCES[request.param]
     made = make(name, **options)

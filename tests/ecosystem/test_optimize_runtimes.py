@@ -172,7 +172,7 @@ def test_what_has_trained_is_saved_without_graphs(encoder, tmp_path):
 def hurried(monkeypatch):
     """Measure some calls only."""
     monkeypatch.setattr(attach, "BUDGET", 0.3)
-    monkeypatch.setattr(attach, "CALLS", 1)
+    monkeypatch.setattr(attach, "CALLS", 2)
 
 
 def test_what_is_fastest_is_chosen_once(encoder, hurried, monkeypatch, capsys):
@@ -267,6 +267,14 @@ def test_agreement_is_that_of_a_naive_loop():
     scores = attach.agreement(first[:, :1], second[:, :1])
     assert scores["rank correlation"] == pytest.approx(spearmanr(first[:, 0], second[:, 0]).statistic)
     assert scores["same ten"] == len({*first[:, 0].argsort()[-10:]} & {*second[:, 0].argsort()[-10:]}) / 10
+
+
+@pytest.mark.parametrize(("flags", "lacks"), [("avx2", True), ("avx2 avx512_vnni", False), ("avx_vnni", False)])
+def test_processors_without_vnni_are_known(flags, lacks, monkeypatch):
+    monkeypatch.setattr(attach.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    monkeypatch.setattr(Path, "read_text", lambda self, **options: f"flags\t\t: {flags}\n")
+    assert attach._lacks_vnni() == lacks
 
 
 def test_what_does_not_fit_is_refused(encoder, tmp_path):

@@ -1,11 +1,8 @@
 import platform
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
 
-import numpy as np
 import pytest
 import torch
+from launched import python
 from scipy.stats import binom
 
 from sublayers.training.metrics import timing
@@ -72,20 +69,21 @@ def test_ratio_is_the_median_within_rounds():
     assert timing.ratio([1, 4], [2, 2]) == 1.25
 
 
-def pages_of_a_call(keeps):
-    """Count the new pages for 32 MiB in a process of its own, where the same memory was used and freed before."""
-    fill = partial(np.ones, 4 * 2**20)
-    assert not keeps or timing.keep_memory()
-    spending = []
-    for _ in range(3):
-        timing.watch(fill, spending)
-    return spending[-1]["page faults"]
+# the new pages for 32 MiB, where the same memory was used and freed before
+PAGES_OF_A_CALL = """
+import numpy, sys
+from sublayers.training.metrics import timing
+spending = []
+assert sys.argv[1] == "released" or timing.keep_memory()
+for _ in range(3):
+    timing.watch(lambda: numpy.ones(4 * 2**20), spending)
+print(spending[-1]["page faults"])
+"""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
 def test_a_process_can_keep_what_it_frees():
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone:
-        released, kept = (alone.submit(pages_of_a_call, keeps).result() for keeps in (False, True))
+    released, kept = (int(python("-c", PAGES_OF_A_CALL, memory).split()[-1]) for memory in ("released", "kept"))
     # each of the pages of 4 KiB, or of those of 2 MiB that the system may give
     assert released >= 16 > kept
 

@@ -1,12 +1,14 @@
 """Graphs for a model in memory: in the runtime that is named, or in those that are measured to be fastest."""
 
 import json
+import platform
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from math import log2
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -29,8 +31,8 @@ WRITERS = ("ForCausalLM", "ForConditionalGeneration")
 DECISIVE = ("sublayers", "torch", "transformers", "onnx", "onnxruntime", "onnxscript", "openvino", "nncf")
 # rows that are measured, and the tokens of short and long texts where no texts are given
 ROWS, SHORT, LONG = (1, 8, 32, 100), (8, 24), (64, 192)
-# seconds of all measuring, and the calls of each runtime in a round
-BUDGET, CALLS = 20.0, 4
+# seconds of all measuring, and the most calls of a runtime in a cell
+BUDGET, CALLS = 20.0, 100
 # with fewer texts, ranks and neighbours say little
 LEAST_TEXTS, NEIGHBOURS = 20, 10
 
@@ -75,6 +77,8 @@ def attach(
             f"{name} is in {model.dtype} on {model.device}, and graphs run in 32 bits on a CPU; use runtime='torch', "
             "or model.float() and model.to('cpu') before"
         )
+    if int8 and _lacks_vnni():
+        print("this processor has no VNNI, so 8 bits may be no faster than 32; runtime='auto' measures both")
     forms = [form for form in FORMS if runtime in (form, AUTO) and _is_there(form, runtime)]
     folder = cache_folder() / _fingerprint(model, method)
     halves = _halves(model, texts)
@@ -144,6 +148,12 @@ def _is_there(form: str, runtime: str) -> bool:
         print(f"{form} is left out: {error}")
         return False
     return True
+
+
+def _lacks_vnni() -> bool:
+    """Say whether this is an x86 processor without instructions for products of 8 bits, as far as the system tells."""
+    file = Path("/proc/cpuinfo")
+    return platform.machine() == "x86_64" and file.exists() and "vnni" not in file.read_text(encoding="utf-8")
 
 
 def _fingerprint(model: PreTrainedModel, method: str) -> str:
@@ -247,17 +257,19 @@ def _choose(
 
 
 def _time(call: Callable[[Batch], Any], batch: Batch, seconds: float) -> float:
-    """Take the least time of some calls, but for the first: another runtime's threads still wait for work then."""
+    """Take the median time of some calls, each after a pooling in torch, whose threads wait for more work a while."""
+    states = torch.ones(1 << 18)
     call(batch)
     start = perf_counter()
     times: list[float] = []
-    while len(times) < 2 or (len(times) < 5 * CALLS and perf_counter() - start < seconds / 2):
+    while len(times) < 2 or (len(times) < CALLS and perf_counter() - start < seconds / 2):
+        states.mean()
         before = perf_counter()
         call(batch)
         times.append(perf_counter() - before)
         if len(times) == 1 and times[0] > seconds / 2:
             break
-    return min(times)
+    return median(times)
 
 
 def _halves(model: PreTrainedModel, texts: Sequence[dict[str, torch.Tensor]]) -> list[np.ndarray]:
