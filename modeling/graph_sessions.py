@@ -138,9 +138,14 @@ def read_graphs(model: Any, folder: str | Path, revision: str | None = None) -> 
 
     A choice that was measured on another machine is not one for this, and a runtime may be missing: the model runs
     itself then, and a sentence says so.
+
+    Raises:
+        ValueError: the graphs are not in the folder.
     """
+    files = [*chain(*model.config.graphs["files"].values())]
+    if any(Path(file).is_absolute() or ".." in Path(file).parts for file in files):
+        raise ValueError(f"{folder} names graphs outside of it: {', '.join(files)}; put copies into it, and name those")
     if not Path(folder).is_dir():
-        files = [*chain(*model.config.graphs["files"].values())]
         folder = snapshot_download(str(folder), revision=revision, allow_patterns=files)
     graphs = Graphs(folder, **model.config.graphs)
     if graphs.architecture != type(model).__name__:
@@ -154,6 +159,7 @@ def read_graphs(model: Any, folder: str | Path, revision: str | None = None) -> 
     except ImportError as error:
         logger.warning(f"{folder} has graphs that cannot be opened here ({error}), {remedy}")
         return None
+    graphs.is_current(model)
     return graphs
 
 

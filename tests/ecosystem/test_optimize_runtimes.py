@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from sentence_transformers.sentence_transformer import modules
 from tiny_encoders import PAIRS, SOURCES, TEXTS, save
 from tiny_graphs import openvino  # noqa: F401
-from transformers import AutoTokenizer, pipeline
+from transformers import AutoModelForMultipleChoice, AutoTokenizer, pipeline
 
 from sublayers import optimize, restore
 from sublayers.convert.graphs import attach
@@ -155,6 +155,8 @@ def test_a_folder_of_another_machine_or_without_its_runtime_runs_in_torch(encode
 
     opened("were chosen on another machine", machine="another machine")
     opened("", architecture="PARBertForMaskedLM")
+    with pytest.raises(ValueError, match=r"names graphs outside of it: \.\./model\.onnx; put copies into it"):
+        opened("", files={"onnx": ["../model.onnx"]})
     monkeypatch.setitem(graph_sessions.OPENERS, "onnx", lambda *args: (_ for _ in ()).throw(ImportError("no onnx")))
     opened("cannot be opened here (no onnx)")
 
@@ -166,6 +168,17 @@ def test_what_has_trained_is_saved_without_graphs(encoder, tmp_path):
     ours.save_pretrained(str(tmp_path / "saved"))
     assert not json.loads((tmp_path / "saved" / "config.json").read_text())["graphs"]
     assert not (tmp_path / "saved" / "onnx").exists()
+
+
+def test_weights_that_change_before_the_first_call_are_seen(encoder, tmp_path, ran):
+    optimize(encoder, runtime="onnx").save_pretrained(str(tmp_path / "saved"))
+    ours = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    with torch.no_grad():
+        ours[0].model.get_input_embeddings().weight.add_(1)
+    # the card that sentence-transformers saved has examples
+    ran.clear()
+    ours.encode(TEXTS)
+    assert ran == []
 
 
 @pytest.fixture
@@ -282,6 +295,9 @@ def test_what_does_not_fit_is_refused(encoder, tmp_path):
         optimize(encoder, runtime="tensorrt")
     with pytest.raises(ValueError, match="int8 is for graphs; give runtime="):
         optimize(encoder, int8=True)
+    choice = AutoModelForMultipleChoice.from_pretrained(save(tmp_path / "choice", "BertForMultipleChoice"))
+    with pytest.raises(ValueError, match="PARBertForMultipleChoice reads more than one text in a row, and graphs read"):
+        optimize(choice, runtime="onnx")
     half = copy.deepcopy(encoder).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"PARBertModel is in torch.bfloat16 on cpu, and graphs run in 32 bits"):
         optimize(half, runtime="auto")

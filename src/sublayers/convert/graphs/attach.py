@@ -60,12 +60,14 @@ def attach(
 
     Raises:
         ModuleNotFoundError: the runtime is not installed.
-        ValueError: the model writes token by token, or is not in 32 bits on a CPU; its graph gives other outputs; or,
-            with `int8`, there are too few texts, or it agrees too little.
+        ValueError: the model writes token by token, reads several texts in a row, or is not in 32 bits on a CPU; its
+            graph gives other outputs; or, with `int8`, there are too few texts, or it agrees too little.
     """
     name = type(model).__name__
     if head_of(name) in WRITERS:
         raise ValueError(f"{name} writes token by token with a cache, which graphs lack; use runtime='torch'")
+    if model.config.is_encoder_decoder or head_of(name) == "ForMultipleChoice":
+        raise ValueError(f"{name} reads more than one text in a row, and graphs read one; use runtime='torch'")
     number = sum(len(batch["input_ids"]) for batch in texts)
     if int8 and number < LEAST_TEXTS:
         raise ValueError(
