@@ -6,6 +6,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from math import log
 from pathlib import Path
@@ -68,7 +69,7 @@ class Graphs:
 
     def __reduce__(self) -> Any:
         # a process of its own opens sessions of its own
-        return _open, (self.folder, self.description())
+        return partial(Graphs, **self.description()), (self.folder,)
 
     def description(self) -> dict[str, Any]:
         """Say all but the folder, as a model's configuration has it."""
@@ -175,10 +176,6 @@ def machine() -> str:
 def cache_folder() -> Path:
     """Name the folder for what is made once for this machine, beside transformers' own."""
     return Path(constants.HF_HOME) / "sublayers"
-
-
-def _open(folder: str, description: dict[str, Any]) -> Graphs:
-    return Graphs(folder, **description)
 
 
 def open_onnx(file: Path, threads: int | None = None) -> Run:

@@ -95,7 +95,8 @@ def attach(
     if not described:
         files = _write(model, method, folder, forms, int8, runtime)
         names = [name for name in files if not int8 or name.endswith("int8")]
-        described = {"architecture": name, "method": method, "inputs": _inputs(model, method), "files": files}
+        inputs = [*draw_inputs(_program(model, method), 1, 1)]
+        described = {"architecture": name, "method": method, "inputs": inputs, "files": files}
         if runtime == AUTO:
             described |= {"routes": _choose(model, Graphs(folder, **described, routes=[]), names, halves)}
             described["machine"] = machine()
@@ -173,14 +174,7 @@ def _fingerprint(model: PreTrainedModel, method: str) -> str:
 
 
 def _program(model: PreTrainedModel, method: str) -> Finished:
-    def tensors(outputs: Any, inputs: Any) -> dict[str, torch.Tensor]:
-        return {name: output for name, output in outputs.items() if isinstance(output, torch.Tensor)}
-
-    return Finished(model, getattr(model, method), tensors)
-
-
-def _inputs(model: PreTrainedModel, method: str) -> list[str]:
-    return [*draw_inputs(_program(model, method), 1, 1)]
+    return Finished(model, getattr(model, method), lambda outputs, inputs: outputs)
 
 
 def _write(
@@ -305,9 +299,9 @@ def _compare(
     called = getattr(model, method)
     with torch.inference_mode():
         full = np.concatenate([_vectors(called(**batch), batch) for batch in texts])
-    for name in sorted({name for *_, name in graphs.routes} - {TORCH}):
+    for name, run in sorted(graphs.runs.items()):
         rows = [{each: batch[each].numpy() for each in graphs.inputs} for batch in texts]
-        outputs = [graphs.runs[name](batch) for batch in rows]
+        outputs = [run(batch) for batch in rows]
         found = agreement(
             full,
             np.concatenate(
