@@ -115,9 +115,9 @@ class Graphs:
 
     def is_current(self, model: Any) -> bool:
         """Say whether the model's weights are those of the graphs."""
-        if (model.dtype, model.device.type) != (torch.float32, "cpu"):
+        parameters = _parameters(model)
+        if (parameters[0].dtype, parameters[0].device.type) != (torch.float32, "cpu"):
             return False
-        parameters = [*model.parameters()]
         changes = sum(parameter._version for parameter in parameters)
         if self.weights is None:
             self.weights = weakref.ref(parameters[0]), len(parameters), changes
@@ -166,11 +166,16 @@ def read_graphs(model: Any, folder: str | Path, revision: str | None = None) -> 
 
 def machine() -> str:
     """Name the processor of this machine and the number of its cores."""
-    described = platform.processor() or platform.machine()
-    if (file := Path("/proc/cpuinfo")).exists():
-        found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", file.read_text(), re.MULTILINE))
-        described = " ".join(found[name] for name in ("model name", "cpu family", "model") if name in found)
-    return f"{described}, {os.cpu_count()} cores"
+    found = processor()
+    described = " ".join(found[name] for name in ("model name", "cpu family", "model") if name in found)
+    return f"{described or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def processor() -> dict[str, str]:
+    """Say what Linux tells of a core of this machine, by name; other systems tell nothing."""
+    file = Path("/proc/cpuinfo")
+    told = file.read_text(encoding="utf-8") if file.exists() else ""
+    return dict(re.findall(r"^(.+?)\s*: (.*)$", told, re.MULTILINE))
 
 
 def cache_folder() -> Path:
@@ -240,6 +245,17 @@ def by_length(run: Run) -> Run:
         return outputs
 
     return run_groups
+
+
+def _parameters(model: Any) -> list[Any]:
+    """Collect the parameters of a model at each call, so without the names that torch would make."""
+    found: list[Any] = []
+    modules = [model]
+    # it grows while it is read
+    for module in modules:
+        modules += [child for child in module._modules.values() if child is not None]
+        found += [parameter for parameter in module._parameters.values() if parameter is not None]
+    return found
 
 
 def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:

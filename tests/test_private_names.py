@@ -91,6 +91,7 @@ LOST = [
     ("transformers.utils.import_utils", "is_tracing", "export and compilation, where values cannot be looked at"),
     ("transformers.utils.output_capturing", "OutputRecorder capture_outputs", "hidden states among outputs"),
     ("torch.nn:Module", "_modules _forward_hooks _forward_pre_hooks", "the refusal to skip hooks, old checkpoints"),
+    ("torch.nn:Module", "_parameters", "graphs that see weights change, at each call"),
     ("torch.nn:Module", "_compiled_call_impl", "the refusal to optimize compiled models"),
     ("torch:Tensor", "_version", "prepacked weights that follow their parameter"),
     ("torch:ops.mkldnn", "_linear_pointwise _reorder_linear_weight", "fast products in oneDNN"),

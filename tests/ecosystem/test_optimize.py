@@ -153,6 +153,24 @@ def test_a_language_model_that_says_yes_or_no_scores_its_last_token(tmp_path):
     assert sizes == [len(PAIRS)]
 
 
+def test_a_query_before_many_passages_is_read_once(tmp_path):
+    folder = save(tmp_path, "Qwen3ForCausalLM", **SOURCES["Qwen3Model"])
+    body = modules.Transformer(str(folder), transformer_task="text-generation")
+    words = body.tokenizer.convert_tokens_to_ids(["yes", "no"])
+    reranker = sentence_transformers.CrossEncoder(modules=[body, LogitScore(*words)], device="cpu")
+    ours, query = optimize(reranker), " ".join(TEXTS)
+    passages = ["a text", "one", "a longer text and then a short one", "another", "one and a short one"] * 3
+    read = []
+    first = ours.model.model.layers[0]
+    first.register_forward_hook(lambda _, args, output: read.append(output.shape[:-1].numel()))
+    assert ours.predict([(query, text) for text in passages]) == pytest.approx(
+        reranker.predict([(query, text) for text in passages]), abs=1e-5
+    )
+    shared = len(body.tokenizer(query)["input_ids"]) - 1
+    assert read[0] >= shared
+    assert sum(read) < 2 * shared + sum(len(body.tokenizer(text)["input_ids"]) for text in passages)
+
+
 def test_adapters_are_refused():
     peft = pytest.importorskip("peft")
     model = make("BertModel")

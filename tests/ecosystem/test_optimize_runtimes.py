@@ -280,6 +280,8 @@ def test_agreement_is_that_of_a_naive_loop():
     scores = attach.agreement(first[:, :1], second[:, :1])
     assert scores["rank correlation"] == pytest.approx(spearmanr(first[:, 0], second[:, 0]).statistic)
     assert scores["same ten"] == len({*first[:, 0].argsort()[-10:]} & {*second[:, 0].argsort()[-10:]}) / 10
+    tied = first[:, :1].round()
+    assert attach.agreement(tied, second[:, :1])["rank correlation"] == pytest.approx(spearmanr(tied, second[:, :1])[0])
 
 
 @pytest.mark.parametrize(("flags", "lacks"), [("avx2", True), ("avx2 avx512_vnni", False), ("avx_vnni", False)])

@@ -2,24 +2,22 @@
 
 import argparse
 import platform
-import re
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from sublayers.modeling.graph_sessions import processor
 
 PACKAGES = ("torch", "transformers", "x-transformers")
 
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Describe the machine, the software and the date of a measurement."""
-    cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else "")
     return {
-        "processor": found[1] if found else platform.processor() or platform.machine(),
+        "processor": processor().get("model name") or platform.processor() or platform.machine(),
         **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
         "threads": torch.get_num_threads(),
         **{name: version(name) for name in PACKAGES if find_spec(name.replace("-", "_"))},

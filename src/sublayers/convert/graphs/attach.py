@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from sublayers.convert.graphs.program import Finished, check, draw_inputs, longest, runtime as runtime_of, trace
 from sublayers.extras import require
 from sublayers.families import head_of
-from sublayers.modeling.graph_sessions import TORCH, Batch, Graphs, cache_folder, machine
+from sublayers.modeling.graph_sessions import TORCH, Batch, Graphs, Run, cache_folder, machine, processor
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 
 AUTO, FORMS = "auto", ("onnx", "openvino")
@@ -92,14 +92,16 @@ def attach(
     if runtime == AUTO and described and described["machine"] != machine():
         print(f"{kept} was chosen on {described['machine']}, so it is measured again here")
         described = {}
+    opened: dict[str, Run] = {}
     if not described:
         files = _write(model, method, folder, forms, int8, runtime)
         names = [name for name in files if not int8 or name.endswith("int8")]
         inputs = [*draw_inputs(_program(model, method), 1, 1)]
         described = {"architecture": name, "method": method, "inputs": inputs, "files": files}
         if runtime == AUTO:
-            described |= {"routes": _choose(model, Graphs(folder, **described, routes=[]), names, halves)}
-            described["machine"] = machine()
+            measured_graphs = Graphs(folder, **described, routes=[])
+            described |= {"routes": _choose(model, measured_graphs, names, halves), "machine": machine()}
+            opened = measured_graphs.runs
         else:
             described["routes"] = [(1, 1, names[0])]
         chosen = {name for *_, name in described["routes"]}
@@ -109,6 +111,7 @@ def attach(
             folder.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
     graphs = Graphs(folder, **described)
+    graphs.runs = {name: run for name, run in opened.items() if name in graphs.files}
     graphs.open()
     graphs.is_current(model)
     if int8:
@@ -155,13 +158,14 @@ def _is_there(form: str, runtime: str) -> bool:
 
 def _lacks_vnni() -> bool:
     """Say whether this is an x86 processor without instructions for products of 8 bits, as far as the system tells."""
-    file = Path("/proc/cpuinfo")
-    return platform.machine() == "x86_64" and file.exists() and "vnni" not in file.read_text(encoding="utf-8")
+    return platform.machine() == "x86_64" and "vnni" not in processor().get("flags", "vnni")
 
 
 def _fingerprint(model: PreTrainedModel, method: str) -> str:
     """Name a folder by all that its graphs depend on."""
-    digest = sha256(f"{type(model).__name__} {method} {model.config.to_json_string()}".encode())
+    # graphs of another folder change nothing
+    config = model.config.to_dict() | {"graphs": {}}
+    digest = sha256(f"{type(model).__name__} {method} {json.dumps(config, sort_keys=True)}".encode())
     for package in DECISIVE:
         try:
             digest.update(f"{package} {version(package)}".encode())
@@ -233,7 +237,8 @@ def _choose(
             return method(**{name: torch.from_numpy(rows) for name, rows in batch.items()})
 
     calls: dict[str, Callable[[Batch], Any]] = {TORCH: run_torch}
-    calls |= {name: graphs.session(name) for name in names}
+    graphs.runs = {name: graphs.session(name) for name in names}
+    calls |= graphs.runs
     cells = _cells(model, graphs.inputs, halves)
     routes: list[tuple[int, int, str]] = []
     end, slowest = perf_counter() + BUDGET, 0.0
@@ -331,8 +336,14 @@ def _vectors(outputs: Any, batch: dict[str, torch.Tensor]) -> np.ndarray:
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    ranks = [np.argsort(np.argsort(values.ravel(), kind="stable"), kind="stable") for values in (first, second)]
+    """Give Spearman's, where equal values have their mean rank."""
+    ranks = [_ranks(values.ravel()) for values in (first, second)]
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]
 
 
 def _overlap(first: np.ndarray, second: np.ndarray) -> float:

@@ -77,14 +77,12 @@ def trace(model: nn.Module) -> ExportedProgram:
     """Trace a model in evaluation for any number of rows and tokens, padded on either side.
 
     The program takes those of `INPUTS` that the model knows, without types of tokens where there is only one, and
-    returns its tensors by name. The model's configuration is set to return no cache, hidden states or attentions.
+    returns its tensors by name, and no cache, hidden states or attentions, whatever the model's configuration says.
     """
-    for name in ("use_cache", "output_hidden_states", "output_attentions"):
-        setattr(model.config, name, False)
     batch = draw_inputs(model, *TRACED)
     shapes = {name: _dimensions(name, tensor.ndim, model.config) for name, tensor in batch.items()}
     # outputs of a class of this package or of transformers could not be read where there is torch alone
-    with model.eval().register_forward_hook(lambda module, given, outputs: _tensors(outputs)):
+    with _plain(model.config), model.eval().register_forward_hook(lambda module, given, outputs: _tensors(outputs)):
         program = torch.export.export(model, (), batch, dynamic_shapes=shapes, strict=False)
     for node in program.graph.nodes:
         # stack traces in the graph name paths of this machine
@@ -156,6 +154,20 @@ def check(run: Run, model: nn.Module) -> float:
             "kept; serve the model with torch"
         )
     return largest
+
+
+@contextmanager
+def _plain(config: Any) -> Iterator[None]:
+    """Let a model return nothing but its outputs for a while."""
+    fields = ("use_cache", "output_hidden_states", "output_attentions")
+    before = {name: getattr(config, name) for name in fields if hasattr(config, name)}
+    try:
+        for name in before:
+            setattr(config, name, False)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
 
 
 def _tensors(outputs: Any) -> dict[str, torch.Tensor]:
