@@ -23,6 +23,7 @@ SHOWN = {
     "peft_lora": ([], "step", "runs/adapters/adapter_model.safetensors"),
     "sentence_encoder": (["bert"], "tensor", "runs/encoder/modules.json"),
     "hub_round_trip": (["ann/mine"], "LABEL_", ""),
+    "int8_encoder": (["bert", "pairs.jsonl", "questions.jsonl"], "onnx int8 Spearman ", ""),
     "what_an_order_saves": ([], "s12f12 ", ""),
 }
 
@@ -42,6 +43,9 @@ def test_an_example_prints_and_leaves_what_it_is_for(name, hub, tmp_path):
     save_model(tmp_path / "bert", head=AutoModelForSequenceClassification, texts=[" ".join(WORDS)])
     for seed, file in enumerate(("a.jsonl", "b.jsonl")):
         write(tmp_path / file, make_rows("sst2", 16, seed))
+    write(tmp_path / "pairs.jsonl", pairs := make_rows("stsb", 24, 0))
+    asked = [{"question": row["sentence1"], "context": f"{row['sentence2']} {row['sentence1']}"} for row in pairs]
+    write(tmp_path / "questions.jsonl", asked)
     words, printed, left = SHOWN[name]
     launcher = ["-m", "accelerate.commands.launch", "--cpu"] * (name == "accelerate_loop")
     environment = hub.environment(tmp_path / "home", token=ANN)
