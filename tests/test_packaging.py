@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 import yaml
 from setuptools import find_packages
 
@@ -43,6 +44,7 @@ def test_every_file_of_the_package_is_installed():
     assert [str(file) for file in FILES if not is_installed(file)] == []
 
 
+@pytest.mark.full
 def test_every_package_that_is_imported_is_declared():
     options = SETUP["options"]["install_requires"].split() + "\n".join(SETUP["options.extras_require"].values()).split()
     declared = {re.split("[<>=]", option)[0].replace("-", "_") for option in options}
