@@ -20,7 +20,7 @@ class MacaronBertConfig(ReorderedBertConfig):
 
     vocab_size: int = 32768
     sublayer_order: str = "(fsf)12"
-    intermediate_size: int = 1536
+    intermediate_size: int | list[int] = 1536
     max_position_embeddings: int = 384
     untrained_first_segment: bool = True
     pre_attention_act: str | None = "relu"

@@ -27,7 +27,7 @@ class PARTransformerXLConfig(RecurrentLMConfig):
     sublayer_order: str = "(sfff)6f8"
     vocab_size: int = 267735
     hidden_size: int = 512
-    intermediate_size: int = 2048
+    intermediate_size: int | list[int] = 2048
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     position_embedding_type: Literal["relative"] = "relative"  # type: ignore[assignment]

@@ -24,7 +24,7 @@ class ReorderedBertConfig(SublayersConfig):
     vocab_size: int = 30522
     sublayer_order: str = "(sf)12"
     hidden_size: int = 768
-    intermediate_size: int = 3072
+    intermediate_size: int | list[int] = 3072
     num_attention_heads: int = 12
     max_position_embeddings: int = 512
     type_vocab_size: int = number(2, least=1)

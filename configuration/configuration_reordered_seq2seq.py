@@ -26,7 +26,8 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     # None: vocab_size
     encoder_vocab_size: int | None = number(None, least=1)
     hidden_size: int = 512
-    intermediate_size: int = 2048
+    # of feed-forward sublayers in both stacks
+    intermediate_size: int = 2048  # type: ignore[assignment]
     # the limit of the source and of the target, each
     max_position_embeddings: int = 1024
     attention_dropout: float | int = 0.0

@@ -45,7 +45,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
 
     vocab_size: int = number(28996, least=1)
     hidden_size: int = number(1024, least=1)
-    intermediate_size: int = number(4096, least=1)
+    # of feed-forward sublayers; a list has one for each
+    intermediate_size: int | list[int] = number(4096, least=1)
     num_attention_heads: int = number(8, least=1)
     max_position_embeddings: int = number(3072, least=1)
     hidden_act: str = "relu"
@@ -367,4 +368,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                 if (kind in kinds) != ((value := getattr(self, name)) is not None):
                     there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
                     raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
+        if isinstance(widths := self.intermediate_size, list):
+            self.order.widths(widths)
+            if len({*widths}) == 1:
+                self.intermediate_size = widths[0]
         check_parts(self, kinds)

@@ -101,9 +101,11 @@ def check_value(config_class: type, name: str, value: Any) -> None:
         raise ValueError(f"num_labels={value!r} does not fit; give a number from 1 to {MOST_LABELS}")
     if name == "dtype" and value is not None and str(value).removeprefix("torch.") not in DTYPES:
         raise ValueError(f"dtype={value!r} is unknown here; choose from {', '.join(DTYPES)}")
-    if isinstance(value, int | float) and (limits := declared_range(config_class, name)):
+    for each in value if isinstance(value, list) else [value]:
+        if not isinstance(each, int | float) or (limits := declared_range(config_class, name)) is None:
+            continue
         low, high = limits
-        if not low <= value <= high:
+        if not low <= each <= high:
             raise ValueError(f"{name}={value} is out of range; give a number from {low} to {high}")
 
 

@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from inspect import signature
@@ -165,6 +165,23 @@ class Order:
     def by_weights(self) -> str:
         """The letters whose weights the sublayers at its places have: `s` for `m`."""
         return "".join(kind.twin or letter for letter, kind in zip(self, self.kinds, strict=True))
+
+    def widths(self, given: int | Sequence[int]) -> dict[int, int]:
+        """Say how wide sublayers are inside, by place: a list has a width for each of those that have one.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        wide = [number for number, place in enumerate(self.first_places) if self.kinds[place].has_width]
+        if isinstance(given, int):
+            given = [given] * len(wide)
+        if len(given) != len(wide):
+            raise ValueError(
+                f"intermediate_size={[*given]} has {len(given)} widths, but the order {str(self)!r} has {len(wide)} "
+                "sublayers that need one; give one for each, or one number for all"
+            )
+        own = dict(zip(wide, given, strict=True))
+        return {place: own[number] for place, number in enumerate(self.sublayers) if number in own}
 
     def slots(self, cache: Literal["self", "cross"]) -> list[int]:
         """Find the places that have a slot in one of the caches; the first one has slot 0."""

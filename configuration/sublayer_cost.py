@@ -1,23 +1,32 @@
 """What an order costs at given sizes, counted from its letters alone; embeddings and heads are not included."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sublayers.configuration.letters.letter import Sizes, Work
 from sublayers.configuration.order import Order
 
 
+def sizes_by_place(order: Order, sizes: Sizes) -> list[Sizes]:
+    """Say what the cost of the sublayer at each place depends on. Raises what `Order.widths` raises."""
+    widths = order.widths(sizes.intermediate_size)
+    own = {width: sizes._replace(intermediate_size=width) for width in {*widths.values()}}
+    return [own[widths[place]] if place in widths else sizes for place in range(len(order))]
+
+
 def parameters(
-    order: str | Order, hidden_size: int, intermediate_size: int, *more_sizes: Any, **named_sizes: Any
+    order: str | Order, hidden_size: int, intermediate_size: int | Sequence[int], *more_sizes: Any, **named_sizes: Any
 ) -> int:
     """Weights, biases and the norm of every sublayer, where all convolutions have kernels of one size.
 
     A sublayer that runs at several places counts once.
-    More sizes are those of `Sizes`. Raises what `Order` raises.
+    A list of intermediate sizes has one for each feed-forward sublayer. More sizes are those of `Sizes`.
+    Raises what `Order` and `Order.widths` raise.
     """
-    sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
     order = Order(order)
-    kinds = [order.kinds[place] for place in order.first_places]
-    return sum(kind.parameters(sizes) + sizes.norm_vectors * hidden_size for kind in kinds)
+    sizes = sizes_by_place(order, Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes))
+    own = [order.kinds[place].parameters(sizes[place]) for place in order.first_places]
+    return sum(own) + len(own) * sizes[0].norm_vectors * hidden_size
 
 
 def cache_bytes(
@@ -52,7 +61,7 @@ def memory_bytes(order: str | Order, hidden_size: int, memory_length: int, bytes
 def flops(
     order: str | Order,
     hidden_size: int,
-    intermediate_size: int,
+    intermediate_size: int | Sequence[int],
     length: int,
     read: int,
     source_length: int | None = None,
@@ -75,7 +84,7 @@ def flops(
     it computes all tokens, too.
 
     Raises:
-        ValueError: `read` is more than `length`, or the order is bad.
+        ValueError: `read` is more than `length`, or the order or a list of widths is bad.
     """
     sizes = Sizes(hidden_size, intermediate_size, *more_sizes, **named_sizes)
     if not 0 <= read <= length:
@@ -90,11 +99,11 @@ def flops(
     # what the tail attends to, or takes the mean of, is computed for all tokens
     whole_until_tail = takes_mean or order.has_fixed_states
     tokens, multiply_adds = leaving.get(-1, length), 0
-    for place, kind in enumerate(order.kinds):
+    for place, (kind, own) in enumerate(zip(order.kinds, sizes_by_place(order, sizes), strict=True)):
         left = leaving.get(place, tokens)
         seen = length if kind.reads_fixed_states else tokens
         computed = tokens if whole_until_tail and place < tail else left
-        multiply_adds += kind.multiply_adds(sizes, Work(seen, computed, source_length, keeps_cache))
+        multiply_adds += kind.multiply_adds(own, Work(seen, computed, source_length, keeps_cache))
         tokens = left
     return 2 * multiply_adds
 

@@ -26,8 +26,10 @@ def divide_rows(body: Any, tokens: torch.Tensor, attention_mask: Any, plan: Plan
     has_rows = attention_mask is None or isinstance(attention_mask, torch.Tensor)
     if plan.is_whole or not has_rows or torch.is_grad_enabled() or tokens.device.type != "cpu":
         return []
+    width = body.config.intermediate_size
+    widest = max(width) if isinstance(width, list) else width
     # the widest states of a token have 32 bits
-    rows = max(1, PART_BYTES // (4 * body.config.intermediate_size * max(1, length)))
+    rows = max(1, PART_BYTES // (4 * widest * max(1, length)))
     # hooks expect to see a batch once
     if rows >= batch or any(map(has_hooks, body.modules())):
         return []

@@ -24,6 +24,7 @@ from sublayers import (
     IOTSeq2SeqConfig,
     MacaronBertConfig,
     MacaronSeq2SeqConfig,
+    Order,
     PARBertConfig,
     PARTransformerXLConfig,
     SandwichCharLMConfig,
@@ -198,6 +199,8 @@ class Row(NamedTuple):
     prepare: Callable[[PreTrainedModel], object] = id
     # among how many orders of each stack the rows of a batch choose
     choices: tuple[int, ...] = ()
+    # whether each feed-forward sublayer is wider than the one before
+    widens: bool = False
     # `make test` runs on it only tests that say so
     is_sibling: bool = False
 
@@ -221,6 +224,9 @@ class Row(NamedTuple):
         config_class = FAMILIES[self.family][0]
         stacks: dict[str, Any] = dict(zip(config_class.order_fields, orders or self.orders[0], strict=True))
         parts = {"attention_window": 3} if any("w" in order for order in stacks.values()) else {}
+        if self.widens:
+            wide = Order(*stacks.values()).unique_letters.count("f")
+            parts |= {"intermediate_size": [16 + 8 * i for i in range(wide)]} if wide else {}
         if self.choices:
             stacks = {name: rotations(order)[:n] for (name, order), n in zip(stacks.items(), self.choices, strict=True)}
             parts = {"num_encoder_blocks": 1, "num_decoder_blocks": 1}
@@ -324,6 +330,11 @@ ROWS = {
     "par_bert distances": Row("par_bert", WITH_MEMORY[:4], ALL_FEED_FORWARD, DISTANCES, is_sibling=True),
     "sandwich_seq2seq distances": Row(
         "sandwich_seq2seq", PAIRS[:4], WITHOUT_SELF_ATTENTION, DISTANCES, is_sibling=True
+    ),
+    "sandwich_lm widths": Row("sandwich_lm", [*ORDERS[:3], *SHARED[1:]], ALL_FEED_FORWARD, TODAY, widens=True),
+    "par_bert widths": Row("par_bert", ORDERS[:4], ALL_FEED_FORWARD, widens=True),
+    "par_transformer_xl widths": Row(
+        "par_transformer_xl", WITH_MEMORY[:2], ALL_FEED_FORWARD, RELATIVE, widens=True, is_sibling=True
     ),
     "sandwich_seq2seq shared": Row("sandwich_seq2seq", SHARED_PAIRS, [("(s_0)2", "(c_0f)2")], KERNELS),
     "sandwich_seq2seq": Row("sandwich_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION),

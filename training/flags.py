@@ -17,6 +17,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 import yaml
 
+from sublayers.configuration.tapered import tapered
+
 # flags that ask for help
 HELP = {"-h", "--help", "--help_all"}
 RECIPES = Path(__file__).with_name("recipes")
@@ -110,6 +112,12 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default in (None, False, []) else super()._get_help_string(action)
 
 
+class _OneOrMore(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        first, *others = values
+        setattr(namespace, self.dest, values if others else first)
+
+
 def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
     """Declare a field as an argument of a parser, or of a group of one."""
     metadata = {**f.metadata}
@@ -132,7 +140,7 @@ def _add(group: Any, f: Field, kind: Any, is_shown: bool) -> None:
 def _how_to_read(kind: Any, default: Any) -> dict[str, Any]:
     """Say to argparse how a text becomes a value of a type; of several types, the simplest is read."""
     is_union = get_origin(kind) in (Union, UnionType)
-    first, *others = [part for part in get_args(kind) if part is not NoneType] if is_union else [kind]
+    first, *others = parts = [part for part in get_args(kind) if part is not NoneType] if is_union else [kind]
     origin = get_origin(first)
     if isinstance(first, type) and issubclass(first, Enum):
         return {"choices": [each.value for each in first]}
@@ -140,6 +148,8 @@ def _how_to_read(kind: Any, default: Any) -> dict[str, Any]:
         return {"type": truth, "nargs": "?", "const": True}
     if str in (first, *others):
         return {}
+    if {*parts} == {int, list[int]}:
+        return {"type": width, "nargs": "+", "action": _OneOrMore}
     if origin is Literal:
         return {"choices": get_args(first)}
     if origin is dict:
@@ -304,6 +314,24 @@ def positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
+
+
+def width(text: str) -> int | list[int]:
+    """Read a width, or those of `tapered`, as the `type` of an argparse option.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    try:
+        if (call := re.fullmatch(r"\s*tapered\s*\((.+)\)\s*", text)) is None:
+            return positive(text)
+        values = call[1].split(",")
+        if len(values) not in (2, 4):
+            raise ValueError("write tapered(8, 1024) or tapered(8, 1024, 1.5, 0.5)")
+        first, last = map(finite, values[2:] or ("1.5", "0.5"))
+        return tapered(int(values[0]), int(values[1]), first, last)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a width nor several: {error}") from error
 
 
 def finite(text: str) -> float:

@@ -20,6 +20,7 @@ LETTER = Letter(
     cache=None,
     parameters=_parameters,
     multiply_adds=_multiply_adds,
+    has_width=True,
     units=2,
     tensor_parallel_plan={"gate": "colwise", "fc1": "colwise", "fc2": "rowwise"},
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Sizes(NamedTuple):
@@ -13,7 +13,8 @@ class Sizes(NamedTuple):
     """
 
     hidden_size: int
-    intermediate_size: int = 0
+    # a number or, before it is known which sublayer is meant, a list with one for each that has a width
+    intermediate_size: Any = 0
     kernel_size: int = 31
     num_attention_heads: int = 16
     gated_convolutions: bool = True
@@ -77,6 +78,7 @@ class Letter:
         fields: numbers of the configuration that orders with it need and others must not have, with the least value.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
+        has_width: whether it is as wide inside as `intermediate_size` says, where a list has a width for each of these.
         units: its parameters in units of 4 d^2, as the Sandwich paper counts them (section 3.2).
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
@@ -97,6 +99,7 @@ class Letter:
     fields: Mapping[str, int] = field(default_factory=dict, hash=False)
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
+    has_width: bool = False
     units: int = 1
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length

@@ -16,14 +16,14 @@ class FeedForward(Mixer):
     the output of the first.
     """
 
-    def __init__(self, config, hidden_act: str):
+    def __init__(self, config, hidden_act: str, width: int):
         super().__init__()
-        sizes = (config.hidden_size, config.intermediate_size)
+        sizes = (config.hidden_size, width)
         self.gate = nn.Linear(*sizes, config.mlp_bias) if config.gated_feed_forward else None
         self.fc1 = nn.Linear(*sizes, config.mlp_bias)
         self.act = ACT2FN[hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+        self.fc2 = nn.Linear(width, config.hidden_size, config.mlp_bias)
 
     @property
     def output_map(self) -> nn.Module:
@@ -41,4 +41,5 @@ def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
     """Make the sublayer at a place of an order."""
     before_attention = any(kind.group == "self-attention" for kind in order.kinds[place + 1 : place + 2])
     act = config.pre_attention_act if before_attention else None
-    return Sublayer(config, FeedForward(config, act or config.hidden_act), config.feed_forward_scale)
+    width = order.widths(config.intermediate_size)[place]
+    return Sublayer(config, FeedForward(config, act or config.hidden_act, width), config.feed_forward_scale)

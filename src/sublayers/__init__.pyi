@@ -38,6 +38,9 @@ from sublayers.configuration.order import (
     random_unbalanced as random_unbalanced,
     sandwich as sandwich,
 )
+from sublayers.configuration.tapered import (
+    tapered as tapered,
+)
 from sublayers.convert.optimize import (
     optimize as optimize,
     restore as restore,

@@ -42,6 +42,7 @@ NAMES = {
     "auto_models": ["AUTO_CLASSES"],
     **{CONFIGURATIONS[model_type]: [f"{family.name}Config"] for model_type, family in FAMILIES.items()},
     "configuration.order": ORDERS,
+    "configuration.tapered": ["tapered"],
     "convert.optimize": ["optimize", "restore"],
     **{MODELS[model_type]: sorted(family.models.values()) for model_type, family in FAMILIES.items()},
 }

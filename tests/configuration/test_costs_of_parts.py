@@ -38,6 +38,7 @@ PARTS = [
     {"position_embedding_type": "rotary", "num_key_value_heads": 2},
     {"relative_key_distance": 2, "num_key_value_heads": 2},
 ]
+WIDTHS = {"intermediate_size": [40, 24, 8], "gated_feed_forward": True}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ PARTS = [
         *((SandwichLMConfig, SandwichLMModel, parts) for parts in PARTS),
         *((SandwichSeq2SeqConfig, SandwichSeq2SeqModel, parts) for parts in PARTS),
         (MacaronBertConfig, MacaronBertModel, {"norm_type": "rms", "gated_feed_forward": True}),
+        (PARBertConfig, PARBertModel, WIDTHS),
         (PARTransformerXLConfig, PARTransformerXLModel, {"norm_type": "rms", "gated_feed_forward": True}),
     ],
 )
@@ -57,7 +59,7 @@ def test_parameters_are_those_of_the_tensors(config_class, body_class, parts):
         assert parameters(stack.order, **body.config.sizes._asdict()) == counted
 
 
-@pytest.mark.parametrize(("parts", "read"), itertools.product(PARTS, [9, 3, 1]))
+@pytest.mark.parametrize(("parts", "read"), itertools.product([*PARTS, WIDTHS], [9, 3, 1]))
 @torch.no_grad()
 def test_flops_are_those_that_torch_counts(parts, read):
     model = randomize(PARBertModel(small(PARBertConfig, **parts), add_pooling_layer=False))

@@ -23,6 +23,7 @@ PAIRS = [
     ({"kernel_sizes": []}, r"kernel_sizes=\[\] must be positive numbers"),
     ({"kernel_sizes": [3, 0]}, r"kernel_sizes=\[3, 0\] must be positive numbers"),
     ({"kernel_sizes": [3, 1.5]}, "kernel_sizes"),
+    ({"intermediate_size": [16, 24, 8]}, r"intermediate_size=\[16, 24, 8\] does not fit; give int"),
 ]
 SEVERAL_ORDERS = [
     ({"encoder_orders": ["scf"]}, "no sublayers c .* in its encoder_orders, here 'scf'"),
@@ -104,6 +105,12 @@ PARTS = [
     ({"sublayer_order": "sf", "attention_window": 8}, "has no sublayer w; leave it out"),
     ({"sublayer_order": "wf"}, "attention_window=None, but the order has sublayers w; give a number"),
     ({"sublayer_order": "wf", "attention_window": 0}, "attention_window=0 is out of range"),
+    (
+        {"sublayer_order": "(sf)3", "intermediate_size": [16, 24]},
+        r"intermediate_size=\[16, 24\] has 2 widths, but the order '\(sf\)3' has 3 sublayers that need one; give one",
+    ),
+    ({"sublayer_order": "(sf_0)3", "intermediate_size": [16, 24, 8]}, "has 3 widths, but the order .* has 1 sublayers"),
+    ({"sublayer_order": "sfsf", "intermediate_size": [16, 0]}, r"intermediate_size=\[16, 0\] is out of range"),
     ({"sublayer_order": "sf", "local_rope_theta": 1e4}, "local_rope_theta=10000.0 is used only by w with"),
 ]
 ENCODERS = [

@@ -57,7 +57,7 @@ class DistillArguments:
         0,
     )
     hidden_size: int | None = flag("for a student with random weights; default: the teacher's sizes and weights")
-    intermediate_size: int | None = flag("as --hidden_size")
+    intermediate_size: int | list[int] | None = flag("as --hidden_size; also one for each f")
     num_attention_heads: int | None = flag("as --hidden_size")
     temperature: float = flag("of the probabilities in --objective logits, words or next", 2.0)
     relation_heads: int = flag(

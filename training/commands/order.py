@@ -30,7 +30,9 @@ class OrderArguments:
 
     orders: list[str] = flag("such as 's6(sf)10f6' or 'sandwich(16,6)'", MISSING, positional=True, metavar="ORDER")
     hidden_size: int = number("width", 1024)
-    intermediate_size: int | None = number("default: 4 * hidden")
+    intermediate_size: int | list[int] | None = flag(
+        "one number, or one for each f, also as tapered(8, 1024); default: 4 * hidden"
+    )
     lengths: list[int] = number("tokens of a sequence", [128, 512, 2048])
     source_length: int | None = number("encoder tokens, default: length")
     memory_length: int | None = number("tokens that Transformer-XL remembers")

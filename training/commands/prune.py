@@ -93,7 +93,7 @@ def prune(run: PruneArguments, corpus_args: CorpusArguments, command: list[str])
     source, folder = run.source, Path(run.output_dir)
     print(f"opening {source}", file=sys.stderr)
     # these imports take seconds, for which --help does not wait
-    from sublayers.training.distill.subsets import check_prunable, is_model, layers_of, orders_of
+    from sublayers.training.distill.subsets import check_prunable, is_model, layers_of
     from sublayers.training.distill.teacher import hash_weights
     from sublayers.training.distill.texts import hash_rows
     from sublayers.training.metrics.timing import read_shape
@@ -144,7 +144,7 @@ def prune(run: PruneArguments, corpus_args: CorpusArguments, command: list[str])
         if subset and not place.exists():
             save(teacher, subset, place, run.max_length, about_run)
     shown = [*dict.fromkeys(filter(None, (full, *best.values())))]
-    times = measured(model, (orders_of(subset, *orders) for subset in shown), use)
+    times = measured(model, shown, use)
     # what is best on some texts may be so by chance
     elsewhere = calibrate(teacher, objective, others, run.batch_size).losses(shown)
     table = write_table(pruning, times, elsewhere, is_predicted=run.price == "milliseconds")

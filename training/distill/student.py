@@ -13,7 +13,7 @@ from sublayers.configuration.order import Order, compact, expand
 from sublayers.hub.loading import load
 from sublayers.modeling.modeling_reordered_bert import ReorderedBertPreTrainedModel
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
-from sublayers.training.distill.subsets import check_prunable, copy_sublayers, find_sublayers, take_subset
+from sublayers.training.distill.subsets import check_prunable, copy_sublayers, find_sublayers, take_subset, widths_of
 from sublayers.training.distill.teacher import Teacher, hash_vocabulary
 
 
@@ -96,6 +96,7 @@ def take_over(teacher: ReorderedBertPreTrainedModel, order: str, layers: Sequenc
         )
     config = copy.deepcopy(old)
     config.sublayer_order = order
+    config.intermediate_size = widths_of(old, [place for place in places if place is not None])
     model: Any = copy_sublayers(teacher, config, [places])
     stack = model.base_model.layers
     new = [layer for layer, place in zip(stack, places, strict=True) if place is None]

@@ -75,6 +75,15 @@ def layers_of(*orders: str | Order) -> list[Subset]:
     return layers
 
 
+def widths_of(config: Any, subset: Sequence[int]) -> int | list[int]:
+    """Take the widths of some sublayers from those of the single stack that has more than one."""
+    if isinstance(given := config.intermediate_size, int):
+        return given
+    widths = config.order.widths(given)
+    # without f, any number will do
+    return [widths[place] for place in subset if place in widths] or given[0]
+
+
 def check_prunable(config: Any, source: str) -> None:
     """Check that any sublayers of a model make another one.
 
@@ -120,6 +129,7 @@ def take_subset(model: SublayersPreTrainedModel, subset: Subset) -> SublayersPre
     """
     orders, names = model.config.orders, names_of(model.config)
     config = model.config.with_orders(dict(zip(orders, orders_of(subset, *orders.values()), strict=True)))
+    config.intermediate_size = widths_of(model.config, subset)
     config.kept_sublayers = [names[place] for place in subset]
     return copy_sublayers(model, config, split(subset, *orders.values()))
 

@@ -99,8 +99,13 @@ def measure(orders: list[str], args: Any) -> Times:
     Of the plain ones, those with 1, 2, 4, 8 and so on layers and with as many are timed, the others interpolated.
 
     Raises:
-        ValueError: an order of other letters than s, w, m and f.
+        ValueError: an order of other letters than s, w, m and f, or widths that differ.
     """
+    if isinstance(args.intermediate_size, list):
+        raise ValueError(
+            f"--decide compares with plain Transformers, whose f are alike, and not those of --intermediate_size "
+            f"{' '.join(map(str, args.intermediate_size))}; give one number"
+        )
     for order in orders:
         if foreign := sorted({*Order(order)} - {*"swfm"}):
             raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w, m and f")

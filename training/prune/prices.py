@@ -1,6 +1,7 @@
 """What subsets of a model's sublayers cost."""
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import optuna
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.order import Order
-from sublayers.training.distill.subsets import orders_of
+from sublayers.training.distill.subsets import Subset, orders_of, widths_of
 from sublayers.training.metrics.order_times import milliseconds
 from sublayers.training.metrics.price import count
 from sublayers.training.prune.search import Price
@@ -46,24 +47,34 @@ def price_by(kind: Any, model: Any, use: Use, study: optuna.Study) -> Price:
         study: keeps what was measured, so that a search which goes on has the same prices.
 
     Raises:
-        ValueError: milliseconds of a family whose stacks are not measured.
+        ValueError: milliseconds of a family whose stacks are not measured, or of feed-forwards of several widths.
     """
-    orders, sizes = tuple(order.letters for order in model.config.orders.values()), model.config.sizes._asdict()
+    config = model.config
+    if kind == "milliseconds" and isinstance(config.intermediate_size, list):
+        raise ValueError(
+            f"milliseconds are those of f of one width, and intermediate_size={config.intermediate_size} has several; "
+            "give another --price, such as flops"
+        )
+    orders, sizes = tuple(order.letters for order in config.orders.values()), config.sizes._asdict()
     # what is kept for a next token is the decoder's
     reads = reads_of(orders, "next" if kind == "cache" else use.read)
     if kind == "milliseconds" and TIMES not in study.user_attrs:
         stacks = zip(orders, reads, strict=True)
-        study.set_user_attr(TIMES, [[*time_table(model, *stack, use)] for stack in stacks])
+        study.set_user_attr(TIMES, [[*time_table(config, *stack, use)] for stack in stacks])
     tables = np.array(study.user_attrs.get(TIMES))
 
-    def cost(number: int, order: str) -> float:
+    def cost(number: int, order: str, widths: int | list[int]) -> float:
         if kind == "milliseconds":
             return max(0.0, float(features(order) @ tables[number]))
         if kind != "parameters" and reads[number] is None:
             return 0.0
-        return count(kind, order, use.length, str(reads[number]), sizes)
+        return count(kind, order, use.length, str(reads[number]), sizes | {"intermediate_size": widths})
 
-    return lambda subset: float(sum(cost(*each) for each in enumerate(orders_of(subset, *orders))))
+    def of_subset(subset: Subset) -> float:
+        widths = widths_of(config, subset)
+        return float(sum(cost(*each, widths) for each in enumerate(orders_of(subset, *orders))))
+
+    return of_subset
 
 
 def reads_of(orders: Sequence[str], read: str) -> list[str | None]:
@@ -81,29 +92,37 @@ def features(order: str) -> np.ndarray:
     return np.array([1.0, *chain.from_iterable(map(part.count, ALPHABET) for part in parts)])
 
 
-def time_table(model: Any, order: str, read: str | None, use: Use) -> np.ndarray:
+def time_table(config: Any, order: str, read: str | None, use: Use) -> np.ndarray:
     """Measure some orders of a stack's sublayers on this machine, and say what each of the `features` takes: ms."""
     generator = np.random.default_rng(0)
     shares = np.linspace(0.2, 1, MEASURED)
     drawn = (np.sort(generator.choice(len(order), max(1, round(share * len(order))), False)) for share in shares)
     orders = [*dict.fromkeys(["".join(order[place] for place in places) for places in drawn] + [order])]
-    times = time_orders(model, orders, read, use)
+    times = time_orders(config, orders, read, use)
     rows = np.stack([features(each) for each in orders])
     found, *_ = np.linalg.lstsq(rows, np.array(times))
     return found
 
 
-def measured(model: Any, orders: Iterable[tuple[str, ...]], use: Use) -> dict[tuple[str, ...], float]:
-    """Measure how long a model with these orders of its stacks takes on this machine, in milliseconds."""
-    known = [*dict.fromkeys(orders)]
-    by_stack = zip(zip(*known, strict=True), reads_of(known[0], use.read), strict=True)
-    times = [time_orders(model, *stack, use) for stack in by_stack]
-    return dict(zip(known, map(sum, zip(*times, strict=True)), strict=True))
+def measured(model: Any, subsets: Iterable[Subset], use: Use) -> dict[Subset, float]:
+    """Measure how long a model with some of its sublayers takes on this machine, in milliseconds."""
+    config, alike = copy(model.config), dict[Any, list[Subset]]()
+    for subset in subsets:
+        widths = widths_of(model.config, subset)
+        alike.setdefault(tuple(widths) if isinstance(widths, list) else widths, []).append(subset)
+    found: dict[Subset, float] = {}
+    for widths, those in alike.items():
+        config.intermediate_size = [*widths] if isinstance(widths, tuple) else widths
+        orders = [orders_of(subset, *config.orders.values()) for subset in those]
+        by_stack = zip(zip(*orders, strict=True), reads_of(orders[0], use.read), strict=True)
+        times = [time_orders(config, *stack, use) for stack in by_stack]
+        found |= zip(those, map(sum, zip(*times, strict=True)), strict=True)
+    return found
 
 
-def time_orders(model: Any, orders: Sequence[str], read: str | None, use: Use) -> list[float]:
+def time_orders(config: Any, orders: Sequence[str], read: str | None, use: Use) -> list[float]:
     """Measure how long a stack takes in each of some orders, in milliseconds; nothing where nothing is read."""
     if read is None:
         return [0.0] * len(orders)
-    times = milliseconds(model.config, [*dict.fromkeys(orders)], use.length, [read], use.rows, SECONDS)
+    times = milliseconds(config, [*dict.fromkeys(orders)], use.length, [read], use.rows, SECONDS)
     return [times[order][read] for order in orders]

@@ -46,13 +46,13 @@ class Pruning(NamedTuple):
 
 def write_table(
     pruning: Pruning,
-    times: Mapping[tuple[str, ...], float],
+    times: Mapping[Subset, float],
     elsewhere: Mapping[Subset, float],
     is_predicted: bool,
 ) -> str:
     """Write a table of the best subset of each budget, beside the best whole layers, in Markdown.
 
-    `times` are those of orders; `elsewhere` has the losses on other texts. Where the price is a time that was
+    `times` are those of subsets; `elsewhere` has the losses on other texts. Where the price is a time that was
     predicted, it stands beside what was measured.
     """
     names = name_sublayers(*pruning.orders)
@@ -66,7 +66,7 @@ def write_table(
         # rounding may leave a loss of nothing below it
         loss, other = (max(0.0, found[subset]) for found in (pruning.found["sublayers"], elsewhere))
         kept = " ".join(names[place] for place in subset)
-        took = f"{times[own]:.2f}" + (f" (predicted {pruning.price(subset):.2f})" if is_predicted else "")
+        took = f"{times[subset]:.2f}" + (f" (predicted {pruning.price(subset):.2f})" if is_predicted else "")
         lines.append(
             f"| {budget} | {kind} | {pruning.share(subset):.3f} | {loss:.4f} | {other:.4f} | {took} | "
             f"{' '.join(f'`{compact(order)}`' for order in own)}: {kept} |"

@@ -198,6 +198,16 @@ def test_json_has_the_same_numbers(costs):
     }
 
 
+@pytest.mark.parametrize("words", [["24", "16", "8"], ["tapered(3,16)"]])
+def test_each_feed_forward_sublayer_may_have_a_width(costs, words):
+    found = costs("(sf)3", "--hidden_size", "8", "--lengths", "10", "--intermediate_size", *words)["(sf)3"]
+    attention, products = flops("s3", 8, 0, 10, 10), 2 * 2 * 10 * 8 * (24 + 16 + 8)
+    assert found["flops"]["10"]["every"] == attention + products
+    assert found["parameters"] == parameters("(sf)3", 8, [24, 16, 8])
+    with pytest.raises(ValueError, match="not those of --intermediate_size 24 16 8; give one number"):
+        main(["(sf)3", "--decide", "--intermediate_size", *words])
+
+
 def test_memory_of_transformer_xl(capsys, costs):
     flags = ["(sf)16", "par(32,5)", "--hidden_size=512", "--lengths=64", "--memory_length=640"]
     main(flags)
@@ -229,6 +239,9 @@ BAD = {
     "": "\n  \n  ^",
     "--hidden_size=0": "0 is not a positive number",
     "--intermediate_size=-4": "-4 is not a positive number",
+    "--intermediate_size x": "'x' is neither a width nor several: invalid literal for int() with base 10: 'x'",
+    "--intermediate_size tapered(3)": "write tapered(8, 1024) or tapered(8, 1024, 1.5, 0.5)",
+    "--intermediate_size 8 16": "give one for each, or one number for all",
     "--lengths=many": "invalid positive value: 'many'",
     "--source_length=0": "0 is not a positive number",
     "--key_value_heads=3": "--heads=16 is not a multiple of --key_value_heads=3",

@@ -1,9 +1,11 @@
+import optuna
 import pytest
 import torch
 from common import every_other_local, silence, tokens
 from families import build
 from transformers import AutoModel
 
+from sublayers.configuration.sublayer_cost import parameters
 from sublayers.training.distill.subsets import (
     check_prunable,
     find_sublayers,
@@ -12,6 +14,7 @@ from sublayers.training.distill.subsets import (
     orders_of,
     take_subset,
 )
+from sublayers.training.prune.prices import Use, measured, price_by
 
 SUBSETS = [(0, 3, 5), (1,), (2, 3, 4, 7), (0, 1, 2, 3, 4, 5, 6, 7)]
 MODELS = {
@@ -19,6 +22,7 @@ MODELS = {
     "pre": ("macaron_bert", {"pre_attention_act": None}),
     "causal": ("sandwich_lm", {}),
     "both": ("sandwich_lm", {"norm_position": "both", "position_embedding_type": "rotary", "norm_type": "rms"}),
+    "widths": ("par_bert", {"intermediate_size": [48, 32, 40, 24]}),
     "local": ("par_bert", {"sublayer_order": every_other_local("(sf)4"), "attention_window": 4}),
 }
 
@@ -73,6 +77,26 @@ def test_a_subset_is_the_model_without_the_others(kind, subset):
     names = name_sublayers(model.config.sublayer_order)
     assert smaller.config.kept_sublayers == [names[place] for place in subset]
     assert smaller.config.num_sublayers == len(subset)
+
+
+def test_subsets_cost_what_their_own_widths_cost(monkeypatch):
+    model = build("par_bert", AutoModel, sublayer_order="(sf)4", intermediate_size=[48, 32, 40, 24])
+    subset, study = (0, 3, 4, 7), optuna.create_study()
+    smaller = take_subset(model, subset).config
+    assert smaller.intermediate_size == [32, 24]
+    price = price_by("parameters", model, Use("all", 12), study)
+    assert price(subset) == parameters(smaller.order, **smaller.sizes._asdict())
+    with pytest.raises(ValueError, match="milliseconds are those of f of one width"):
+        price_by("milliseconds", model, Use("all", 12), study)
+    asked = []
+
+    def fake(config, orders, *args):
+        asked.append((config.intermediate_size, orders))
+        return {order: {"all": float(len(order))} for order in orders}
+
+    monkeypatch.setattr("sublayers.training.prune.prices.milliseconds", fake)
+    assert measured(model, [subset, (0, 1, 6, 7)], Use("all", 12)) == {subset: 4.0, (0, 1, 6, 7): 4.0}
+    assert asked == [([32, 24], ["sfsf"]), ([48, 24], ["sfsf"])]
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_milliseconds_are_sums_of_both_stacks(read, monkeypatch):
     sizes.update(s=30.0, f=20.0)
     assert price_by("milliseconds", model, use, study)(subset) == price(subset)
     sizes.update(s=3.0, f=1.0)
-    assert measured(model, [("sff", "scfc")], use) == {("sff", "scfc"): expected}
+    assert measured(model, [subset], use) == {subset: expected}
 
 
 def test_a_token_is_timed_with_the_keys_and_values_of_its_source(monkeypatch):

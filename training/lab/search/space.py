@@ -130,6 +130,11 @@ def read_space(command: str, flags: list[str], stack: str) -> Space:
             f"{str(config.orders[field])!r} shares sublayers between places, and orders are searched whose sublayers "
             "are their own; give one without names"
         )
+    if isinstance(config.intermediate_size, list):
+        raise ValueError(
+            f"intermediate_size={config.intermediate_size} is for the f of one order, and many are searched; give one "
+            "number"
+        )
     return Space(Training(command, flags, field), config, data_names(data))
 
 

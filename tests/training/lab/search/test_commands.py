@@ -238,6 +238,7 @@ def test_the_recipe_has_the_settings_of_section_2_2():
         ("supernet pretrain lm.json --budget 0.01", "no order meets a budget of 0.01; the cheapest one needs 0."),
         ("supernet pretrain lm.json --sublayer_order s", "there is nothing to search in the order 's'"),
         ("supernet pretrain lm.json --sublayer_order sfmf", "has m, which attends to what stands in front of all m"),
+        ("random pretrain lm.json --intermediate_size 8 16 8", "is for the f of one order, and many are searched"),
         ("supernet pretrain bert.json --model_type macaron_bert", "give --pre_attention_act gelu, as hidden_act is"),
         ("supernet pretrain lm.json --warmup_share 1.5", "warmup_share=1.5 is no share"),
         ("report nowhere", "nowhere holds no search"),
