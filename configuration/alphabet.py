@@ -7,6 +7,7 @@ from sublayers.configuration.letters.letter import Letter
 from sublayers.configuration.letters.lightweight_convolution import LETTER as LIGHTWEIGHT_CONVOLUTION
 from sublayers.configuration.letters.local_attention import LETTER as LOCAL_ATTENTION
 from sublayers.configuration.letters.self_attention import LETTER as SELF_ATTENTION
+from sublayers.configuration.letters.short_convolution import LETTER as SHORT_CONVOLUTION
 from sublayers.configuration.letters.single_input_attention import LETTER as SINGLE_INPUT_ATTENTION
 
 # random draws depend on the sequence
@@ -18,4 +19,5 @@ ALPHABET: dict[str, Letter] = {
     "d": DYNAMIC_CONVOLUTION,
     "l": LIGHTWEIGHT_CONVOLUTION,
     "m": SINGLE_INPUT_ATTENTION,
+    "g": SHORT_CONVOLUTION,
 }

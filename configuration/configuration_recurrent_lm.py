@@ -55,10 +55,12 @@ class RecurrentLMConfig(SublayersConfig):
     def validate_architecture(self):
         """Check also that no option is set that attention to distances does not have."""
         super().validate_architecture()
-        if self.order.has_fixed_states:
+        # m, and what keeps a state of its own
+        kinds = zip(self.order, self.order.kinds, strict=True)
+        if foreign := [each for each, kind in kinds if kind.reads_fixed_states or kind.keeps_state]:
             raise ValueError(
-                f"{self.model_type} has no sublayers m in its sublayer_order, here {self.sublayer_order!r}: what it "
-                "remembers belongs to each attention; use s"
+                f"{self.model_type} has no sublayers {foreign[0]} in its sublayer_order, here {self.sublayer_order!r}: "
+                "what it remembers belongs to each attention; use s"
             )
         for name, only in ATTENTION.items():
             if (value := getattr(self, name)) != only:

@@ -245,6 +245,9 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
         if self.is_encoder_decoder:
             # the caches of both sequences are made alike, and that of the source must stay whole
             kinds = ["hybrid" if kind == "hybrid" else "full_attention" for kind in kinds]
+        if {*kinds} == {"conv"}:
+            # transformers asks the cache for the length of the text
+            kinds = ["hybrid"] * len(kinds)
         if {*kinds} <= {"full_attention"}:
             raise AttributeError("layer_types")
         return kinds + ["full_attention"] * (self.num_hidden_layers - len(kinds))

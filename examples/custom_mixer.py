@@ -1,4 +1,4 @@
-"""Add a letter to the order language, `g`, a gate of each channel: `python examples/custom_mixer.py`."""
+"""Add a letter to the order language, `b`, a gate of each channel: `python examples/custom_mixer.py`."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ class Gate(Mixer):
         return self.output_map(hidden_states).sigmoid() * hidden_states, None
 
 
-ALPHABET["g"] = replace(ALPHABET["f"], name="gate", multiply_adds=lambda sizes, work: work.read * sizes.hidden_size**2)
-BUILDERS["g"] = lambda config, order, index, is_causal: Sublayer(config, Gate(config))
-config = PARBertConfig(sublayer_order="(sfg)2f", hidden_size=64, intermediate_size=256, num_attention_heads=4)
+ALPHABET["b"] = replace(ALPHABET["f"], name="gate", multiply_adds=lambda sizes, work: work.read * sizes.hidden_size**2)
+BUILDERS["b"] = lambda config, order, index, is_causal: Sublayer(config, Gate(config))
+config = PARBertConfig(sublayer_order="(sfb)2f", hidden_size=64, intermediate_size=256, num_attention_heads=4)
 print(PARBertModel(config)(torch.tensor([[2, 11, 7, 3]])).last_hidden_state.shape)

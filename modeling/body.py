@@ -68,7 +68,7 @@ class Body(SublayersPreTrainedModel):
         self.embed_norm = embed_norm or nn.Identity()
         self.dropout = dropout(config, "embedding_dropout")
         self.layers = self.make_stack(orders)
-        self.keeps_states = any(kind.slot_type == "hybrid" for kind in orders[0].kinds)
+        self.keeps_states = any(kind.keeps_state for kind in orders[0].kinds)
         self.norm = hidden_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
@@ -107,7 +107,7 @@ class Body(SublayersPreTrainedModel):
             length, limit = states.shape[1], self.config.position_limit
             numbers = number_positions(length, limit, attention_mask, states.device, past_length)
         # continuous batching's cache makes no masks
-        is_new = cache is None or (isinstance(cache, Cache) and not cache.layers)
+        is_new = cache is None or (isinstance(cache, DynamicCache) and not cache.get_seq_length())
         return Batch(
             states,
             plan,

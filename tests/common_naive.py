@@ -70,6 +70,8 @@ class NaiveNetwork:
                 kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
                 act, fc1, fc2 = ACTIVATIONS[kind or config.hidden_act], f"{name}.mixer.fc1", f"{name}.mixer.fc2"
                 outputs = [self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
+            elif letter == "g":
+                outputs = self.convolve(inputs, f"{name}.mixer", is_causal)
             else:
                 if letter == "m":
                     fixed = fixed or states
@@ -87,6 +89,17 @@ class NaiveNetwork:
             states = [self.norm(x, f"{stack}.norm") for x in states]
         self.hidden_states[stack].append(torch.stack(states))
         return states
+
+    def convolve(self, inputs, name, is_causal):
+        """A gated short convolution, position by position."""
+        kernel = self.weights[f"{name}.kernel"]
+        first, second, values = zip(*(self.affine(x, f"{name}.in_proj").chunk(3) for x in inputs), strict=True)
+        outputs, before = [], kernel.shape[1] - 1 if is_causal else (kernel.shape[1] - 1) // 2
+        for i, gate in enumerate(second):
+            places = [(j, i + j - before) for j in range(kernel.shape[1]) if 0 <= i + j - before < len(inputs)]
+            mixed = sum(kernel[:, j] * first[place] * values[place] for j, place in places)
+            outputs.append(self.affine(gate * mixed, f"{name}.out_proj"))
+        return outputs
 
     def seen(self, inputs, i):
         """What a position attends to, up to itself."""

@@ -224,6 +224,8 @@ class Row(NamedTuple):
         config_class = FAMILIES[self.family][0]
         stacks: dict[str, Any] = dict(zip(config_class.order_fields, orders or self.orders[0], strict=True))
         parts = {"attention_window": 3} if any("w" in order for order in stacks.values()) else {}
+        if any("g" in order for order in stacks.values()):
+            parts |= {"short_kernel_size": 3}
         if self.widens:
             wide = Order(*stacks.values()).unique_letters.count("f")
             parts |= {"intermediate_size": [16 + 8 * i for i in range(wide)]} if wide else {}
@@ -279,6 +281,7 @@ PAIRS = [("sff", "fscscf"), ("sf", "scf"), ("ssff", "scscff"), ("ff", "ccsf"), (
 PAIRS += [("fsfsf", "fcsffc"), ("ssfs", "cfssc"), ("fs", "sf"), ("sfmf", "scfmcf")]
 WITHOUT_SELF_ATTENTION = [("sf", "cf"), ("sf", "fcc"), ("ff", "f")]
 CONVOLUTIONS = [("dlf", "fdclcf"), ("df", "dcf"), ("lsf", "lcsfd"), ("dl", "dcc"), ("sfd", "scld"), ("l", "csf")]
+SHORT = [("gfsfgff",), ("ggf",), ("sg",), ("(g_0f_0)2sg_0f",), ("gsfmf",)]
 FEW_PAIRS = [("sff", "fscscf"), ("ff", "ccsf"), ("sff", "scsf"), ("sf", "sscf")]
 ADAPTIVE = {"adaptive_cutoffs": [20, 40], "adaptive_factor": 2, "adaptive_softmax_dropout": 0.0}
 RELATIVE = {"adaptive_cutoffs": [20, 40], "memory_length": 64, "max_position_embeddings": None}
@@ -336,6 +339,8 @@ ROWS = {
     "par_transformer_xl widths": Row(
         "par_transformer_xl", WITH_MEMORY[:2], ALL_FEED_FORWARD, RELATIVE, widens=True, is_sibling=True
     ),
+    "sandwich_lm short convolutions": Row("sandwich_lm", [*SHORT, ("wgfwg",)], ALL_FEED_FORWARD, TODAY),
+    "par_bert short convolutions": Row("par_bert", [*SHORT, ("wgfwg",)], ALL_FEED_FORWARD),
     "sandwich_seq2seq shared": Row("sandwich_seq2seq", SHARED_PAIRS, [("(s_0)2", "(c_0f)2")], KERNELS),
     "sandwich_seq2seq": Row("sandwich_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION),
     "sandwich_seq2seq today": Row("sandwich_seq2seq", some_local(PAIRS), WITHOUT_SELF_ATTENTION, TODAY),

@@ -83,7 +83,7 @@ class Letter:
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
         slot_type: what transformers' `layer_types` call its slot. A state of fixed size needs a "hybrid" one, in which
-            the mixer also counts tokens, since transformers asks any slot for the length of the text.
+            the mixer also counts tokens, or a "conv" one, which becomes "hybrid" where no other slot counts them.
         reach: how many tokens before its own and how many after it each one sees; None: the whole text.
         reads_fixed_states: its keys and values come from the states before the first such sublayer of the order.
         twin: the letter with interchangeable weights.
@@ -103,7 +103,7 @@ class Letter:
     units: int = 1
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
-    slot_type: Literal["full_attention", "sliding_attention", "hybrid"] = "full_attention"
+    slot_type: Literal["full_attention", "sliding_attention", "hybrid", "conv"] = "full_attention"
     reach: Callable[[Sizes], tuple[int, int]] | None = None
     reads_fixed_states: bool = False
     twin: str | None = None
@@ -113,6 +113,11 @@ class Letter:
     def is_position_wise(self) -> bool:
         """Whether it treats every position on its own."""
         return self.cache is None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether its slot has a state of fixed size."""
+        return self.slot_type in ("hybrid", "conv")
 
     @property
     def is_local(self) -> bool:

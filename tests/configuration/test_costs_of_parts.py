@@ -38,6 +38,7 @@ PARTS = [
     {"position_embedding_type": "rotary", "num_key_value_heads": 2},
     {"relative_key_distance": 2, "num_key_value_heads": 2},
 ]
+SHORT = {"sublayer_order": "gfsgff", "short_kernel_size": 3}
 WIDTHS = {"intermediate_size": [40, 24, 8], "gated_feed_forward": True}
 
 
@@ -48,6 +49,7 @@ WIDTHS = {"intermediate_size": [40, 24, 8], "gated_feed_forward": True}
         *((SandwichSeq2SeqConfig, SandwichSeq2SeqModel, parts) for parts in PARTS),
         (MacaronBertConfig, MacaronBertModel, {"norm_type": "rms", "gated_feed_forward": True}),
         (PARBertConfig, PARBertModel, WIDTHS),
+        (SandwichLMConfig, SandwichLMModel, SHORT),
         (PARTransformerXLConfig, PARTransformerXLModel, {"norm_type": "rms", "gated_feed_forward": True}),
     ],
 )

@@ -19,6 +19,7 @@ PAIRS = [
     ({"num_hidden_layers": 9}, CONTRADICTS + r"'f\(sc\)2f', which makes it 2"),
     ({"decoder_sublayer_orders": "scf"}, "did you mean 'decoder_sublayer_order'"),
     ({"sublayer_order": "sf"}, "give encoder_sublayer_order and decoder_sublayer_order"),
+    ({"encoder_sublayer_order": "gf"}, "no sublayers g .gated short convolution. in its encoder_sublayer_order"),
     ({"encoder_vocab_size": 90}, "encoder_vocab_size=90 differs from vocab_size=61"),
     ({"kernel_sizes": []}, r"kernel_sizes=\[\] must be positive numbers"),
     ({"kernel_sizes": [3, 0]}, r"kernel_sizes=\[3, 0\] must be positive numbers"),
@@ -54,6 +55,7 @@ DISTANCES = [
     ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary' does not fit"),
     ({"rope_parameters": {"rope_theta": 1e4}}, "are used only by rotary positions"),
     ({"sublayer_order": "sfmf"}, "has no sublayers m in its sublayer_order, here .*; use s"),
+    ({"sublayer_order": "sfgf", "short_kernel_size": 3}, "has no sublayers g in its sublayer_order, here .*; use s"),
 ]
 BANDS = [
     *(({"adaptive_cutoffs": cutoffs}, "adaptive_cutoffs=.* must increase from above 0") for cutoffs in ([], [0, 20])),
@@ -102,6 +104,8 @@ PARTS = [
     ({"relative_key_distance": 4, "attn_logit_softcapping": 9.0}, "together with attn_logit_softcapping=9.0"),
     ({"final_logit_softcapping": 30.0, "adaptive_cutoffs": [20]}, "an adaptive softmax has no final_logit_softcapping"),
     ({"adaptive_cutoffs": [20, 40], "adaptive_factor": 8}, "hidden_size=32 cannot be divided by adaptive_factor=8"),
+    ({"sublayer_order": "gf"}, "short_kernel_size=None, but the order has sublayers g; give a number"),
+    ({"sublayer_order": "gf", "short_kernel_size": 1}, "short_kernel_size=1 is out of range; give a number from 2"),
     ({"sublayer_order": "sf", "attention_window": 8}, "has no sublayer w; leave it out"),
     ({"sublayer_order": "wf"}, "attention_window=None, but the order has sublayers w; give a number"),
     ({"sublayer_order": "wf", "attention_window": 0}, "attention_window=0 is out of range"),

@@ -39,7 +39,8 @@ def save_heads(root: Path):
         if "encoder_sublayer_order" in config_class.order_fields:
             options = {"encoder_sublayer_order": "sfdlf", "decoder_sublayer_order": "scfdf"}
         else:
-            options = {"adaptive_cutoffs": [20, 40]} if config_class is SandwichLMConfig else {}
+            short = {"sublayer_order": "gfsf", "short_kernel_size": 3, "intermediate_size": [48, 32]}
+            options = {"adaptive_cutoffs": [20, 40], **short} if config_class is SandwichLMConfig else {}
         model = randomize(auto_class.from_config(small(config_class, **options)))
         folder = root / type(model).__name__
         model.save_pretrained(folder, self_contained=True)

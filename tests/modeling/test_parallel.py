@@ -13,6 +13,8 @@ OWN = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
 MODELS = {
     "sfsff": ("sandwich_lm", {"sublayer_order": "sfsff"}),
     "swf": ("sandwich_lm", TODAY | {"sublayer_order": "swf", "attention_window": 3}),
+    "gfs": ("sandwich_lm", {"sublayer_order": "gfs", "short_kernel_size": 3}),
+    "widths": ("par_bert", {"sublayer_order": "sfsf", "intermediate_size": [24, 16]}),
     "sss": ("sandwich_lm", {"sublayer_order": "sss", "final_norm": False}),
     "smfm": ("sandwich_lm", {"sublayer_order": "smfm", "final_norm": False}),
     "sfmf": ("par_bert", {"sublayer_order": "sfmf"}),

@@ -115,3 +115,13 @@ def test_gradients_caches_and_states_of_all_tokens_are_as_ever():
         model(inputs_embeds=model.get_input_embeddings()(ids), logits_to_keep=1, use_cache=False)
         model(ids, logits_to_keep=1, use_cache=False, position_ids=torch.arange(12)[None])
     assert all(number == 60 for number in seen)
+
+
+@torch.no_grad()
+def test_states_of_fixed_size_are_not_shared():
+    model = build("sandwich_lm", sublayer_order="gfsf", short_kernel_size=3, vocab_size=30, pad_token_id=0).eval()
+    batch, alone = rows("right")
+    last = (batch["attention_mask"] * torch.arange(len(batch["input_ids"][0]))).argmax(1, keepdim=True)
+    found = model(**batch, logits_to_keep=last, use_cache=False).logits[:, 0]
+    expected = torch.cat([model(row, use_cache=False).logits[:, -1] for row in alone])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -151,9 +151,9 @@ def draw(model: PreTrainedModel, source: PreTrainedModel) -> dict[str, torch.Ten
 
 
 def measures_places(config: Any) -> bool:
-    """Say whether attention counts the places between tokens, padding among them, for its window or biases."""
+    """Say whether windows, biases or kernels count the places between tokens, padding among them."""
     told = config.to_dict()
-    return bool(told.get("attention_window") or told.get("relative_attention_num_buckets"))
+    return any(map(told.get, ("attention_window", "relative_attention_num_buckets", "short_kernel_size")))
 
 
 def generate_both(
