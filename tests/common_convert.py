@@ -61,6 +61,7 @@ OTHERS = {
     "gpt2": {"vocab_size": 61, "n_positions": 40, "n_embd": 16, "n_layer": 2, "n_head": 4} | SPECIAL,
     # another pooling than its own, which has no counterpart here
     "eurobert": SIZES | {"classifier_pooling": "mean"},
+    "lfm2": SIZES | {"block_multiple_of": 8},
     "stablelm": SIZES | {"partial_rotary_factor": 0.5},
     "modernbert": SIZES | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
 }
@@ -133,6 +134,8 @@ DECODER_OPTIONS = {
     "Gemma3Text": {"sliding_window": 5, "sliding_window_pattern": 2, "attention_bias": True}
     | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}}},
     "StableLm": {"use_qkv_bias": True},
+    "Lfm2": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 4},
+    "Lfm2 of one kind": {"layer_types": ["full_attention"] * 2, "block_auto_adjust_ff_dim": False},
     # as transformers 4 wrote it
     "Llama linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
     # as if it had been trained with fewer tokens than there are here

@@ -83,7 +83,10 @@ def test_fields_without_a_counterpart_are_refused(prefix, name):
     ("model_type", "sentence"),
     [
         ("gemma3", "'gemma3', whose images no model here has"),
-        *((name, f"'{name}', whose experts no model here has") for name in ("mixtral", "qwen2_moe", "qwen3_moe")),
+        *(
+            (name, f"'{name}', whose experts no model here has")
+            for name in ("lfm2_moe", "mixtral", "qwen2_moe", "qwen3_moe")
+        ),
         ("smollm3", "'smollm3', whose layers without rotary positions no model here has"),
         *((name, f"'{name}', whose attention to relative positions with q.*") for name in ("deberta", "deberta-v2")),
         ("llama", "quantized weights; dequantize them and save that first"),

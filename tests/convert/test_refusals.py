@@ -64,6 +64,14 @@ REFUSED = [
             ("attention_heads", 2, "'decoder_attention_heads': 2}"),
         )
     ),
+    *(
+        ("Lfm2ForCausalLM", {"layer_types": ["conv"] * 2} | options, sentence)
+        for options, sentence in (
+            ({"conv_bias": True}, "conv_bias=True cannot be converted; only lfm2 with conv_bias=False can"),
+            ({"conv_L_cache": 1}, "conv_L_cache=1 cannot be converted; kernels here have 2 places or more"),
+            ({"is_causal": False}, "is_causal=False cannot be converted; only lfm2 with is_causal=True or without it"),
+        )
+    ),
 ]
 
 

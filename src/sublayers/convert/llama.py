@@ -25,6 +25,8 @@ UNCOVERED = {
     "deberta": "attention to relative positions with queries and keys of their own",
     "deberta-v2": "attention to relative positions with queries and keys of their own",
     "gemma3": "images",
+    "lfm2_moe": "experts",
+    "lfm2_vl": "images",
     "mixtral": "experts",
     "qwen2_moe": "experts",
     "qwen3_moe": "experts",

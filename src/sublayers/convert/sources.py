@@ -15,6 +15,7 @@ from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.convert.decoders import BOTH_SIDES, ENCODERS as HEADS
 from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
+from sublayers.convert.lfm2 import from_lfm2
 from sublayers.convert.llama import DECODERS, UNCOVERED, from_llama
 from sublayers.convert.modern_bert import HEADS as MODERN_HEADS, from_modern_bert
 from sublayers.convert.seq2seq import from_bart, from_fairseq_seq2seq
@@ -33,7 +34,7 @@ from sublayers.hub.tokenizers import save_tokenizers
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
 # our model_type for each model_type of a source
 FAMILIES = {
-    **dict.fromkeys(["gpt2", *DECODERS], "sandwich_lm"),
+    **dict.fromkeys(["gpt2", "lfm2", *DECODERS], "sandwich_lm"),
     **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
     **dict.fromkeys([*ENCODERS, "eurobert", "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
@@ -57,6 +58,7 @@ def classes(prefix: str, *heads: str, body: str = "") -> dict[str, Any]:
 CLASSES = {
     "eurobert": classes("EuroBert", "ForSequenceClassification", "ForTokenClassification", body="Model"),
     "gpt2": classes("GPT2", "LMHeadModel", "ForSequenceClassification", body="LMHeadModel"),
+    "lfm2": classes("Lfm2", "ForCausalLM", body="ForCausalLM"),
     "marian": classes("Marian", "MTModel", body="MTModel"),
     "modernbert": classes("ModernBert", "Model", *(head for head in MODERN_HEADS if head)),
     **{
@@ -129,8 +131,9 @@ def check_is_causal(config: dict[str, Any]) -> bool:
         ValueError: a value of `is_causal` with which transformers computes what no model here does.
     """
     model_type, value = config["model_type"], config.get("is_causal", True)
-    # StableLM's sdpa is causal without padding, whatever is_causal says, and Gemma 3 has a field of its own
-    known = (True,) if model_type in ("stablelm", "gemma3_text") else IS_CAUSAL[FAMILIES[model_type]]
+    # StableLM's sdpa is causal without padding, whatever is_causal says, as LFM2's convolutions are, and Gemma 3 has a
+    # field of its own
+    known = (True,) if model_type in ("stablelm", "lfm2", "gemma3_text") else IS_CAUSAL[FAMILIES[model_type]]
     if "is_causal" in config and not (isinstance(value, bool) and value in known):
         others = " or ".join([*(f"with is_causal={other}" for other in known), "without it"])
         raise ValueError(f"is_causal={value!r} cannot be converted; only {model_type} {others} can")
@@ -245,7 +248,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
         return from_bert(source, **orders)
     if source.config.model_type in (*DECODERS, *BOTH_SIDES):
         return from_llama(source, **orders)
-    others: dict[str, Any] = {"gpt2": from_gpt2, "modernbert": from_modern_bert}
+    others: dict[str, Any] = {"gpt2": from_gpt2, "lfm2": from_lfm2, "modernbert": from_modern_bert}
     return others.get(source.config.model_type, from_bart)(source, **orders)
 
 
