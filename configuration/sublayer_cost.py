@@ -67,6 +67,7 @@ def flops(
     source_length: int | None = None,
     *more_sizes: Any,
     keeps_cache: bool = False,
+    cached: int = 0,
     takes_mean: bool = False,
     **named_sizes: Any,
 ) -> int:
@@ -78,10 +79,11 @@ def flops(
     has no keys and values either, where it folds. Neither holds where the order `keeps_cache`, as when a prompt is
     prefilled (or a model trained). Attention scores are counted in full, also where a causal mask would hide half of
     them; norms, rotations, softmax, activations, gates' products and biases are not counted. `source_length` is the
-    number of encoder tokens (default: `length`); more sizes are those of `Sizes`. With a `memory_length`, the tokens
-    are a segment after a full memory of hidden states. Sublayers `m` see all tokens as they are before the first
-    of them, and compute the read ones alone. If the tail `takes_mean` (`tail_query="mean"`), the last sublayer before
-    it computes all tokens, too.
+    number of encoder tokens (default: `length`). Their keys and values are there already where a number of tokens
+    before these are `cached`. More sizes are those of `Sizes`. With a `memory_length`, the tokens are a segment after a
+    full memory of hidden states. Sublayers `m` see all tokens as they are before the first of them, and compute the
+    read ones alone. If the tail `takes_mean` (`tail_query="mean"`), the last sublayer before it computes all tokens,
+    too.
 
     Raises:
         ValueError: `read` is more than `length`, or the order or a list of widths is bad.
@@ -103,7 +105,7 @@ def flops(
         left = leaving.get(place, tokens)
         seen = length if kind.reads_fixed_states else tokens
         computed = tokens if whole_until_tail and place < tail else left
-        multiply_adds += kind.multiply_adds(own, Work(seen, computed, source_length, keeps_cache))
+        multiply_adds += kind.multiply_adds(own, Work(seen, computed, source_length, keeps_cache, cached))
         tokens = left
     return 2 * multiply_adds
 

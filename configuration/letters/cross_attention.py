@@ -12,7 +12,7 @@ LETTER = Letter(
     cache="cross",
     parameters=parameters,
     multiply_adds=lambda sizes, work: (
-        maps(sizes, work.read, work.source_length) + scores(sizes, work, work.source_length)
+        maps(sizes, work.read, 0 if work.cached else work.source_length) + scores(sizes, work, work.source_length)
     ),
     cache_width=key_width,
     tensor_parallel_plan=TENSOR_PARALLEL_PLAN,

@@ -56,12 +56,16 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep."""
+    """How much a sublayer has to do: tokens that it sees and that it computes, tokens of the source, keys to keep.
+
+    Before the tokens, others may be `cached`, and with them the source's.
+    """
 
     length: int
     read: int
     source_length: int
     keeps_cache: bool = False
+    cached: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ def _scores(sizes: Sizes, work: Work) -> int:
     before, after = reach(sizes.attention_window, sizes.is_causal)
     size = block_size(work.length, before, after)
     if work.read < work.length or size is None:
-        return self_scores(sizes, work)
+        return self_scores(sizes, work._replace(cached=min(work.cached, before)))
     # the keys of a block are those of its tokens and on both sides of them
     pairs = -(-work.length // size) * size * (size + before + after)
     return 2 * pairs * sizes.query_width

@@ -30,7 +30,7 @@ def self_scores(sizes: Sizes, work: Work) -> int:
     if folds(sizes, work):
         # each head's scores and mix of whole states
         return 2 * sizes.hidden_size * sizes.num_attention_heads * work.length
-    return scores(sizes, work, work.length)
+    return scores(sizes, work, work.length + work.cached)
 
 
 def self_maps(sizes: Sizes, work: Work) -> int:

@@ -114,3 +114,18 @@ def test_a_cache_holds_as_many_bytes(parts):
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers if layer.is_initialized)
     order = both.config.decoder_sublayer_order
     assert held == cache_bytes(order, length=5, source_length=9, bytes_per_number=4, **both.config.sizes._asdict())
+
+
+@pytest.mark.parametrize("parts", [{}, {"num_key_value_heads": 2, "gated_feed_forward": True}])
+@torch.no_grad()
+def test_flops_of_the_next_token_are_those_that_torch_counts(parts):
+    config = small(SandwichLMConfig, sublayer_order="sfwfsf", attention_window=4, **parts)
+    model, ids = randomize(SandwichLMModel(config)), tokens(1, 10)
+    model.set_attn_implementation("eager")
+    cache, counter = DynamicCache(config=config), FlopCounterMode(display=False)
+    with torch.backends.mkldnn.flags(enabled=False):
+        model(ids[:, :9], cache=cache, use_cache=True)
+        with counter:
+            model(ids[:, 9:], cache=cache, use_cache=True)
+    counted = flops(config.sublayer_order, length=1, read=1, cached=9, keeps_cache=True, **config.sizes._asdict())
+    assert counter.get_total_flops() == counted

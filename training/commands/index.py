@@ -16,7 +16,7 @@ import sublayers
 from sublayers.training.flags import RECIPES, flag, parse_flags, read_settings, recipes
 from sublayers.training.results import read
 
-Kind = Literal["family", "recipe", "converter", "result", "paper"]
+Kind = Literal["family", "recipe", "converter", "model", "result", "paper"]
 # columns of files of figures
 ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
@@ -26,13 +26,15 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: a `Kind`.
-        name: a model type, a recipe after its command, a model type of transformers, a result, a part of a paper.
+        name: a model type, a recipe after its command, a model type of transformers, a model of others, a result, a part
+            of a paper.
         family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
         heads: the Auto classes that load it.
         tasks: the pipelines that run it.
         command: makes a part of a paper.
         outcome: of a run of ours.
+        source: where others have published an order.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Entry(NamedTuple):
     tasks: list[str] = []
     command: str = ""
     outcome: str = ""
+    source: str = ""
 
 
 @dataclass
@@ -82,6 +85,7 @@ def entries() -> Iterator[Entry]:
     from transformers.pipelines import SUPPORTED_TASKS
 
     from sublayers.auto_models import AUTO_CLASSES
+    from sublayers.convert.published import PUBLISHED
     from sublayers.convert.sources import CHECKPOINTS, FAMILIES
     from sublayers.hub.model_card import named_orders
     from sublayers.tasks.table import PIPELINES
@@ -105,6 +109,8 @@ def entries() -> Iterator[Entry]:
             yield entry("recipe", f"{command} {name}", *model) if model else Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)
+    for name, published in PUBLISHED.items():
+        yield Entry("model", name, published.family, [published.order], source=published.source)
     results = Path(sublayers.__file__).with_name("results")
     for file in sorted(results.glob("papers/*.csv")):
         for row in read(file):
@@ -152,7 +158,10 @@ def tables(found: list[Entry]) -> Iterator[Table]:
     for kind, group in groupby(found, lambda entry: entry.kind):
         rows = [*group]
         says = {"name": True, "family": any(entry.family not in ("", entry.name) for entry in rows)}
-        says |= {name: any(cell(entry, name) for entry in rows) for name in ("orders", "heads", "command", "outcome")}
+        says |= {
+            name: any(cell(entry, name) for entry in rows)
+            for name in ("orders", "heads", "command", "outcome", "source")
+        }
         columns = [name for name in says if says[name]]
         drawn = Table(Column("name", no_wrap=True), *columns[1:], title=kind, title_justify="left")
         for entry in rows:

@@ -18,9 +18,10 @@ from sublayers.training.folders import refuse_to_replace
 
 CAPTION = (
     "Positions read: every in language modelling and question answering, 15 % in masked-language-model training, one "
-    "in classification. A prompt reads one and fills the cache for all. With a memory, the length is that of a segment "
-    "after it."
+    "in classification. A prompt reads one and fills the cache for all; the next token reads it. With a memory, the "
+    "length is that of a segment after it."
 )
+LENGTHS, LONG = [128, 512, 2048], [2**10, 2**12, 2**14, 2**16, 2**17]
 USAGE = "sublayers order ORDER [ORDER ...] [--name value ...]"
 
 
@@ -33,7 +34,7 @@ class OrderArguments:
     intermediate_size: int | list[int] | None = flag(
         "one number, or one for each f, also as tapered(8, 1024); default: 4 * hidden"
     )
-    lengths: list[int] = number("tokens of a sequence", [128, 512, 2048])
+    lengths: list[int] | None = number("tokens of a sequence; default: 128 512 2048, with --generation 1024 to 131072")
     source_length: int | None = number("encoder tokens, default: length")
     memory_length: int | None = number("tokens that Transformer-XL remembers")
     bytes_per_number: int = number("in cache and memory", 2)
@@ -49,6 +50,7 @@ class OrderArguments:
     gated: bool = flag("feed-forward sublayers have a gate", False)
     rms: bool = flag("norms are RMS norms", False)
     no_bias: bool = flag("no map has a bias", False)
+    generation: bool = flag("a table of what a prompt, the next token and the cache cost", False)
     decide: bool = flag(
         "measure how long each order takes on this machine, and which plain Transformer takes as long", False
     )
@@ -74,6 +76,7 @@ def main(argv: list[str]) -> None:
     """
     flags = [OrderArguments, LetterArguments]
     args, of_letters = parse_flags(argv, flags, USAGE, description="Draw orders and compare what they cost.")
+    args.lengths = args.lengths or (LONG if args.generation else LENGTHS)
     refuse_to_replace(args.picture, args.csv)
     if args.heads % (key_value_heads := args.key_value_heads or args.heads):
         raise ValueError(f"--heads={args.heads} is not a multiple of --key_value_heads={key_value_heads}")
@@ -97,7 +100,7 @@ def main(argv: list[str]) -> None:
     console = Console()
     for each in costs.values():
         draw(each["order"], console)
-    console.print(table(costs))
+    console.print(generation_table(costs) if args.generation else table(costs))
 
 
 def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None]) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
     for letter, kind in zip(whole, whole.kinds, strict=True):
         if lacking := [name for name in kind.fields if name in letter_fields and letter_fields[name] is None]:
             raise ValueError(f"sublayers {letter} need --{lacking[0]}; give a number")
-    hidden = args.hidden_size
+    hidden, lengths = args.hidden_size, args.lengths or LENGTHS
     intermediate = args.intermediate_size or 4 * hidden
     more: dict[str, Any] = {
         "kernel_size": args.kernel_size,
@@ -128,7 +131,7 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
         **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
     }
 
-    def count(length: int, read: int, **how: bool) -> int:
+    def count(length: int, read: int, **how: Any) -> int:
         return flops(order, hidden, intermediate, length, read, args.source_length, **how, **more)
 
     memory: dict[str, Any] = {}
@@ -142,15 +145,16 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
         **memory,
         "cache_bytes": {
             length: cache_bytes(order, hidden, length, args.source_length, args.bytes_per_number, **more)
-            for length in args.lengths
+            for length in lengths
         },
         "flops": {
             length: {
                 **{name: count(length, read) for name, read in read_positions(length).items()},
                 "one": count(length, 1, takes_mean=args.tail_query == "mean"),
                 "prompt": count(length, 1, keeps_cache=True),
+                "next": count(1, 1, keeps_cache=True, cached=length),
             }
-            for length in args.lengths
+            for length in lengths
         },
     }
 
@@ -198,4 +202,18 @@ def table(costs: dict[str, dict[str, Any]]) -> Table:
         for positions in by_positions:
             label = f"GFLOP at {length}, {positions}"
             add(label, [cost["flops"][length][positions] for cost in columns], 1e9)
+    return drawn
+
+
+def generation_table(costs: dict[str, dict[str, Any]]) -> Table:
+    """Make a table of what orders cost to generate, with a row for each length of the prompt."""
+    drawn = Table("", "tokens", "prompt, GFLOP", "next token, GFLOP", "cache, MiB")
+    for column in drawn.columns[1:]:
+        column.justify = "right"
+    for given, cost in costs.items():
+        drawn.add_section()
+        for length, counted in cost["flops"].items():
+            numbers = counted["prompt"] / 1e9, counted["next"] / 1e9, cost["cache_bytes"][length] / 2**20
+            name = Text(given) if length == next(iter(cost["flops"])) else ""
+            drawn.add_row(name, f"{length:,}", *(f"{number:,.3f}" for number in numbers))
     return drawn

@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from sublayers.auto_models import AUTO_CLASSES
+from sublayers.configuration.order import Order
 from sublayers.training import cli
 from sublayers.training.flags import RECIPES
 from sublayers.training.results import read
@@ -35,6 +36,15 @@ def test_everything_is_listed(found):
     assert files == names(listed, "recipe")
     assert {"bert", "llama", "transfo-xl", "adaptive span"} <= names(listed, "converter")
     assert {entry["family"] for entry in listed} - {""} == names(listed, "family")
+
+
+def test_published_orders_have_their_source(found):
+    [entry] = found("--kind", "model")
+    assert entry["orders"] == ["(gfgfsf)3(gfsf)3gf"]
+    letters = Order(entry["orders"][0]).letters
+    assert [i for i, letter in enumerate(letters[::2]) if letter == "s"] == [2, 5, 8, 10, 12, 14]
+    assert (len(letters), letters[1::2]) == (32, "f" * 16)
+    assert entry["source"].endswith("huggingface.co/LiquidAI/LFM2-350M")
 
 
 def test_parts_of_papers_have_their_command_and_what_came_of_it(found):

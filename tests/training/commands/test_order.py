@@ -187,6 +187,8 @@ def test_json_has_the_same_numbers(costs):
     reads = {"every": 20, "15 %": 3, "one": 1}
     expected = {name: flops("(scf)2", 8, 24, 20, read, 5) for name, read in reads.items()}
     expected["prompt"] = flops("(scf)2", 8, 24, 20, 1, 5, keeps_cache=True)
+    # two attentions to 21 tokens and two to the 5 of the source, whose keys are there
+    expected["next"] = 2 * 2 * (6 * 8 * 8 + 2 * 8 * (21 + 5) + 2 * 8 * 24)
     assert cost["flops"].pop("20") == expected
     assert set(cost.pop("flops")) == {"10"}
     assert cost == {
@@ -196,6 +198,21 @@ def test_json_has_the_same_numbers(costs):
         "parameters": parameters("scfscf", 8, 24),
         "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
     }
+
+
+def test_what_generation_costs(capsys):
+    words = "--generation --causal --hidden_size 8 --heads 2 --short_kernel_size 3 --attention_window 64"
+    main(["gfwsf", *words.split()])
+    found = [line.split("│")[2:6] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [int(row[0].replace(",", "")) for row in found] == [1024, 4096, 16384, 65536, 131072]
+    numbers = [[float(cell.replace(",", "")) for cell in row[1:]] for row in found]
+    sizes = {"is_causal": True, "attention_window": 64, "letter_fields": {"short_kernel_size": 3}}
+    maps, kernel = 4 * 8 * 8 * 3 + 2 * 2 * 8 * 32, 3 * 8
+    for length, (prompt, token, cache) in zip([2**10, 2**12, 2**14, 2**16, 2**17], numbers, strict=True):
+        assert token == pytest.approx(2 * (maps + kernel + 2 * 8 * (64 + length + 1)) / 1e9, abs=6e-4)
+        assert prompt == pytest.approx(flops("gfwsf", 8, 32, length, 1, keeps_cache=True, **sizes) / 1e9, abs=6e-4)
+        # keys and values of the window and the text, and two inputs of the kernel
+        assert cache == pytest.approx(2 * 8 * (2 * (63 + length) + 2) / 2**20, abs=6e-4)
 
 
 @pytest.mark.parametrize("words", [["24", "16", "8"], ["tapered(3,16)"]])
