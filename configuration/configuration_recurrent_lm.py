@@ -49,7 +49,9 @@ class RecurrentLMConfig(SublayersConfig):
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:
         """The tensor-parallel plan; every process has all of embeddings and attention."""
-        plan = self.tensor_parallel_plan(Order("f")) if "f" in self.order else {}
+        kinds = zip(self.order, self.order.kinds, strict=True)
+        whole = "".join(letter for letter, kind in kinds if kind.is_position_wise)
+        plan = self.tensor_parallel_plan(Order(whole)) if whole else {}
         return {name: split for name, split in plan.items() if name != "embed_tokens"}
 
     def validate_architecture(self):

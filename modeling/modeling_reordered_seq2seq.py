@@ -79,6 +79,7 @@ class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel, Body):
         super().__init__(config, orders, is_causal, embed_tokens=words, embed_norm=norm)
         self.post_init()
         self._tp_plan = config.tensor_parallel_plan(orders[0])
+        self._ep_plan = config.expert_parallel_plan(orders[0])
 
 
 class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from sublayers.modeling.mixers.cross_attention import build as build_cross_attention
 from sublayers.modeling.mixers.dynamic_convolution import build as build_dynamic_convolution
+from sublayers.modeling.mixers.experts import build as build_experts
 from sublayers.modeling.mixers.feed_forward import build as build_feed_forward
 from sublayers.modeling.mixers.lightweight_convolution import build as build_lightweight_convolution
 from sublayers.modeling.mixers.local_attention import build as build_local_attention
@@ -19,4 +20,5 @@ BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "d": build_dynamic_convolution,
     "l": build_lightweight_convolution,
     "m": build_single_input_attention,
+    "e": build_experts,
 }

@@ -87,6 +87,14 @@ class Inputs:
     sources: tuple[torch.Tensor, ...] = ()
 
 
+class Drawn:
+    """A module with parameters that are those of no linear map, norm or table, and that draws them itself."""
+
+    def draw_weights(self, config) -> None:
+        """Draw the initial weights, as transformers' `initialization` does."""
+        raise NotImplementedError
+
+
 class Mixer(nn.Module):
     """The inner module of a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden), and weights or None.
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from common import randomize, tokens
-from families import small
+from families import EXPERTS, small
 from torch.nn.attention import SDPBackend
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
@@ -38,12 +38,13 @@ PARTS = [
     {"position_embedding_type": "rotary", "num_key_value_heads": 2},
     {"relative_key_distance": 2, "num_key_value_heads": 2},
 ]
+ROUTED = EXPERTS | {"sublayer_order": "sesefee", "experts_implementation": "batched_mm"}
 
 
 @pytest.mark.parametrize(
     ("config_class", "body_class", "parts"),
     [
-        *((SandwichLMConfig, SandwichLMModel, parts) for parts in PARTS),
+        *((SandwichLMConfig, SandwichLMModel, parts) for parts in [*PARTS, ROUTED, ROUTED | {"num_experts": 3}]),
         *((SandwichSeq2SeqConfig, SandwichSeq2SeqModel, parts) for parts in PARTS),
         (MacaronBertConfig, MacaronBertModel, {"norm_type": "rms", "gated_feed_forward": True}),
         (PARTransformerXLConfig, PARTransformerXLModel, {"norm_type": "rms", "gated_feed_forward": True}),
@@ -57,7 +58,7 @@ def test_parameters_are_those_of_the_tensors(config_class, body_class, parts):
         assert parameters(stack.order, **body.config.sizes._asdict()) == counted
 
 
-@pytest.mark.parametrize(("parts", "read"), itertools.product(PARTS, [9, 3, 1]))
+@pytest.mark.parametrize(("parts", "read"), itertools.product([*PARTS, ROUTED], [9, 3, 1]))
 @torch.no_grad()
 def test_flops_are_those_that_torch_counts(parts, read):
     model = randomize(PARBertModel(small(PARBertConfig, **parts), add_pooling_layer=False))
