@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig
 from sublayers.configuration.field_values import strict
 from sublayers.configuration.order import Order
+from sublayers.configuration.parallel_plans import tensor_parallel_plan
 
 # what attention with memory leaves as it is
 ATTENTION = {
@@ -51,7 +52,7 @@ class RecurrentLMConfig(SublayersConfig):
         """The tensor-parallel plan; every process has all of embeddings and attention."""
         kinds = zip(self.order, self.order.kinds, strict=True)
         whole = "".join(letter for letter, kind in kinds if kind.is_position_wise)
-        plan = self.tensor_parallel_plan(Order(whole)) if whole else {}
+        plan = tensor_parallel_plan(self, Order(whole)) if whole else {}
         return {name: split for name, split in plan.items() if name != "embed_tokens"}
 
     def validate_architecture(self):

@@ -15,6 +15,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
 from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.order import Order, compact
+from sublayers.configuration.parallel_plans import expert_parallel_plan, tensor_parallel_plan
 from sublayers.configuration.parts import check_parts
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
@@ -62,8 +63,9 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     num_key_value_heads: int | None = number(None, least=1)
     # the width of a head; None: hidden_size / num_attention_heads
     head_dim: int | None = number(None, least=1)
-    # RMS norms of each head's queries and keys
+    # RMS norms of queries and keys: of each head or, as OLMo has them, of all heads together
     qk_norm: bool = False
+    qk_norm_per_head: bool = True
     # attention's scores are kept below this by a tanh, which kernels such as sdpa lack
     attn_logit_softcapping: float | int | None = number(None, least=1)
     # beside positions: attention adds to its keys a learned vector for each distance, of which this is the farthest;
@@ -307,38 +309,17 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     def num_hidden_layers(self, value: int | None):
         self.check_derived("num_hidden_layers", self.num_hidden_layers, value)
 
-    def tensor_parallel_plan(self, order: Order) -> dict[str, str]:
-        """Say how embeddings and a stack of that order are split, without rules for modules that are not there."""
-        plan, absent = {"embed_tokens": "embedding_rowwise"}, set()
-        if not self.gated_feed_forward:
-            absent.add("gate")
-        if not self.qk_norm:
-            absent |= {"q_norm", "k_norm"}
-        if self.relative_key_distance is None:
-            absent.add("distance_proj")
-        if not self.shared_expert_intermediate_size:
-            absent |= {f"shared_expert.{name}_proj" for name in ("gate", "up", "down")}
-        for letter in sorted(order.alphabet):
-            rules = ALPHABET[letter].tensor_parallel_plan
-            plan |= {f"layers.*.mixer.{name}": split for name, split in rules.items() if name not in absent}
-        return plan
-
-    def expert_parallel_plan(self, order: Order) -> dict[str, str]:
-        """Say how the experts of a stack of that order are divided."""
-        rules = [rule for letter in sorted(order.alphabet) for rule in ALPHABET[letter].expert_parallel_plan.items()]
-        return {f"layers.*.mixer.{name}": split for name, split in rules}
-
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
         """The tensor-parallel plan of a model with one stack; of two, each brings its own."""
         first, *others = self.orders.values()
-        return {} if others else self.tensor_parallel_plan(first)
+        return {} if others else tensor_parallel_plan(self, first)
 
     @property
     def base_model_ep_plan(self) -> dict[str, str]:  # type: ignore[override]
         """The expert-parallel plan of a model with one stack; of two, each brings its own."""
         first, *others = self.orders.values()
-        return {} if others else self.expert_parallel_plan(first)
+        return {} if others else expert_parallel_plan(first)
 
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save; the code that a configuration's `auto_map` names is saved, too."""

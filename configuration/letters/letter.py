@@ -23,6 +23,7 @@ class Sizes(NamedTuple):
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     qk_norm: bool = False
+    qk_norm_per_head: bool = True
     relative_key_distance: int | None = None
     folds_attention: bool = True
     gated_feed_forward: bool = False

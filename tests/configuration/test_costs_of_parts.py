@@ -31,6 +31,7 @@ PARTS = [
     {},
     {"norm_type": "rms", "norm_position": "both"},
     {"norm_bias": False, "qk_norm": True},
+    {"num_key_value_heads": 2, "qk_norm": True, "qk_norm_per_head": False},
     {"norm_affine": False, "gated_feed_forward": True, "mlp_bias": False},
     {"num_key_value_heads": 2, "attention_bias": False},
     {"head_dim": 12, "attention_output_bias": False},

@@ -16,7 +16,7 @@ import sublayers
 from sublayers.training.flags import RECIPES, flag, parse_flags, read_settings, recipes
 from sublayers.training.results import read
 
-Kind = Literal["family", "recipe", "converter", "result", "paper"]
+Kind = Literal["family", "recipe", "converter", "published", "result", "paper"]
 # columns of files of figures
 ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
@@ -82,7 +82,7 @@ def entries() -> Iterator[Entry]:
     from transformers.pipelines import SUPPORTED_TASKS
 
     from sublayers.auto_models import AUTO_CLASSES
-    from sublayers.convert.sources import CHECKPOINTS, FAMILIES
+    from sublayers.convert.sources import CHECKPOINTS, FAMILIES, PUBLISHED
     from sublayers.hub.model_card import named_orders
     from sublayers.tasks.table import PIPELINES
 
@@ -105,6 +105,8 @@ def entries() -> Iterator[Entry]:
             yield entry("recipe", f"{command} {name}", *model) if model else Entry("recipe", f"{command} {name}", "")
     for source, family in {**FAMILIES, **CHECKPOINTS}.items():
         yield Entry("converter", source, family)
+    for source, (order, family) in PUBLISHED.items():
+        yield Entry("published", source, family, [order])
     results = Path(sublayers.__file__).with_name("results")
     for file in sorted(results.glob("papers/*.csv")):
         for row in read(file):

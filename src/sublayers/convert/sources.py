@@ -40,6 +40,12 @@ FAMILIES = {
 }
 
 
+# orders of models on the Hub, as their settings there tell them, and our family
+PUBLISHED = {
+    "mistralai/Mixtral-8x7B-v0.1": ("(se)32", "sandwich_lm"),
+    "allenai/OLMoE-1B-7B-0924": ("(se)16", "sandwich_lm"),
+    "Qwen/Qwen3-30B-A3B": ("(se)48", "sandwich_lm"),
+}
 # names that are not put together as all others
 IRREGULAR = {"Gemma3TextForCausalLM": "Gemma3ForCausalLM"}
 
@@ -239,7 +245,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
     Raises:
         ValueError: an order of a stack that it lacks, or what its conversion refuses.
     """
-    window = getattr(source.config, "sliding_window", None)
+    window = getattr(source.config, "sliding_window", None) or None
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder], window)
     if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
