@@ -2,6 +2,7 @@
 
 from sublayers.configuration.letters.cross_attention import LETTER as CROSS_ATTENTION
 from sublayers.configuration.letters.dynamic_convolution import LETTER as DYNAMIC_CONVOLUTION
+from sublayers.configuration.letters.experts import LETTER as EXPERTS
 from sublayers.configuration.letters.feed_forward import LETTER as FEED_FORWARD
 from sublayers.configuration.letters.letter import Letter
 from sublayers.configuration.letters.lightweight_convolution import LETTER as LIGHTWEIGHT_CONVOLUTION
@@ -20,4 +21,5 @@ ALPHABET: dict[str, Letter] = {
     "l": LIGHTWEIGHT_CONVOLUTION,
     "m": SINGLE_INPUT_ATTENTION,
     "g": SHORT_CONVOLUTION,
+    "e": EXPERTS,
 }

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from sublayers.configuration.configuration_sublayers import NormPosition, SublayersConfig
 from sublayers.configuration.field_values import strict
 from sublayers.configuration.order import Order
+from sublayers.configuration.parallel_plans import tensor_parallel_plan
 
 # what attention with memory leaves as it is
 ATTENTION = {
@@ -49,7 +50,9 @@ class RecurrentLMConfig(SublayersConfig):
     @SublayersConfig.base_model_tp_plan.getter  # type: ignore[attr-defined]
     def base_model_tp_plan(self) -> dict[str, str]:
         """The tensor-parallel plan; every process has all of embeddings and attention."""
-        plan = self.tensor_parallel_plan(Order("f")) if "f" in self.order else {}
+        kinds = zip(self.order, self.order.kinds, strict=True)
+        whole = "".join(letter for letter, kind in kinds if kind.is_position_wise)
+        plan = tensor_parallel_plan(self, Order(whole)) if whole else {}
         return {name: split for name, split in plan.items() if name != "embed_tokens"}
 
     def validate_architecture(self):

@@ -15,6 +15,7 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
 from sublayers.configuration.letters.letter import Sizes
 from sublayers.configuration.order import Order, compact
+from sublayers.configuration.parallel_plans import expert_parallel_plan, tensor_parallel_plan
 from sublayers.configuration.parts import check_parts
 
 PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
@@ -22,7 +23,14 @@ PositionEmbeddingType = Literal["learned", "sinusoidal", "rotary", "none"]
 NormPosition = Literal["pre", "post", "both"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 # what transformers makes fields of
-CONSUMED = {"attn_implementation", "torch_dtype", "rope_theta", "rope_scaling", "partial_rotary_factor"}
+CONSUMED = {
+    "attn_implementation",
+    "experts_implementation",
+    "torch_dtype",
+    "rope_theta",
+    "rope_scaling",
+    "partial_rotary_factor",
+}
 # what transformers and sentence-transformers set beside fields
 SET_BY_OTHERS = {"custom_pipelines", "distributed_config", "fusion_config", "gradient_checkpointing", "is_causal"}
 SET_BY_OTHERS |= {"quantization_config", "sentence_transformers", "sbert_ce_default_activation_function"}
@@ -56,8 +64,9 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     num_key_value_heads: int | None = number(None, least=1)
     # the width of a head; None: hidden_size / num_attention_heads
     head_dim: int | None = number(None, least=1)
-    # RMS norms of each head's queries and keys
+    # RMS norms of queries and keys: of each head or, as OLMo has them, of all heads together
     qk_norm: bool = False
+    qk_norm_per_head: bool = True
     # attention's scores are kept below this by a tanh, which kernels such as sdpa lack
     attn_logit_softcapping: float | int | None = number(None, least=1)
     # beside positions: attention adds to its keys a learned vector for each distance, of which this is the farthest;
@@ -179,9 +188,11 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
         config = deepcopy(self)
         for name, order in orders.items():
             setattr(config, name, order)
-        needed = {name for order in config.orders.values() for kind in order.kinds for name in kind.fields}
-        for name in {own.name for own in fields(FieldsOfLetters)} - needed:
-            setattr(config, name, None)
+        kinds = [kind for order in config.orders.values() for kind in order.kinds]
+        needed = {name for kind in kinds for name in (*kind.fields, *kind.options)}
+        for own in fields(FieldsOfLetters):
+            if own.name not in needed:
+                setattr(config, own.name, own.default)
         if not config.has_windows:
             config.local_rope_theta = None
         return config
@@ -274,7 +285,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     def sizes(self) -> Sizes:
         """What the costs of sublayers depend on."""
         known = {f.name for f in fields(self)} & {*Sizes._fields} - {"attention_window"}
-        of_letters = {name: getattr(self, name) or 0 for kind in ALPHABET.values() for name in kind.fields}
+        names = [name for kind in ALPHABET.values() for name in (*kind.fields, *kind.options)]
+        of_letters = {name: getattr(self, name) or 0 for name in names}
         return Sizes(
             **{name: getattr(self, name) for name in known},
             kernel_size=max(getattr(self, "kernel_sizes", [1])),
@@ -301,25 +313,17 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     def num_hidden_layers(self, value: int | None):
         self.check_derived("num_hidden_layers", self.num_hidden_layers, value)
 
-    def tensor_parallel_plan(self, order: Order) -> dict[str, str]:
-        """Say how embeddings and a stack of that order are split, without rules for modules that are not there."""
-        plan, absent = {"embed_tokens": "embedding_rowwise"}, set()
-        if not self.gated_feed_forward:
-            absent.add("gate")
-        if not self.qk_norm:
-            absent |= {"q_norm", "k_norm"}
-        if self.relative_key_distance is None:
-            absent.add("distance_proj")
-        for letter in sorted(order.alphabet):
-            rules = ALPHABET[letter].tensor_parallel_plan
-            plan |= {f"layers.*.mixer.{name}": split for name, split in rules.items() if name not in absent}
-        return plan
-
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
         """The tensor-parallel plan of a model with one stack; of two, each brings its own."""
         first, *others = self.orders.values()
-        return {} if others else self.tensor_parallel_plan(first)
+        return {} if others else tensor_parallel_plan(self, first)
+
+    @property
+    def base_model_ep_plan(self) -> dict[str, str]:  # type: ignore[override]
+        """The expert-parallel plan of a model with one stack; of two, each brings its own."""
+        first, *others = self.orders.values()
+        return {} if others else expert_parallel_plan(first)
 
     def save_pretrained(self, save_directory: str | PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save; the code that a configuration's `auto_map` names is saved, too."""
@@ -371,6 +375,11 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                 if (kind in kinds) != ((value := getattr(self, name)) is not None):
                     there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
                     raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
+            for name, default in kind.options.items():
+                if kind not in kinds and (value := getattr(self, name)) != default:
+                    raise ValueError(f"{name}={value}, but the order has no sublayer {letter}; leave it out")
+            if kind in kinds:
+                kind.check(self)
         if isinstance(widths := self.intermediate_size, list):
             self.order.widths(widths)
             if len({*widths}) == 1:

@@ -47,13 +47,14 @@ def number(default: Any, least: float = 0, most: float = LARGEST) -> Any:
     return field(default=default, metadata={RANGE: (least, most)})
 
 
-# the fields that letters declare: numbers, or None where no order has the letter
+# the fields that letters declare: numbers, or None where no order has the letter, and options
 FieldsOfLetters: Any = make_dataclass(
     "FieldsOfLetters",
-    [
-        (name, int | None, number(None, least=least))
+    [(name, int | None, number(None, least=least)) for kind in ALPHABET.values() for name, least in kind.fields.items()]
+    + [
+        (name, float | int if isinstance(default, float) else type(default), number(default))
         for kind in ALPHABET.values()
-        for name, least in kind.fields.items()
+        for name, default in kind.options.items()
     ],
 )
 

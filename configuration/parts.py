@@ -45,6 +45,8 @@ def check_parts(config: Any, kinds: Sequence[Letter]) -> None:
                 f"rotary positions turn {width} of the {config.head_width} channels of a head, but need an even "
                 f"number, {least} or more; give another head_dim or partial_rotary_factor"
             )
+    if not (config.qk_norm or config.qk_norm_per_head):
+        raise ValueError("qk_norm_per_head=False says how queries and keys are normalised; give qk_norm=True, too")
     if not config.first_norm and config.norm_position == "post":
         raise ValueError("first_norm=False needs norms before sublayers; give norm_position='pre'")
     if config.norm_unit_offset and (config.norm_type != "rms" or not config.norm_affine):

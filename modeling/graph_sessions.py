@@ -100,7 +100,7 @@ class Graphs:
         others = {name: value for name, value in given.items() if name not in self.inputs and value is not None}
         if any(value is not PLAIN.get(name, False) for name, value in others.items()):
             return None
-        if model.is_recorded(**given) or not self.is_current(model):
+        if model.is_recorded(**given) or model.config.output_router_logits or not self.is_current(model):
             return None
         tokens = float(mask.sum()) / len(ids) if mask is not None else ids.shape[1]
         if (name := self.route(len(ids), tokens)) == TORCH:

@@ -112,7 +112,8 @@ class ReorderedBertModel(ReorderedBertPreTrainedModel, Body):
         config = self.config
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask)
         plan = plan or Plan.of(tokens, attention_mask, is_recorded=self.is_recorded(**kwargs))
-        if parts := divide_rows(self, tokens, attention_mask, plan):
+        # routers write down what they did with a whole batch
+        if "routing" not in kwargs and (parts := divide_rows(self, tokens, attention_mask, plan)):
             names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
             values = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
             return run_in_parts(self.forward, parts, plan, dict(zip(names, values, strict=True)), **kwargs)

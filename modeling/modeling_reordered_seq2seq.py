@@ -23,6 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.order import Order
+from sublayers.configuration.parallel_plans import expert_parallel_plan, tensor_parallel_plan
 from sublayers.modeling.body import Body
 from sublayers.modeling.embeddings import check_shape, check_tokens, number_positions
 from sublayers.modeling.heads import CheckedGenerationMixin, last_tokens, positions_to_read
@@ -78,7 +79,8 @@ class ReorderedSeq2SeqStack(ReorderedSeq2SeqPreTrainedModel, Body):
         norm = hidden_norm(config) if config.embedding_norm else None
         super().__init__(config, orders, is_causal, embed_tokens=words, embed_norm=norm)
         self.post_init()
-        self._tp_plan = config.tensor_parallel_plan(orders[0])
+        self._tp_plan = tensor_parallel_plan(config, orders[0])
+        self._ep_plan = expert_parallel_plan(orders[0])
 
 
 class ReorderedSeq2SeqEncoder(ReorderedSeq2SeqStack):

@@ -84,7 +84,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         """
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, cache)
         if plan is not None and not use_cache and not torch.is_grad_enabled() and takes_single_queries(self.config):
-            is_plain = inputs_embeds is None and position_ids is None and cache is None
+            is_plain = inputs_embeds is None and position_ids is None and cache is None and "routing" not in kwargs
             if is_plain and not self.keeps_states and (divided := divide(tokens, attention_mask, plan)):
                 return self.run_divided(divided)
         if inputs_embeds is None:

@@ -15,7 +15,8 @@ from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.graph_sessions import Graphs, read_graphs
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.mixers.attention import SelfAttention, check_caps
-from sublayers.modeling.mixers.mixer import Mixer
+from sublayers.modeling.mixers.experts import balanced
+from sublayers.modeling.mixers.mixer import Drawn
 from sublayers.modeling.norm import UnitOffsetRMSNorm
 from sublayers.modeling.sublayer import Sublayer
 
@@ -25,6 +26,8 @@ PUBLISHING = {"repo_id", "commit_message", "commit_description", "private", "tok
 PASSED_ON = {"is_causal", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 PASSED_ON |= {"read_index", "write_index", "block_table", "logits_indices", "logits_processor_args"}
 PASSED_ON |= {"output_hidden_states", "output_attentions", "return_dict", "num_items_in_batch"}
+# what `balanced` reads
+PASSED_ON |= {"output_router_logits", "routing"}
 # what graphs can stand for
 METHODS = {"forward", "forward_first_token", "forward_last_token"}
 # transformers adds this by the configuration, in encoders too
@@ -98,7 +101,7 @@ class SublayersPreTrainedModel(PreTrainedModel):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         for name in METHODS & vars(cls).keys():
-            method = refuse_unknown_keywords(cls.forward) if name == "forward" else getattr(cls, name)
+            method = refuse_unknown_keywords(balanced(cls.forward)) if name == "forward" else getattr(cls, name)
             setattr(cls, name, running_in_graphs(method))
 
     def __init__(self, config, *inputs, **kwargs):
@@ -123,6 +126,11 @@ class SublayersPreTrainedModel(PreTrainedModel):
         asked = (inputs.get(name, getattr(self.config, name)) for name in ("output_hidden_states", "output_attentions"))
         # 0 is the number of a hidden state
         return any(value is not None and value is not False for value in asked)
+
+    @classmethod
+    def _can_set_experts_implementation(cls):
+        # transformers looks for the experts' decorator in the file of the class
+        return True
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
@@ -165,8 +173,8 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, Mixer):
-            module.init_weights()
+        if isinstance(module, Drawn):
+            module.draw_weights(self.config)
         elif isinstance(module, UnitOffsetRMSNorm):
             init.zeros_(module.weight)
         elif isinstance(module, SinusoidalPositions):

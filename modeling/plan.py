@@ -20,6 +20,11 @@ class Packing:
     def __init__(self, batch: int, length: int, index: torch.Tensor | None):
         self.batch, self.length, self.index = batch, length, index
 
+    @property
+    def number(self) -> int:
+        """How many tokens there are."""
+        return self.batch * self.length if self.index is None else len(self.index)
+
     def pack(self, states: torch.Tensor) -> torch.Tensor:
         """Remove the padding: (batch or 1, length, ...) -> (1, tokens, ...)."""
         states = states.expand(self.batch, *states.shape[1:]).flatten(0, 1)

@@ -50,6 +50,7 @@ SIZES |= {"num_hidden_layers": 2, "max_position_embeddings": 40, "num_key_value_
 SEQ2SEQ = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 2, "decoder_layers": 3}
 SEQ2SEQ |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32, "vocab_size": 61}
 MARIAN = SEQ2SEQ | {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": 2}
+EXPERTS = SIZES | {"num_experts_per_tok": 2}
 # what is not in SIZES, by model_type
 OTHERS = {
     **dict.fromkeys(["bart", "mbart", "pegasus"], SEQ2SEQ),
@@ -62,6 +63,10 @@ OTHERS = {
     # another pooling than its own, which has no counterpart here
     "eurobert": SIZES | {"classifier_pooling": "mean"},
     "lfm2": SIZES | {"block_multiple_of": 8},
+    "mixtral": EXPERTS | {"num_local_experts": 4},
+    "olmoe": EXPERTS | {"num_experts": 4},
+    "qwen2_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12},
+    "qwen3_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 8},
     "stablelm": SIZES | {"partial_rotary_factor": 0.5},
     "modernbert": SIZES | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
 }
@@ -136,6 +141,14 @@ DECODER_OPTIONS = {
     "StableLm": {"use_qkv_bias": True},
     "Lfm2": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 4},
     "Lfm2 of one kind": {"layer_types": ["full_attention"] * 2, "block_auto_adjust_ff_dim": False},
+    # as every layer has, and as some have
+    "Mixtral": {"router_jitter_noise": 0.1},
+    "Mixtral of windows": {"sliding_window": 5},
+    "Olmoe": {"num_experts": 5},
+    "Olmoe with biases": {"norm_topk_prob": True, "attention_bias": True, "num_key_value_heads": 1},
+    "Qwen2Moe": {"decoder_sparse_step": 2, "num_hidden_layers": 3},
+    "Qwen3Moe": {"norm_topk_prob": True, "mlp_only_layers": [1], "num_hidden_layers": 3, "head_dim": 6},
+    "Qwen3Moe of windows": {"use_sliding_window": True, "sliding_window": 6},
     # as transformers 4 wrote it
     "Llama linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
     # as if it had been trained with fewer tokens than there are here
@@ -185,6 +198,7 @@ SOURCES = {
     **{
         f"{prefix} ForSequenceClassification": (f"{prefix}ForSequenceClassification", GROUPED | LABELS)
         for prefix in [*DECODERS.values(), "GPT2"]
+        if prefix != "Olmoe"
     },
     **{
         f"{name} of both sides {head}": (name.split()[0] + head, options | {"is_causal": False, "num_labels": 3})

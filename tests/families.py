@@ -303,6 +303,10 @@ SHARED_PAIRS = [
     ("s_0d_0f_0s_0d_0d", "s_0c_0l_0l_0csf_0c_0f_0"),
     ("f_0sf_0", "sc_0f_0c_0m_0f_0m_0"),
 ]
+# experts of unequal importance, and one that all tokens have
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "norm_topk_prob": True}
+EXPERTS |= {"shared_expert_intermediate_size": 8, "shared_expert_gate": True}
+ROUTED = [("seswee",), ("eesfs",), ("(s_0e_0)2e",), ("s2emem",)]
 
 
 ROWS = {
@@ -350,6 +354,18 @@ ROWS = {
     "convolutions": Row("sandwich_seq2seq", CONVOLUTIONS, [], KERNELS),
     "convolutions without gates": Row(
         "sandwich_seq2seq", CONVOLUTIONS, [], KERNELS | {"gated_convolutions": False}, is_sibling=True
+    ),
+    "sandwich_lm experts": Row("sandwich_lm", ROUTED, [("e4",)], TODAY | EXPERTS),
+    "par_bert experts": Row("par_bert", ROUTED, [("e4",)], EXPERTS),
+    "sandwich_seq2seq experts": Row("sandwich_seq2seq", [("see", "escsce"), ("sf", "sce")], [("ee", "ec")], EXPERTS),
+    "par_transformer_xl experts": Row(
+        "par_transformer_xl", [("sesee",), ("ees",)], [("e4",)], RELATIVE | EXPERTS, is_sibling=True
+    ),
+    "sandwich_char_lm experts": Row(
+        "sandwich_char_lm", [("sesee",), ("ees",)], [("e4",)], SPANS | EXPERTS, set_spans, is_sibling=True
+    ),
+    "iot_seq2seq experts": Row(
+        "iot_seq2seq", [("se", "sce"), ("see", "scse")], [("se", "ce")], EXPERTS, choose_differently, (2, 3), True
     ),
 }
 LMS = ("sandwich_lm", "par_transformer_xl", "sandwich_char_lm")

@@ -11,7 +11,7 @@ def parameters(sizes: Sizes) -> int:
     """Count weights and biases of the four maps, and the norms of queries and keys."""
     hidden, queries, keys = sizes.hidden_size, sizes.query_width, sizes.key_width
     biases = sizes.attention_bias * (queries + 2 * keys) + sizes.attention_output_bias * hidden
-    norms = sizes.qk_norm * 2 * (queries // sizes.num_attention_heads)
+    norms = sizes.qk_norm * (2 * (queries // sizes.num_attention_heads) if sizes.qk_norm_per_head else queries + keys)
     return 2 * hidden * (queries + keys) + biases + norms
 
 

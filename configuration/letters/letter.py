@@ -24,6 +24,7 @@ class Sizes(NamedTuple):
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     qk_norm: bool = False
+    qk_norm_per_head: bool = True
     relative_key_distance: int | None = None
     folds_attention: bool = True
     gated_feed_forward: bool = False
@@ -80,6 +81,8 @@ class Letter:
         stacks: where it may stand: in a "single" stack, an "encoder" or a "decoder".
         cache: which cache it has slots in, that of the "self" or of the "cross" sequence, or None.
         fields: numbers of the configuration that orders with it need and others must not have, with the least value.
+        options: more fields that only orders with it may set, with what they are otherwise.
+        check: raises a ValueError where its fields do not fit each other.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
         has_width: whether it is as wide inside as `intermediate_size` says, where a list has a width for each of these.
@@ -92,6 +95,7 @@ class Letter:
         reads_fixed_states: its keys and values come from the states before the first such sublayer of the order.
         twin: the letter with interchangeable weights.
         tensor_parallel_plan: how its linear maps are split, by their names below the mixer, if it has them.
+        expert_parallel_plan: how its experts are divided, by the same names.
     """
 
     name: str
@@ -101,6 +105,8 @@ class Letter:
     stacks: tuple[str, ...] = ("single", "encoder", "decoder")
     cache: Literal["self", "cross"] | None
     fields: Mapping[str, int] = field(default_factory=dict, hash=False)
+    options: Mapping[str, bool | int | float] = field(default_factory=dict, hash=False)
+    check: Callable[[Any], None] = lambda config: None
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
     has_width: bool = False
@@ -112,6 +118,7 @@ class Letter:
     reads_fixed_states: bool = False
     twin: str | None = None
     tensor_parallel_plan: Mapping[str, str] = field(default_factory=dict, hash=False)
+    expert_parallel_plan: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def is_position_wise(self) -> bool:

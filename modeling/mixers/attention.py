@@ -73,8 +73,8 @@ class Attention(Mixer):
         self.k_proj = nn.Linear(config.hidden_size, key_width, config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, key_width, config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden_size, config.attention_output_bias)
-        self.q_norm = rms_norm(config, self.head_dim) if config.qk_norm else None
-        self.k_norm = rms_norm(config, self.head_dim) if config.qk_norm else None
+        widths = (self.head_dim, self.head_dim) if config.qk_norm_per_head else (width, key_width)
+        self.q_norm, self.k_norm = (rms_norm(config, each) if config.qk_norm else None for each in widths)
 
     @property
     def output_map(self) -> nn.Module:
@@ -85,15 +85,16 @@ class Attention(Mixer):
         self,
         states: torch.Tensor,
         packing: Packing | None,
-        norm: nn.Module | None = None,
+        norm: nn.RMSNorm | None = None,
         rotations: tuple[torch.Tensor, ...] | None = None,
     ) -> torch.Tensor:
         """Lay projected states out for attention: (batch, length, hidden) -> (batch, heads, length, head_dim).
 
-        Before that, each head is normalised and rotated, if the configuration says so.
+        Before that, each head, or all as one, is normalised, and each is rotated, if the configuration says so.
         """
+        if norm is not None:
+            states = norm(states.unflatten(-1, (-1, *norm.normalized_shape))).flatten(-2)
         states = states.unflatten(-1, (-1, self.head_dim))
-        states = states if norm is None else norm(states)
         states = states if rotations is None else rotate(states, *rotations)
         states = states if packing is None else packing.pad(states)
         return states.transpose(1, 2)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from sublayers.modeling.mixers.cross_attention import build as build_cross_attention
 from sublayers.modeling.mixers.dynamic_convolution import build as build_dynamic_convolution
+from sublayers.modeling.mixers.experts import build as build_experts
 from sublayers.modeling.mixers.feed_forward import build as build_feed_forward
 from sublayers.modeling.mixers.lightweight_convolution import build as build_lightweight_convolution
 from sublayers.modeling.mixers.local_attention import build as build_local_attention
@@ -21,4 +22,5 @@ BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "l": build_lightweight_convolution,
     "m": build_single_input_attention,
     "g": build_short_convolution,
+    "e": build_experts,
 }

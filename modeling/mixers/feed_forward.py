@@ -37,9 +37,14 @@ class FeedForward(Mixer):
         return self.fc2(self.dropout(inner)), None
 
 
-def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
-    """Make the sublayer at a place of an order."""
+def activation(config, order: Order, place: int) -> str:
+    """Name the activation of a feed-forward at a place of an order."""
     before_attention = any(kind.group == "self-attention" for kind in order.kinds[place + 1 : place + 2])
     act = config.pre_attention_act if before_attention else None
+    return act or config.hidden_act
+
+
+def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:
+    """Make the sublayer at a place of an order."""
     width = order.widths(config.intermediate_size)[place]
-    return Sublayer(config, FeedForward(config, act or config.hidden_act, width), config.feed_forward_scale)
+    return Sublayer(config, FeedForward(config, activation(config, order, place), width), config.feed_forward_scale)

@@ -87,6 +87,14 @@ class Inputs:
     sources: tuple[torch.Tensor, ...] = ()
 
 
+class Drawn:
+    """A module with parameters that are those of no linear map, norm or table, and that draws them itself."""
+
+    def draw_weights(self, config) -> None:
+        """Draw the initial weights, as transformers' `initialization` does."""
+        raise NotImplementedError
+
+
 class Mixer(nn.Module):
     """The inner module of a sublayer: (batch, length, hidden) -> (batch, length or kept, hidden), and weights or None.
 
@@ -100,9 +108,6 @@ class Mixer(nn.Module):
     normalises_sources = False
     # the slot of the first place where it runs
     layer_idx: Any = None
-
-    def init_weights(self) -> None:
-        """Draw the parameters that belong to no module within this one."""
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Make the inputs that all mixers of this kind share; `kwargs` are meant for attention kernels."""

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sublayers.configuration.order import Order
 from sublayers.modeling.mixers.convolution import find_tokens
-from sublayers.modeling.mixers.mixer import Batch, Inputs, Mixer
+from sublayers.modeling.mixers.mixer import Batch, Drawn, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
 from sublayers.modeling.sublayer import Sublayer
 
@@ -26,7 +26,7 @@ def find_texts(batch: Batch) -> torch.Tensor | None:
     return nn.functional.pad(begins.long().cumsum(-1), (1, 0))
 
 
-class ShortConvolution(Mixer):
+class ShortConvolution(Mixer, Drawn):
     """A kernel for each channel between two gates: (batch, length, hidden) -> (batch, length or kept, hidden).
 
     The kernel of a causal model ends at the position itself, that of an encoder has it in its middle.
@@ -47,7 +47,7 @@ class ShortConvolution(Mixer):
         """The linear map whose result joins the residual stream."""
         return self.out_proj
 
-    def init_weights(self) -> None:
+    def draw_weights(self, config) -> None:
         """Draw the kernels so that sums under them are about as large as what is summed."""
         init.normal_(self.kernel, std=self.kernel_size**-0.5)
 

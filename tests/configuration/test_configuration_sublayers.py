@@ -21,6 +21,7 @@ SHARES += ["initializer_range", "projection_initializer_range", "embedding_dropo
 SHARES += ["pooler_dropout", "qa_dropout"]
 OTHERS = ["feed_forward_scale", "layer_norm_eps", "position_offset", "gumbel_temperature"]
 OTHERS += ["memory_length", "clamp_length", "span_loss"]
+OTHERS += ["shared_expert_intermediate_size", "router_aux_loss_coef", "router_jitter_noise"]
 OTHERS += ["gumbel_temperature_min", "gumbel_temperature_decay", "diversity_weight", "sharpness_weight"]
 SIZES += ["relative_key_distance", "attn_logit_softcapping", "final_logit_softcapping", "local_rope_theta"]
 OUT_OF_RANGE = dict.fromkeys(SIZES, (0, -1)) | dict.fromkeys(SHARES, (-0.1, 1.1)) | dict.fromkeys(OTHERS, (-1,))

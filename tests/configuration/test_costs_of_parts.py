@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from common import randomize, tokens
-from families import small
+from families import EXPERTS, small
 from torch.nn.attention import SDPBackend
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
@@ -31,6 +31,7 @@ PARTS = [
     {},
     {"norm_type": "rms", "norm_position": "both"},
     {"norm_bias": False, "qk_norm": True},
+    {"num_key_value_heads": 2, "qk_norm": True, "qk_norm_per_head": False},
     {"norm_affine": False, "gated_feed_forward": True, "mlp_bias": False},
     {"num_key_value_heads": 2, "attention_bias": False},
     {"head_dim": 12, "attention_output_bias": False},
@@ -40,12 +41,13 @@ PARTS = [
 ]
 SHORT = {"sublayer_order": "gfsgff", "short_kernel_size": 3}
 WIDTHS = {"intermediate_size": [40, 24, 8], "gated_feed_forward": True}
+ROUTED = EXPERTS | {"sublayer_order": "sesefee", "experts_implementation": "batched_mm"}
 
 
 @pytest.mark.parametrize(
     ("config_class", "body_class", "parts"),
     [
-        *((SandwichLMConfig, SandwichLMModel, parts) for parts in PARTS),
+        *((SandwichLMConfig, SandwichLMModel, parts) for parts in [*PARTS, ROUTED, ROUTED | {"num_experts": 3}]),
         *((SandwichSeq2SeqConfig, SandwichSeq2SeqModel, parts) for parts in PARTS),
         (MacaronBertConfig, MacaronBertModel, {"norm_type": "rms", "gated_feed_forward": True}),
         (PARBertConfig, PARBertModel, WIDTHS),
@@ -61,7 +63,7 @@ def test_parameters_are_those_of_the_tensors(config_class, body_class, parts):
         assert parameters(stack.order, **body.config.sizes._asdict()) == counted
 
 
-@pytest.mark.parametrize(("parts", "read"), itertools.product([*PARTS, WIDTHS], [9, 3, 1]))
+@pytest.mark.parametrize(("parts", "read"), itertools.product([*PARTS, WIDTHS, ROUTED], [9, 3, 1]))
 @torch.no_grad()
 def test_flops_are_those_that_torch_counts(parts, read):
     model = randomize(PARBertModel(small(PARBertConfig, **parts), add_pooling_layer=False))

@@ -26,6 +26,10 @@ CHANGED |= dict.fromkeys(("qk_layernorm", "use_parallel_residual", "use_bidirect
 CHANGED |= {"hidden_activation": "relu", "query_pre_attn_scalar": 5}
 CHANGED |= dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), 2.0)
 CHANGED |= {"sliding_window": 5, "max_window_layers": 1, "layer_types": ["full_attention", "sliding_attention"]}
+CHANGED |= dict.fromkeys(("num_experts", "num_local_experts"), 3) | {"num_experts_per_tok": 1, "norm_topk_prob": True}
+CHANGED |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 20) | {"mlp_only_layers": [0]}
+CHANGED |= {"output_router_logits": True, "decoder_sparse_step": 2, "qkv_bias": False, "clip_qkv": 0.5}
+CHANGED |= dict.fromkeys(("router_aux_loss_coef", "router_jitter_noise"), 0.3)
 FIELDS = [
     (prefix, field.name)
     for prefix in DECODERS.values()
@@ -43,6 +47,8 @@ REFUSED = {
     ("Gemma3Text", "attn_logit_softcapping"): "=2.0 cannot be converted; only gemma3_text with .*=None can",
     # the head of a language model
     ("Gemma3Text", "use_bidirectional_attention"): "lm_head.weight of shape .* does not fit into PARBertModel",
+    ("Olmoe", "clip_qkv"): "clip_qkv=0.5 cannot be converted; only olmoe with clip_qkv=None can",
+    ("Qwen2Moe", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("StableLm", "qk_layernorm"): "qk_layernorm=True cannot be converted; only stablelm with qk_layernorm=False can",
     ("StableLm", "use_parallel_residual"): "residual=True cannot be converted; only stablelm with .*residual=False can",
 }
@@ -83,10 +89,7 @@ def test_fields_without_a_counterpart_are_refused(prefix, name):
     ("model_type", "sentence"),
     [
         ("gemma3", "'gemma3', whose images no model here has"),
-        *(
-            (name, f"'{name}', whose experts no model here has")
-            for name in ("lfm2_moe", "mixtral", "qwen2_moe", "qwen3_moe")
-        ),
+        ("lfm2_moe", "'lfm2_moe', whose experts with biases no model here has"),
         ("smollm3", "'smollm3', whose layers without rotary positions no model here has"),
         *((name, f"'{name}', whose attention to relative positions with q.*") for name in ("deberta", "deberta-v2")),
         ("llama", "quantized weights; dequantize them and save that first"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from common import VOCAB, randomize, token_ids
-from families import HEADS, small
+from families import EXPERTS, HEADS, small
 from launched import python
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, pipeline
@@ -35,12 +35,16 @@ def python_files(folder: Path) -> set[str]:
 def save_heads(root: Path):
     """Save a self-contained folder of every head of every family, with inputs."""
     for config_class, auto_class in HEADS:
-        # convolutions and bands of words are code, too
+        # convolutions, bands of words and experts are code, too
         if "encoder_sublayer_order" in config_class.order_fields:
             options = {"encoder_sublayer_order": "sfdlf", "decoder_sublayer_order": "scfdf"}
         else:
-            short = {"sublayer_order": "gfsf", "short_kernel_size": 3, "intermediate_size": [48, 32]}
-            options = {"adaptive_cutoffs": [20, 40], **short} if config_class is SandwichLMConfig else {}
+            known = {
+                SandwichLMConfig: {"adaptive_cutoffs": [20, 40]}
+                | {"sublayer_order": "gfsf", "short_kernel_size": 3, "intermediate_size": [48, 32]},
+                PARBertConfig: {"sublayer_order": "sesee"} | EXPERTS,
+            }
+            options = known.get(config_class, {})
         model = randomize(auto_class.from_config(small(config_class, **options)))
         folder = root / type(model).__name__
         model.save_pretrained(folder, self_contained=True)

@@ -1,4 +1,4 @@
-"""What each of two processes runs: models split by tensors and sharded, compared with whole ones."""
+"""What each of two processes runs: models split by tensors, by experts and sharded, compared with whole ones."""
 
 import sys
 
@@ -32,7 +32,10 @@ for folder in sys.argv[1:]:
     head = getattr(sublayers, config.architectures[0])
     whole = head.from_pretrained(folder)
     expected = train(whole)
-    for sizes in ({"tp_size": 2}, {"fsdp_size": 2}):
+    ways = [{"tp_size": 2}, {"fsdp_size": 2}]
+    # processes that have some of the experts share other weights
+    ways += [{"ep_size": 2, "fsdp_size": 2}] if whole.ep_plan else []
+    for sizes in ways:
         model = head.from_pretrained(folder, distributed_config=DistributedConfig(**sizes))
         shapes = {name: p.shape for name, p in whole.named_parameters()}
         split = [name for name, p in model.named_parameters() if local(p).shape != shapes[name]]

@@ -9,6 +9,7 @@ from transformers import AutoModel, EncoderDecoderCache, StaticCache
 
 from sublayers import SandwichSeq2SeqConfig, SandwichSeq2SeqModel, expand
 from sublayers.configuration.order import Order
+from sublayers.configuration.parallel_plans import tensor_parallel_plan
 from sublayers.configuration.sublayer_cost import parameters
 from sublayers.modeling.instance_wise_stack import InstanceWiseStack
 from sublayers.modeling.mixers import convolution
@@ -199,5 +200,5 @@ def test_finds_tokens_after_a_past_in_the_mask_of_any_backend():
 
 def test_convolutions_are_not_split_between_processes():
     config = SandwichSeq2SeqConfig()
-    assert config.tensor_parallel_plan(Order("dclf")) == config.tensor_parallel_plan(Order("cf"))
+    assert tensor_parallel_plan(config, Order("dclf")) == tensor_parallel_plan(config, Order("cf"))
     assert expand("(dl)2") == "dldl"

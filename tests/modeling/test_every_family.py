@@ -53,10 +53,13 @@ def test_saves_and_loads_bit_exactly_through_the_auto_classes(row, tmp_path):
             assert not any(report.values()), report
             assert_same(dict(loaded.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
             assert AutoConfig.from_pretrained(folder).to_dict() == loaded.config.to_dict()
-            batch = padded(model, head)
-            assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-            body, batch = AutoModel.from_pretrained(folder), padded(model)
-            assert torch.equal(body(**batch)[0], model.base_model(**batch)[0])
+            body = AutoModel.from_pretrained(folder)
+            # grouped products depend on where in memory weights lie
+            atol = 1e-5 if "num_experts" in row.options else 0
+            for (one, other), batch in zip(
+                [(loaded, model), (body, model.base_model)], [padded(model, head), padded(model)], strict=True
+            ):
+                torch.testing.assert_close(one(**batch)[0], other(**batch)[0], atol=atol, rtol=atol)
 
 
 @every_row()

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from families import TODAY, build
+from families import EXPERTS, TODAY, build
 
 pytestmark = pytest.mark.slow
 
@@ -15,6 +15,7 @@ MODELS = {
     "swf": ("sandwich_lm", TODAY | {"sublayer_order": "swf", "attention_window": 3}),
     "gfs": ("sandwich_lm", {"sublayer_order": "gfs", "short_kernel_size": 3}),
     "widths": ("par_bert", {"sublayer_order": "sfsf", "intermediate_size": [24, 16]}),
+    "ses": ("sandwich_lm", TODAY | EXPERTS | {"sublayer_order": "ses", "qk_norm_per_head": False}),
     "sss": ("sandwich_lm", {"sublayer_order": "sss", "final_norm": False}),
     "smfm": ("sandwich_lm", {"sublayer_order": "smfm", "final_norm": False}),
     "sfmf": ("par_bert", {"sublayer_order": "sfmf"}),
@@ -37,5 +38,5 @@ def test_two_processes_that_split_or_shard_the_model_equal_one(tmp_path):
     folders = [str(tmp_path / name) for name in MODELS]
     done = subprocess.run([*launcher, str(worker), *folders], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    # two processes, two ways
-    assert done.stdout.count("equal") == 4 * len(MODELS)
+    # two processes, two ways, and one more where there are experts
+    assert done.stdout.count("equal") == 4 * len(MODELS) + 2

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, make_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from rich.console import Console
@@ -63,7 +64,13 @@ class OrderArguments:
 
 # what letters need beside these
 OTHERS = {name for kind in ALPHABET.values() for name in kind.fields} - {f.name for f in fields(OrderArguments)}
-OF_LETTERS = [(name, int | None, number("needed by orders with some letter")) for name in sorted(OTHERS)]
+OF_LETTERS: list[Any] = [(name, int | None, number("needed by orders with some letter")) for name in sorted(OTHERS)]
+OF_LETTERS += [
+    (name, int, number("of orders with some letter", default))
+    for kind in ALPHABET.values()
+    for name, default in kind.options.items()
+    if type(default) is int
+]
 LetterArguments: Any = make_dataclass("LetterArguments", OF_LETTERS, namespace={"__module__": __name__})
 
 
@@ -113,6 +120,7 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
     for letter, kind in zip(whole, whole.kinds, strict=True):
         if lacking := [name for name in kind.fields if name in letter_fields and letter_fields[name] is None]:
             raise ValueError(f"sublayers {letter} need --{lacking[0]}; give a number")
+        kind.check(SimpleNamespace(**dict(kind.options) | letter_fields))
     hidden, lengths = args.hidden_size, args.lengths or LENGTHS
     intermediate = args.intermediate_size or 4 * hidden
     more: dict[str, Any] = {

@@ -19,21 +19,25 @@ DECODERS = {
     "gemma2": "Gemma2",
     "gemma3_text": "Gemma3Text",
     "stablelm": "StableLm",
+    "mixtral": "Mixtral",
+    "olmoe": "Olmoe",
+    "qwen2_moe": "Qwen2Moe",
+    "qwen3_moe": "Qwen3Moe",
 }
 # models with other parts, and which parts these are
 UNCOVERED = {
     "deberta": "attention to relative positions with queries and keys of their own",
     "deberta-v2": "attention to relative positions with queries and keys of their own",
     "gemma3": "images",
-    "lfm2_moe": "experts",
+    "lfm2_moe": "experts with biases",
     "lfm2_vl": "images",
-    "mixtral": "experts",
-    "qwen2_moe": "experts",
-    "qwen3_moe": "experts",
     "smollm3": "layers without rotary positions",
 }
 ATTENTION = {"self_attn": "mixer", "input_layernorm": "norm"}
 FEED_FORWARD = {"mlp.gate_proj": "mixer.gate", "mlp.up_proj": "mixer.fc1", "mlp.down_proj": "mixer.fc2"}
+# what a layer with experts has in the place of these, by transformers' names, and of itself
+FEED_FORWARD |= {"mlp.gate": "mixer.router", "mlp.experts": "mixer.experts", "mlp.shared_expert": "mixer.shared_expert"}
+FEED_FORWARD |= {"mlp.shared_expert_gate": "mixer.shared_expert_gate"}
 # the parts of a layer's attention and feed-forward sublayer, by where their norms stand
 PARTS = {
     "pre": (ATTENTION, FEED_FORWARD | {"post_attention_layernorm": "norm"}),
@@ -52,15 +56,46 @@ def own_order(old: PreTrainedConfig) -> str:
     Raises:
         ValueError: a layer is of a kind that none here is, or has a window without a size.
     """
-    window = getattr(old, "sliding_window", None)
+    window = getattr(old, "sliding_window", None) or None
     kinds = getattr(old, "layer_types", None) or ["full_attention"] * old.num_hidden_layers
-    if old.model_type == "mistral":
-        # Mistral has its window in every layer, whatever layer_types says
+    if old.model_type in ("mistral", "mixtral", "qwen3_moe"):
+        # they have their window in every layer, whatever layer_types says
         kinds = ["full_attention" if window is None else "sliding_attention"] * old.num_hidden_layers
     for kind in kinds:
         if kind not in LETTERS or (LETTERS[kind] == "w" and window is None):
             raise ValueError(f"layers of {kind} with sliding_window={window} cannot be converted")
-    return "".join(f"{LETTERS[kind]}f" for kind in kinds)
+    return "".join(LETTERS[kind] + ("e" if has_experts(old, layer) else "f") for layer, kind in enumerate(kinds))
+
+
+def read_field(old: Any, name: str, other: Any) -> Any:
+    """Read a field that not all kinds of sources have, or take another value; what else is told changes nothing."""
+    return getattr(old, name) if name in old.__dataclass_fields__ else other
+
+
+def has_experts(old: Any, layer: int) -> bool:
+    """Say whether a layer of a source has experts."""
+    is_sparse = (layer + 1) % read_field(old, "decoder_sparse_step", 1) == 0
+    return is_sparse and layer not in read_field(old, "mlp_only_layers", ()) and read_number(old) > 0
+
+
+def read_number(old: Any) -> int:
+    """Read how many experts a source has."""
+    return read_field(old, "num_local_experts", read_field(old, "num_experts", 0))
+
+
+def experts(old: Any, is_language_model: bool) -> dict[str, Any]:
+    """Take the fields of experts; only the head of a language model adds their loss to its own."""
+    # Mixtral's router is as those that say so
+    others = {"norm_topk_prob": True, "moe_intermediate_size": old.intermediate_size, "router_jitter_noise": 0.0}
+    others |= {"shared_expert_intermediate_size": 0}
+    taken = {name: read_field(old, name, other) for name, other in others.items()}
+    return taken | {
+        "num_experts": read_number(old),
+        "num_experts_per_tok": old.num_experts_per_tok,
+        "shared_expert_gate": taken["shared_expert_intermediate_size"] > 0,
+        "output_router_logits": old.output_router_logits and is_language_model,
+        "router_aux_loss_coef": old.router_aux_loss_coef,
+    }
 
 
 def positions(old: Any) -> dict[str, Any]:
@@ -69,7 +104,7 @@ def positions(old: Any) -> dict[str, Any]:
     Raises:
         ValueError: positions that no model here has.
     """
-    rope, window, local_rope_theta = old.rope_parameters, getattr(old, "sliding_window", None), None
+    rope, window, local_rope_theta = old.rope_parameters, getattr(old, "sliding_window", None) or None, None
     if old.model_type == "gemma3_text":
         refuse_others(rope["sliding_attention"], {"rope_type": "default"}, "local attention")
         rope, local_rope_theta = rope["full_attention"], rope["sliding_attention"]["rope_theta"]
@@ -102,6 +137,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         # transformers ignores it
         refuse_others(old.to_dict(), {"attn_logit_softcapping": None}, old.model_type)
     refuse_others(told, NEUTRAL, old.model_type)
+    refuse_others(old.to_dict(), {"clip_qkv": None}, old.model_type)
     # by which attention's scores are divided
     refuse_others(old.to_dict(), {"query_pre_attn_scalar": getattr(old, "head_dim", None)}, old.model_type)
     own = own_order(old)
@@ -118,6 +154,8 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     fields |= positions(old)
     if "w" not in order:
         fields |= dict.fromkeys(("attention_window", "local_rope_theta"))
+    if "e" in order:
+        fields |= experts(old, "score.weight" not in state)
     # StableLM has a dropout of what feed-forward sublayers add
     dropout = getattr(old, "hidden_dropout", 0.0)
     config = SandwichLMConfig(
@@ -126,6 +164,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         hidden_act=getattr(old, "hidden_activation", None) or old.hidden_act,
         head_dim=getattr(old, "head_dim", None),
         qk_norm="self_attn.q_norm.weight" in parts,
+        qk_norm_per_head=old.model_type != "olmoe",
         attention_bias="self_attn.q_proj.bias" in parts,
         attention_output_bias="self_attn.o_proj.bias" in parts,
         mlp_bias="mlp.up_proj.bias" in parts,
@@ -142,7 +181,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     )
     sublayers: dict[str, list[Pieces]] = {letter: [] for letter in own}
     for place, letter in enumerate(own):
-        names = PARTS[norm_position][letter == "f"]
+        names = PARTS[norm_position][letter in "fe"]
         sublayers[letter].append(state.take_below(names, f"model.layers.{place // 2}."))
     # the remaining names equal ours
     return assemble_decoder(source, config, sublayers, state)

@@ -189,6 +189,7 @@ def _convert(source: PreTrainedModel, batches: list[Any]) -> PreTrainedModel:
         names = pieces[name].names if name in pieces else ()
         parameter.requires_grad_(all(given[one].requires_grad for one in names if one in given))
     model.set_attn_implementation(source.config._attn_implementation)
+    model.set_experts_implementation(source.config._experts_implementation)
     model.config.name_or_path = source.config.name_or_path
     model.to(source.device)
     modes = [(module, module.training) for module in source.modules()]

@@ -16,4 +16,12 @@ PUBLISHED = {
     "LFM2-350M": Published(
         "sandwich_lm", "(gfgfsf)3(gfsf)3gf", "full_attn_idxs in config.json of huggingface.co/LiquidAI/LFM2-350M"
     ),
+    **{
+        name.split("/")[1]: Published("sandwich_lm", order, f"config.json of huggingface.co/{name}")
+        for name, order in {
+            "allenai/OLMoE-1B-7B-0924": "(se)16",
+            "mistralai/Mixtral-8x7B-v0.1": "(se)32",
+            "Qwen/Qwen3-30B-A3B": "(se)48",
+        }.items()
+    },
 }

@@ -242,7 +242,7 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
     Raises:
         ValueError: an order of a stack that it lacks, or what its conversion refuses.
     """
-    window = getattr(source.config, "sliding_window", None)
+    window = getattr(source.config, "sliding_window", None) or None
     refuse_other_orders(orders, ORDERS[source.config.is_encoder_decoder], window)
     if source.config.model_type in ENCODERS:
         return from_bert(source, **orders)
