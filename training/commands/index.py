@@ -26,8 +26,8 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: a `Kind`.
-        name: a model type, a recipe after its command, a model type of transformers, a model of others, a result,
-            a part of a paper.
+        name: a model type, a recipe after its command, a model type of transformers, a published model, a result, a
+            part of a paper.
         family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
         heads: the Auto classes that load it.

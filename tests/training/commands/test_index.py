@@ -39,7 +39,8 @@ def test_everything_is_listed(found):
 
 
 def test_published_orders_have_their_source(found):
-    [entry] = found("--kind", "model")
+    [entry, *others] = found("--kind", "model")
+    assert [other["orders"] for other in others] == [["(se)16"], ["(se)32"], ["(se)48"]]
     assert entry["orders"] == ["(gfgfsf)3(gfsf)3gf"]
     letters = Order(entry["orders"][0]).letters
     assert [i for i, letter in enumerate(letters[::2]) if letter == "s"] == [2, 5, 8, 10, 12, 14]
