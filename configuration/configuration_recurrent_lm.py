@@ -28,7 +28,6 @@ class RecurrentLMConfig(SublayersConfig):
         ValueError: what every configuration refuses.
     """
 
-    keys_to_ignore_at_inference = ["cache", "memory"]
     # the field that says how many tokens before its own a token sees
     reach_field: ClassVar[str]
 

@@ -20,7 +20,7 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     """
 
     order_fields: ClassVar[dict[str, str]] = {"encoder_sublayer_order": "encoder", "decoder_sublayer_order": "decoder"}
-    keys_to_ignore_at_inference = ["cache", "encoder_last_hidden_state"]
+    keys_to_ignore_at_inference = [*SublayersConfig.keys_to_ignore_at_inference, "encoder_last_hidden_state"]
 
     vocab_size: int = 32768
     # None: vocab_size

@@ -48,6 +48,10 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
             or a name that is no field, also when it is set later.
     """
 
+    # what the Trainer does not take for predictions
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        *("cache", "memory", "aux_loss", "router_logits", "encoder_router_logits", "decoder_router_logits")
+    ]
     # the fields that hold an order, or several in a list, and the kind of stack of each; the last stack has the cache
     order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "single"}
 
