@@ -66,10 +66,13 @@ class NaiveNetwork:
             self.hidden_states[stack].append(torch.stack(states))
             name = f"{stack}.layers.{place}"
             inputs = [self.norm(x, f"{name}.norm") for x in states] if pre else states
+            kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
+            act = ACTIVATIONS[kind or config.hidden_act]
             if letter == "f":
-                kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
-                act, fc1, fc2 = ACTIVATIONS[kind or config.hidden_act], f"{name}.mixer.fc1", f"{name}.mixer.fc2"
+                fc1, fc2 = f"{name}.mixer.fc1", f"{name}.mixer.fc2"
                 outputs = [self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
+            elif letter == "e":
+                outputs = [self.route(x, f"{name}.mixer", act) for x in inputs]
             elif letter == "g":
                 outputs = self.convolve(inputs, f"{name}.mixer", is_causal)
             else:
@@ -81,7 +84,7 @@ class NaiveNetwork:
                 outputs = self.attend(inputs, seen, name, f"{stack}.{'s' if letter == 'm' else letter}")
             if config.norm_position == "both":
                 outputs = [self.norm(y, f"{name}.output_norm") for y in outputs]
-            scale = config.feed_forward_scale if letter == "f" else 1
+            scale = config.feed_forward_scale if letter in "fe" else 1
             states = [x + scale * y for x, y in zip(states, outputs, strict=True)]
             if not pre:
                 states = [self.norm(x, f"{name}.norm") for x in states]
@@ -89,6 +92,20 @@ class NaiveNetwork:
             states = [self.norm(x, f"{stack}.norm") for x in states]
         self.hidden_states[stack].append(torch.stack(states))
         return states
+
+    def route(self, x, name, act):
+        """The two best of some experts, whose shares add up to one, and a shared one behind its gate."""
+        weights = self.weights
+        shares, total = self.affine(x, f"{name}.router").softmax(0), torch.zeros_like(x)
+        best = shares.argsort(descending=True)[:2]
+        for i in best:
+            gate, up = (weights[f"{name}.experts.gate_up_proj"][i] @ x).chunk(2)
+            total = total + shares[i] / shares[best].sum() * (
+                weights[f"{name}.experts.down_proj"][i] @ (act(gate) * up)
+            )
+        gate, up = (self.affine(x, f"{name}.shared_expert.{each}_proj") for each in ("gate", "up"))
+        shared = self.affine(act(gate) * up, f"{name}.shared_expert.down_proj")
+        return total + self.affine(x, f"{name}.shared_expert_gate").sigmoid() * shared
 
     def convolve(self, inputs, name, is_causal):
         """A gated short convolution, position by position."""

@@ -365,7 +365,13 @@ ROWS = {
         "sandwich_char_lm", [("sesee",), ("ees",)], [("e4",)], SPANS | EXPERTS, set_spans, is_sibling=True
     ),
     "iot_seq2seq experts": Row(
-        "iot_seq2seq", [("se", "sce"), ("see", "scse")], [("se", "ce")], EXPERTS, choose_differently, (2, 3), True
+        "iot_seq2seq",
+        [("se", "sce"), ("see", "scse")],
+        [("se", "ce")],
+        EXPERTS,
+        choose_differently,
+        (2, 3),
+        is_sibling=True,
     ),
 }
 LMS = ("sandwich_lm", "par_transformer_xl", "sandwich_char_lm")

@@ -1,6 +1,6 @@
 """`g`: a short convolution of each channel between two gates, a mixer of the stack.
 
-Liquid AI (2025), "LFM2 Technical Report", section 2.
+Liquid AI (2025), "LFM2 Technical Report".
 """
 
 from typing import Any

@@ -73,6 +73,10 @@ def test_equals_a_naive_network_for_any_options_in_any_order(family, seed):
         torch.testing.assert_close(actual[name][0], tensor, atol=1e-4, rtol=1e-4, msg=f"{name} with {options}")
 
 
+# modules whose tokens are counted
+COUNTED = ("q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "out_proj", "fc1", "fc2", "shared_expert", "lm_head")
+
+
 @every_row(*BERTS, heads=lambda row: [head for head in row.heads if head is not AutoModel])
 @pytest.mark.representatives(14)
 def test_computes_only_what_is_read(row, head):
@@ -82,7 +86,7 @@ def test_computes_only_what_is_read(row, head):
             batch, letters = labelled(model, head), model.config.order.letters
             for path, module in model.named_modules():
                 name = path.split(".")[-1]
-                if name in ("q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "out_proj", "fc1", "fc2", "lm_head"):
+                if name in COUNTED:
                     module.register_forward_hook(
                         lambda _, args, out, name=name, counted=counted: counted.append((name, out[..., 0].numel()))
                     )
@@ -94,10 +98,10 @@ def test_computes_only_what_is_read(row, head):
             read = len(lengths) if head in READS_ONE else read
             expected, inputs = [], real
             for i, letter in enumerate(letters):
-                asked = real if letters[i:].strip("f") else read
+                asked = real if letters[i:].strip("fe") else read
                 if "m" in letters:
                     asked = real if i < letters.index("m") else read
-                elif letter in "swg" and not letters[i + 1 :].strip("f"):
+                elif letter in "swg" and not letters[i + 1 :].strip("fe"):
                     asked = read
                 elif head in READS_ONE and not {*"sg"} & {*letters[i + (letter in "sg") :]}:
                     # each window reaches one token further than the next, from the first token on
@@ -108,7 +112,8 @@ def test_computes_only_what_is_read(row, head):
                 attention = [("q_proj", queries), ("k_proj", seen), ("v_proj", seen), ("o_proj", queries)]
                 convolution = [("in_proj", inputs), ("out_proj", asked)]
                 feed_forward = [("fc1", asked), ("fc2", asked)]
-                expected += {"f": feed_forward, "g": convolution}.get(letter, attention)
+                experts = [("shared_expert", asked)]
+                expected += {"f": feed_forward, "g": convolution, "e": experts}.get(letter, attention)
                 inputs = asked
             assert counted == expected + ([("lm_head", words)] if head in WORDS else []), orders
 

@@ -86,16 +86,15 @@ def time_stacks(
 
     token = text[:, -1:]
     found: dict[str, dict[str, list[float]]] = {order: {} for order in orders}
-    if "next" in reads and not config.is_encoder_decoder:
-        # the cache reads from the configuration what each slot keeps
-        config.sublayer_order = str(pool)
     for read in reads:
         places = torch.arange(length - read_positions(length)[READS.get(read, "one")], length)[None]
         calls: dict[Any, Call] = {}
         for order in orders:
             plan = Plan.of(text, read=None if read == "all" else places, takes_mean=takes_mean and read == "one")
             if read == "next":
-                cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
+                # the cache reads from the configuration what each slot keeps
+                own = config if config.is_encoder_decoder else config.with_orders({"sublayer_order": order})
+                cache = EncoderDecoderCache(DynamicCache(config=own), DynamicCache())
                 stacks[order](text, batch(text, plan, cache))
                 calls[order] = partial(decode, order, cache)
                 continue

@@ -11,7 +11,7 @@ from families import small
 from tiny_translators import FAMILIES, draw_pairs, loss_of, save_pairs, save_translator
 from transformers import AutoModelForSeq2SeqLM
 
-from sublayers import SandwichSeq2SeqConfig, SandwichSeq2SeqModel
+from sublayers import SandwichLMConfig, SandwichSeq2SeqConfig, SandwichSeq2SeqModel
 from sublayers.configuration.sublayer_cost import flops, parameters
 from sublayers.modeling.mixers.cross_attention import CrossAttention
 from sublayers.training.data.corpus import CorpusArguments, load_corpus
@@ -163,6 +163,12 @@ def test_a_token_is_timed_with_the_keys_and_values_of_its_source(monkeypatch):
     # queries, keys and values for a text, of which the last sublayer asks one query; then the query of each token
     assert lengths[:6] == [12, 12, 12, 1, 12, 12]
     assert {*lengths[6:]} == {1}
+
+
+def test_a_token_is_timed_after_states_of_fixed_size():
+    config = small(SandwichLMConfig, sublayer_order="gfsf", short_kernel_size=3)
+    times = milliseconds(config, ["gfsf", "sg", "gf"], 12, ["next"])
+    assert all(found["next"] > 0 for found in times.values())
 
 
 def test_rows_without_a_target_are_refused(tmp_path):
