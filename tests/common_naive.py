@@ -66,10 +66,13 @@ class NaiveNetwork:
             self.hidden_states[stack].append(torch.stack(states))
             name = f"{stack}.layers.{place}"
             inputs = [self.norm(x, f"{name}.norm") for x in states] if pre else states
+            kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
+            act = ACTIVATIONS[kind or config.hidden_act]
             if letter == "f":
-                kind = config.pre_attention_act if order[depth + 1 : depth + 2] in ("s", "m") else None
-                act, fc1, fc2 = ACTIVATIONS[kind or config.hidden_act], f"{name}.mixer.fc1", f"{name}.mixer.fc2"
+                fc1, fc2 = f"{name}.mixer.fc1", f"{name}.mixer.fc2"
                 outputs = [self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
+            elif letter == "e":
+                outputs = naive_experts(self.weights, f"{name}.mixer.", inputs, config, act)
             else:
                 if letter == "m":
                     fixed = fixed or states
@@ -79,7 +82,7 @@ class NaiveNetwork:
                 outputs = self.attend(inputs, seen, name, f"{stack}.{'s' if letter == 'm' else letter}")
             if config.norm_position == "both":
                 outputs = [self.norm(y, f"{name}.output_norm") for y in outputs]
-            scale = config.feed_forward_scale if letter == "f" else 1
+            scale = config.feed_forward_scale if letter in "fe" else 1
             states = [x + scale * y for x, y in zip(states, outputs, strict=True)]
             if not pre:
                 states = [self.norm(x, f"{name}.norm") for x in states]
@@ -137,6 +140,30 @@ class NaiveSeq2Seq(NaiveNetwork):
     def read(self, side, orders, chosen, ids, source=None):
         states = [self.embed(f"model.{side}", i, token) for i, token in enumerate(ids)]
         return self.run(f"model.{side}", states, orders[chosen], side == "decoder", orders[0], source)
+
+
+def naive_experts(weights, name, states, config, act):
+    """Route each of some tokens on its own, one expert at a time."""
+
+    def run(gate, up, down, token):
+        return down @ (act(gate @ token) * (up @ token))
+
+    outputs = []
+    for token in states:
+        shares = (weights[f"{name}router.weight"] @ token).softmax(0)
+        best = sorted(range(len(shares)), key=lambda i, shares=shares: -shares[i])[: config.num_experts_per_tok]
+        total = torch.zeros_like(token)
+        for i in best:
+            gate, up = weights[f"{name}experts.gate_up_proj"][i].chunk(2)
+            share = shares[i] / sum(shares[j] for j in best) if config.norm_topk_prob else shares[i]
+            total = total + share * run(gate, up, weights[f"{name}experts.down_proj"][i], token)
+        if config.shared_expert_intermediate_size:
+            own = run(*(weights[f"{name}shared_expert.{part}_proj.weight"] for part in ("gate", "up", "down")), token)
+            if config.shared_expert_gate:
+                own = own * (weights[f"{name}shared_expert_gate.weight"] @ token).sigmoid()
+            total = total + own
+        outputs.append(total)
+    return outputs
 
 
 def naive_convolution(weights, name, inputs, heads, is_causal):

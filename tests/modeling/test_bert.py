@@ -82,7 +82,7 @@ def test_computes_only_what_is_read(row, head):
             batch, letters = labelled(model, head), model.config.order.letters
             for path, module in model.named_modules():
                 name = path.split(".")[-1]
-                if name in ("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "lm_head"):
+                if name in ("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "experts", "lm_head"):
                     module.register_forward_hook(
                         lambda _, args, out, name=name, counted=counted: counted.append((name, out[..., 0].numel()))
                     )
@@ -94,10 +94,10 @@ def test_computes_only_what_is_read(row, head):
             read = len(lengths) if head in READS_ONE else read
             expected, inputs = [], real
             for i, letter in enumerate(letters):
-                asked = real if letters[i:].strip("f") else read
+                asked = real if letters[i:].strip("fe") else read
                 if "m" in letters:
                     asked = real if i < letters.index("m") else read
-                elif letter in "sw" and not letters[i + 1 :].strip("f"):
+                elif letter in "sw" and not letters[i + 1 :].strip("fe"):
                     asked = read
                 elif head in READS_ONE and "s" not in letters[i + (letter == "s") :]:
                     # each window reaches one token further than the next, from the first token on
@@ -106,7 +106,8 @@ def test_computes_only_what_is_read(row, head):
                 # keys of distances need all queries
                 queries = inputs if model.config.relative_key_distance and letter == "s" else asked
                 attention = [("q_proj", queries), ("k_proj", seen), ("v_proj", seen), ("o_proj", queries)]
-                expected += [("fc1", asked), ("fc2", asked)] if letter == "f" else attention
+                feed_forward = {"f": [("fc1", asked), ("fc2", asked)], "e": [("experts", asked)]}
+                expected += feed_forward.get(letter, attention)
                 inputs = asked
             assert counted == expected + ([("lm_head", words)] if head in WORDS else []), orders
 
