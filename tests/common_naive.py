@@ -72,7 +72,7 @@ class NaiveNetwork:
                 fc1, fc2 = f"{name}.mixer.fc1", f"{name}.mixer.fc2"
                 outputs = [self.affine(act(self.affine(x, fc1)), fc2) for x in inputs]
             elif letter == "e":
-                outputs = [self.route(x, f"{name}.mixer", act) for x in inputs]
+                outputs = naive_experts(self.weights, f"{name}.mixer.", inputs, config, act)
             elif letter == "g":
                 outputs = self.convolve(inputs, f"{name}.mixer", is_causal)
             else:
@@ -92,20 +92,6 @@ class NaiveNetwork:
             states = [self.norm(x, f"{stack}.norm") for x in states]
         self.hidden_states[stack].append(torch.stack(states))
         return states
-
-    def route(self, x, name, act):
-        """The two best of some experts, whose shares add up to one, and a shared one behind its gate."""
-        weights = self.weights
-        shares, total = self.affine(x, f"{name}.router").softmax(0), torch.zeros_like(x)
-        best = shares.argsort(descending=True)[:2]
-        for i in best:
-            gate, up = (weights[f"{name}.experts.gate_up_proj"][i] @ x).chunk(2)
-            total = total + shares[i] / shares[best].sum() * (
-                weights[f"{name}.experts.down_proj"][i] @ (act(gate) * up)
-            )
-        gate, up = (self.affine(x, f"{name}.shared_expert.{each}_proj") for each in ("gate", "up"))
-        shared = self.affine(act(gate) * up, f"{name}.shared_expert.down_proj")
-        return total + self.affine(x, f"{name}.shared_expert_gate").sigmoid() * shared
 
     def convolve(self, inputs, name, is_causal):
         """A gated short convolution, position by position."""
@@ -167,6 +153,30 @@ class NaiveSeq2Seq(NaiveNetwork):
     def read(self, side, orders, chosen, ids, source=None):
         states = [self.embed(f"model.{side}", i, token) for i, token in enumerate(ids)]
         return self.run(f"model.{side}", states, orders[chosen], side == "decoder", orders[0], source)
+
+
+def naive_experts(weights, name, states, config, act):
+    """Route each of some tokens on its own, one expert at a time."""
+
+    def run(gate, up, down, token):
+        return down @ (act(gate @ token) * (up @ token))
+
+    outputs = []
+    for token in states:
+        shares = (weights[f"{name}router.weight"] @ token).softmax(0)
+        best = sorted(range(len(shares)), key=lambda i, shares=shares: -shares[i])[: config.num_experts_per_tok]
+        total = torch.zeros_like(token)
+        for i in best:
+            gate, up = weights[f"{name}experts.gate_up_proj"][i].chunk(2)
+            share = shares[i] / sum(shares[j] for j in best) if config.norm_topk_prob else shares[i]
+            total = total + share * run(gate, up, weights[f"{name}experts.down_proj"][i], token)
+        if config.shared_expert_intermediate_size:
+            own = run(*(weights[f"{name}shared_expert.{part}_proj.weight"] for part in ("gate", "up", "down")), token)
+            if config.shared_expert_gate:
+                own = own * (weights[f"{name}shared_expert_gate.weight"] @ token).sigmoid()
+            total = total + own
+        outputs.append(total)
+    return outputs
 
 
 def naive_convolution(weights, name, inputs, heads, is_causal):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from common import assert_same, backward, randomize
+from common_naive import naive_experts
 from families import EXPERTS, FAMILIES, ROWS, every_row, labelled, padded, small, texts
 from torch import nn
 from torch.nn.functional import silu
@@ -23,25 +24,9 @@ def with_experts(row):
     return [head for head in row.heads if "num_experts" in row.options and row.choices != (2, 3)]
 
 
-def naive(mixer: Experts, states: torch.Tensor, normalises: bool) -> torch.Tensor:
-    """Route each of the tokens (tokens, hidden) on its own, spelled out."""
-    weights, mixed = dict(mixer.named_parameters()), []
-    for token in states:
-        shares = (weights["router.weight"] @ token).softmax(0)
-        best = sorted(range(len(shares)), key=lambda i, shares=shares: -shares[i])[: mixer.router.top_k]
-        total = torch.zeros_like(token)
-        for i in best:
-            gate, up = (weights["experts.gate_up_proj"][i] @ token).chunk(2)
-            share = shares[i] / sum(shares[j] for j in best) if normalises else shares[i]
-            total = total + share * (weights["experts.down_proj"][i] @ (silu(gate) * up))
-        if mixer.shared_expert is not None:
-            gate, up, down = (weights[f"shared_expert.{name}_proj.weight"] for name in ("gate", "up", "down"))
-            own = down @ (silu(gate @ token) * (up @ token))
-            if mixer.shared_expert_gate is not None:
-                own = own * (weights["shared_expert_gate.weight"] @ token).sigmoid()
-            total = total + own
-        mixed.append(total)
-    return torch.stack(mixed)
+def naive(mixer: Experts, states: torch.Tensor, config) -> torch.Tensor:
+    """The same for tokens (tokens, hidden), spelled out."""
+    return torch.stack(naive_experts(dict(mixer.named_parameters()), "", states, config, silu))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -56,7 +41,7 @@ def test_equals_a_loop_over_tokens_and_experts(shared, normalises, implementatio
         body.set_experts_implementation(implementation)
         assert config._experts_implementation == implementation
         mixer, states = body.layers[0].mixer, torch.randn(2, 7, width, dtype=dtype)
-        found, wanted = mixer(states)[0], naive(mixer, states.flatten(0, 1), normalises).view_as(states)
+        found, wanted = mixer(states)[0], naive(mixer, states.flatten(0, 1), config).view_as(states)
         torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
         aim = torch.randn_like(found)
         # the share of one that every token has is chosen by nobody
@@ -69,14 +54,14 @@ def test_noise_multiplies_what_routers_and_experts_read_in_training_alone():
     config = small(SandwichLMConfig, sublayer_order="e", hidden_act="silu", router_jitter_noise=0.2, **PLAIN)
     mixer, states, seen = randomize(SandwichLMModel(config)).layers[0].mixer, torch.randn(1, 9, 32), []
     mixer.router.register_forward_pre_hook(lambda router, given: seen.append(given[0]))
-    torch.testing.assert_close(mixer(states)[0][0], naive(mixer, states[0], False), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixer(states)[0][0], naive(mixer, states[0], config), atol=1e-5, rtol=1e-5)
     found = mixer.train()(states)[0][0]
     still, noisy = seen
     assert torch.equal(still, states[0])
     changed = noisy / states[0] - 1
     assert -0.201 < changed.min() < -0.1
     assert 0.1 < changed.max() < 0.201
-    torch.testing.assert_close(found, naive(mixer, noisy, False), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, naive(mixer, noisy, config), atol=1e-5, rtol=1e-5)
 
 
 def naive_balance(logits: list[torch.Tensor], chosen: int) -> torch.Tensor:

@@ -33,13 +33,18 @@ def choose_sublayers(order: str, teacher_order: str, layers: Sequence[int] | Non
 
     Raises:
         ValueError: more attention than the teacher has, layers that the teacher does not have or the order has no room
-            for, or an order that shares sublayers.
+            for, or an order that shares sublayers or has others than `s`, `m` and `f`.
     """
     for each in (order, teacher_order):
         if Order(each).shares_sublayers:
             raise ValueError(
                 f"{compact(each)} has sublayers that run at several places, which are not taken over one by one; give "
                 "a student of another size, or an order without names"
+            )
+        if foreign := "".join(sorted({*Order(each).by_weights} - {*"sf"})):
+            raise ValueError(
+                f"{compact(each)} has sublayers {foreign}, and a student in another order takes over s, m and f alone; "
+                "give one in the teacher's order, of fewer layers"
             )
     order, teacher_order = Order(order).by_weights, Order(teacher_order).by_weights
     own = {kind: [i for i, letter in enumerate(teacher_order) if letter == kind] for kind in "sf"}

@@ -41,6 +41,7 @@ def test_sublayers_come_from_those_of_the_same_kind(order, layers, places, start
         ("(sf)2", [2, 1], "--layers 2 1 is no rising list"),
         ("(sf)3", [0, 1], r"--layers 0 1 is for an order with 2 s and as many f or more, not \(sf\)3"),
         ("(s_0f)2", None, r"^\(s_0f\)2 has sublayers that run at several places"),
+        ("gsf", None, "gsf has sublayers g, and a student in another order takes over s, m and f alone"),
         ("ssf", [0, 1], "--layers 0 1 is for an order with 2 s"),
     ],
 )
