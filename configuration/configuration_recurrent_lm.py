@@ -27,6 +27,7 @@ class RecurrentLMConfig(SublayersConfig):
         ValueError: what every configuration refuses.
     """
 
+    order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "segmented"}
     keys_to_ignore_at_inference = ["cache", "memory"]
     # the field that says how many tokens before its own a token sees
     reach_field: ClassVar[str]

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
-from sublayers.configuration.letters.letter import Sizes
+from sublayers.configuration.letters.letter import Sizes, remedy
 from sublayers.configuration.order import Order, compact
 from sublayers.configuration.parts import check_parts
 
@@ -178,7 +178,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
         config = deepcopy(self)
         for name, order in orders.items():
             setattr(config, name, order)
-        needed = {name for order in config.orders.values() for kind in order.kinds for name in kind.fields}
+        kinds = {kind for order in config.orders.values() for kind in order.kinds}
+        needed = {name for kind in kinds for name in {**kind.fields, **kind.options}}
         for name in {own.name for own in fields(FieldsOfLetters)} - needed:
             setattr(config, name, None)
         if not config.has_windows:
@@ -270,7 +271,7 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     def sizes(self) -> Sizes:
         """What the costs of sublayers depend on."""
         known = {f.name for f in fields(self)} & {*Sizes._fields} - {"attention_window"}
-        of_letters = {name: getattr(self, name) or 0 for kind in ALPHABET.values() for name in kind.fields}
+        of_letters = {own.name: getattr(self, own.name) or 0 for own in fields(FieldsOfLetters)}
         return Sizes(
             **{name: getattr(self, name) for name in known},
             kernel_size=max(getattr(self, "kernel_sizes", [1])),
@@ -363,8 +364,10 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                 )
         kinds = [kind for order in self.orders.values() for kind in order.kinds]
         for letter, kind in ALPHABET.items():
-            for name in kind.fields:
-                if (kind in kinds) != ((value := getattr(self, name)) is not None):
-                    there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
-                    raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
+            for name, declared in {**kind.fields, **kind.options}.items():
+                value = getattr(self, name)
+                if value is not None and kind not in kinds:
+                    raise ValueError(f"{name}={value!r}, but the order has no sublayer {letter}; leave it out")
+                if value is None and kind in kinds and name in kind.fields:
+                    raise ValueError(f"{name}=None, but the order has sublayers {letter}; give {remedy(declared)}")
         check_parts(self, kinds)

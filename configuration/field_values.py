@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.letters.letter import field_type
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 # where a field's metadata have it
@@ -47,13 +48,19 @@ def number(default: Any, least: float = 0, most: float = LARGEST) -> Any:
     return field(default=default, metadata={RANGE: (least, most)})
 
 
-# the fields that letters declare: numbers, or None where no order has the letter
+def field_of_letter(name: str, declared: Any) -> tuple[str, Any, Any]:
+    """Make a field of what a letter declares; it is None where it is not given."""
+    has_range = not isinstance(declared, tuple | bool)
+    return name, field_type(declared) | None, number(None, least=declared) if has_range else field(default=None)
+
+
+# the fields that letters declare
 FieldsOfLetters: Any = make_dataclass(
     "FieldsOfLetters",
     [
-        (name, int | None, number(None, least=least))
+        field_of_letter(name, declared)
         for kind in ALPHABET.values()
-        for name, least in kind.fields.items()
+        for name, declared in {**kind.fields, **kind.options}.items()
     ],
 )
 

@@ -12,6 +12,8 @@ def check_parts(config: Any, kinds: Sequence[Letter]) -> None:
     Raises:
         ValueError: some do not.
     """
+    for kind in kinds:
+        kind.check(config)
     by_place = {"first_norm": (True,), "pre_attention_act": (None, config.hidden_act)}
     for name in [name for name, fitting in by_place.items() if getattr(config, name) not in fitting]:
         if shared := [str(order) for order in config.orders.values() if order.shares_sublayers]:

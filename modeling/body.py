@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 from sublayers.configuration.order import Order
 from sublayers.modeling.dropout import dropout
@@ -68,7 +68,8 @@ class Body(SublayersPreTrainedModel):
         self.embed_norm = embed_norm or nn.Identity()
         self.dropout = dropout(config, "embedding_dropout")
         self.layers = self.make_stack(orders)
-        self.keeps_states = any(kind.slot_type == "hybrid" for kind in orders[0].kinds)
+        # which slots of the cache keep a state
+        self.keeps_states = [orders[0].kinds[place].slot_type == "hybrid" for place in orders[0].slots("self")]
         self.norm = hidden_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
@@ -80,7 +81,11 @@ class Body(SublayersPreTrainedModel):
     def new_cache(self) -> DynamicCache:
         """Make an empty cache of the stack's own sequence."""
         # without the config, which compilers cannot read an order from, it grows as it is filled
-        return DynamicCache(config=self.config) if self.keeps_states else DynamicCache()
+        cache = DynamicCache()
+        if any(self.keeps_states):
+            layers = (LinearAttentionAndFullAttentionLayer if keeps else DynamicLayer for keeps in self.keeps_states)
+            cache.layers = [layer() for layer in layers]
+        return cache
 
     def look_up_tokens(self, input_ids: torch.Tensor, name: str = "input_ids") -> torch.Tensor:
         """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""
@@ -107,7 +112,7 @@ class Body(SublayersPreTrainedModel):
             length, limit = states.shape[1], self.config.position_limit
             numbers = number_positions(length, limit, attention_mask, states.device, past_length)
         # continuous batching's cache makes no masks
-        is_new = cache is None or (isinstance(cache, Cache) and not cache.layers)
+        is_new = cache is None or (isinstance(cache, DynamicCache) and not cache.get_seq_length())
         return Batch(
             states,
             plan,

@@ -15,6 +15,7 @@ from sublayers.modeling.embeddings import SinusoidalPositions, sinusoid_table
 from sublayers.modeling.graph_sessions import Graphs, read_graphs
 from sublayers.modeling.linear import run_in_onednn
 from sublayers.modeling.mixers.attention import SelfAttention, check_caps
+from sublayers.modeling.mixers.mixer import Mixer
 from sublayers.modeling.norm import UnitOffsetRMSNorm
 from sublayers.modeling.sublayer import Sublayer
 
@@ -164,7 +165,9 @@ class SublayersPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, UnitOffsetRMSNorm):
+        if isinstance(module, Mixer):
+            module.init_weights()
+        elif isinstance(module, UnitOffsetRMSNorm):
             init.zeros_(module.weight)
         elif isinstance(module, SinusoidalPositions):
             # loading builds models on the meta device, where the table has no values

@@ -7,6 +7,7 @@ from sublayers.modeling.mixers.dynamic_convolution import build as build_dynamic
 from sublayers.modeling.mixers.feed_forward import build as build_feed_forward
 from sublayers.modeling.mixers.lightweight_convolution import build as build_lightweight_convolution
 from sublayers.modeling.mixers.local_attention import build as build_local_attention
+from sublayers.modeling.mixers.recurrence import build as build_recurrence
 from sublayers.modeling.mixers.self_attention import build as build_self_attention
 from sublayers.modeling.mixers.single_input_attention import build as build_single_input_attention
 from sublayers.modeling.sublayer import Sublayer
@@ -19,4 +20,5 @@ BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "d": build_dynamic_convolution,
     "l": build_lightweight_convolution,
     "m": build_single_input_attention,
+    "r": build_recurrence,
 }

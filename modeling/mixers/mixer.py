@@ -101,6 +101,9 @@ class Mixer(nn.Module):
     # the slot of the first place where it runs
     layer_idx: Any = None
 
+    def init_weights(self) -> None:
+        """Give parameters that are not those of linear maps and norms their first values, by `initialization`."""
+
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Make the inputs that all mixers of this kind share; `kwargs` are meant for attention kernels."""
         return Inputs()

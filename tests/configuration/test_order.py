@@ -235,7 +235,7 @@ def test_all_spellings_agree(spelling_and_letters):
 
 @given(expanded_orders)
 def test_counts_and_tail(order):
-    assert Order(order).counts == {letter: order.count(letter) for letter in "swcfdlm"}
+    assert Order(order).counts == {letter: order.count(letter) for letter in "swcfdlmr"}
     start = Order(order).tail_start
     assert set(order[start:]) <= {"f"}
     assert start == 0 or order[start - 1] != "f"
@@ -330,7 +330,7 @@ def test_the_largest_patterns_fit():
 @given(st.integers(1, 40), st.integers())
 def test_random_balanced(n, seed):
     order = random_balanced(n, seed)
-    assert Order(order).counts == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0, "m": 0}
+    assert Order(order).counts == {"s": n, "w": 0, "c": 0, "f": n, "d": 0, "l": 0, "m": 0, "r": 0}
     assert order == compact(order) == random_balanced(n, seed)
 
 

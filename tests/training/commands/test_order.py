@@ -192,7 +192,7 @@ def test_json_has_the_same_numbers(costs):
     assert cost == {
         "order": "(scf)2",
         "sublayers": 6,
-        **{"s": 2, "w": 0, "c": 2, "f": 2, "d": 0, "l": 0, "m": 0},
+        **{"s": 2, "w": 0, "c": 2, "f": 2, "d": 0, "l": 0, "m": 0, "r": 0},
         "parameters": parameters("scfscf", 8, 24),
         "cache_bytes": {str(length): cache_bytes("scfscf", 8, length, 5, 4) for length in (10, 20)},
     }
