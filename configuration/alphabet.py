@@ -7,6 +7,7 @@ from sublayers.configuration.letters.feed_forward import LETTER as FEED_FORWARD
 from sublayers.configuration.letters.letter import Letter
 from sublayers.configuration.letters.lightweight_convolution import LETTER as LIGHTWEIGHT_CONVOLUTION
 from sublayers.configuration.letters.local_attention import LETTER as LOCAL_ATTENTION
+from sublayers.configuration.letters.recurrence import LETTER as RECURRENCE
 from sublayers.configuration.letters.self_attention import LETTER as SELF_ATTENTION
 from sublayers.configuration.letters.short_convolution import LETTER as SHORT_CONVOLUTION
 from sublayers.configuration.letters.single_input_attention import LETTER as SINGLE_INPUT_ATTENTION
@@ -22,4 +23,5 @@ ALPHABET: dict[str, Letter] = {
     "m": SINGLE_INPUT_ATTENTION,
     "g": SHORT_CONVOLUTION,
     "e": EXPERTS,
+    "r": RECURRENCE,
 }

@@ -28,6 +28,7 @@ class RecurrentLMConfig(SublayersConfig):
         ValueError: what every configuration refuses.
     """
 
+    order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "segmented"}
     # the field that says how many tokens before its own a token sees
     reach_field: ClassVar[str]
 
@@ -57,12 +58,10 @@ class RecurrentLMConfig(SublayersConfig):
     def validate_architecture(self):
         """Check also that no option is set that attention to distances does not have."""
         super().validate_architecture()
-        # m, and what keeps a state of its own
-        kinds = zip(self.order, self.order.kinds, strict=True)
-        if foreign := [each for each, kind in kinds if kind.reads_fixed_states or kind.keeps_state]:
+        if self.order.has_fixed_states:
             raise ValueError(
-                f"{self.model_type} has no sublayers {foreign[0]} in its sublayer_order, here {self.sublayer_order!r}: "
-                "what it remembers belongs to each attention; use s"
+                f"{self.model_type} has no sublayers m in its sublayer_order, here {self.sublayer_order!r}: what it "
+                "remembers belongs to each attention; use s"
             )
         for name, only in ATTENTION.items():
             if (value := getattr(self, name)) != only:

@@ -1,6 +1,6 @@
 """What the configurations of the BERT-like families share."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sublayers.configuration.configuration_sublayers import (
     NormPosition,
@@ -18,6 +18,7 @@ class ReorderedBertConfig(SublayersConfig):
     The defaults are BERT base (Devlin et al., 2019) up to the order: post-norm, GELU, learned positions.
     """
 
+    order_fields: ClassVar[dict[str, str]] = {"sublayer_order": "bidirectional"}
     # BERT's names of these fields
     attribute_map = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
 

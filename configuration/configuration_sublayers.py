@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
-from sublayers.configuration.letters.letter import Sizes
+from sublayers.configuration.letters.letter import Sizes, remedy
 from sublayers.configuration.order import Order, compact
 from sublayers.configuration.parallel_plans import expert_parallel_plan, tensor_parallel_plan
 from sublayers.configuration.parts import check_parts
@@ -289,11 +289,10 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     def sizes(self) -> Sizes:
         """What the costs of sublayers depend on."""
         known = {f.name for f in fields(self)} & {*Sizes._fields} - {"attention_window"}
-        names = [name for kind in ALPHABET.values() for name in (*kind.fields, *kind.options)]
-        of_letters = {name: getattr(self, name) or 0 for name in names}
+        of_letters = {own.name: getattr(self, own.name) or 0 for own in fields(FieldsOfLetters)}
         return Sizes(
             **{name: getattr(self, name) for name in known},
-            kernel_size=max(getattr(self, "kernel_sizes", [1])),
+            kernel_size=max(getattr(self, "kernel_sizes", None) or [1]),
             folds_attention=self.folds_attention,
             norm_vectors=self.norm_affine
             * (1 + (self.norm_type == "layer" and self.norm_bias))
@@ -375,15 +374,17 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
                 )
         kinds = [kind for order in self.orders.values() for kind in order.kinds]
         for letter, kind in ALPHABET.items():
-            for name in kind.fields:
-                if (kind in kinds) != ((value := getattr(self, name)) is not None):
-                    there, remedy = ("sublayers", "give a number") if kind in kinds else ("no sublayer", "leave it out")
-                    raise ValueError(f"{name}={value}, but the order has {there} {letter}; {remedy}")
+            for name, declared in kind.fields.items():
+                value = getattr(self, name)
+                if value is not None and kind not in kinds:
+                    raise ValueError(f"{name}={value!r}, but the order has no sublayer {letter}; leave it out")
+                if value is None and kind in kinds:
+                    raise ValueError(f"{name}=None, but the order has sublayers {letter}; give {remedy(declared)}")
             for name, default in kind.options.items():
                 if kind not in kinds and (value := getattr(self, name)) != default:
-                    raise ValueError(f"{name}={value}, but the order has no sublayer {letter}; leave it out")
+                    raise ValueError(f"{name}={value!r}, but the order has no sublayer {letter}; leave it out")
             if kind in kinds:
-                kind.check(self)
+                kind.check(self.sizes)
         if isinstance(widths := self.intermediate_size, list):
             self.order.widths(widths)
             if len({*widths}) == 1:

@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.letters.letter import field_type, option_type
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 # where a field's metadata have it
@@ -47,12 +48,18 @@ def number(default: Any, least: float = 0, most: float = LARGEST) -> Any:
     return field(default=default, metadata={RANGE: (least, most)})
 
 
-# the fields that letters declare: numbers, or None where no order has the letter, and options
+def field_of_letter(name: str, declared: Any) -> tuple[str, Any, Any]:
+    """Make a field that a letter needs; it is None where no order has the letter."""
+    is_number = not isinstance(declared, tuple)
+    return name, field_type(declared) | None, number(None, least=declared) if is_number else field(default=None)
+
+
+# the fields that letters declare, and their options
 FieldsOfLetters: Any = make_dataclass(
     "FieldsOfLetters",
-    [(name, int | None, number(None, least=least)) for kind in ALPHABET.values() for name, least in kind.fields.items()]
+    [field_of_letter(*each) for kind in ALPHABET.values() for each in kind.fields.items()]
     + [
-        (name, float | int if isinstance(default, float) else type(default), number(default))
+        (name, option_type(default), number(default, least=int(default is None)))
         for kind in ALPHABET.values()
         for name, default in kind.options.items()
     ],

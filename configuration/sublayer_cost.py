@@ -39,15 +39,16 @@ def cache_bytes(
 ) -> int:
     """Bytes of keys and values that one sequence of `length` tokens holds while it is decoded.
 
-    A convolution keeps its inputs in the place of both, local attention what the next token sees.
+    A convolution keeps its inputs in the place of both, local attention what the next token sees, and a recurrence a
+    state, whose numbers have 32 bits.
     Cross-attention holds those of the `source_length` encoder tokens (default: `length`). More sizes are those of
     `Sizes`. Raises what `Order` raises.
     """
     sizes = Sizes(hidden_size, **named_sizes)
     tokens = {"self": length, "cross": length if source_length is None else source_length}
-    kinds = [kind for kind in Order(order).kinds if kind.cache]
-    kept = [kind.cache_width(sizes) * kind.cached_tokens(sizes, tokens[str(kind.cache)]) for kind in kinds]
-    return 2 * bytes_per_number * sum(kept)
+    kinds = [(kind, tokens[kind.cache]) for kind in Order(order).kinds if kind.cache]
+    kept = sum(kind.cache_width(sizes) * kind.cached_tokens(sizes, count) for kind, count in kinds)
+    return 2 * bytes_per_number * kept + sum(kind.state_bytes(sizes, count) for kind, count in kinds)
 
 
 def memory_bytes(order: str | Order, hidden_size: int, memory_length: int, bytes_per_number: int = 2) -> int:

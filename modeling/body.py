@@ -5,7 +5,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
 
 from sublayers.configuration.order import Order
 from sublayers.modeling.dropout import dropout
@@ -19,6 +25,8 @@ from sublayers.modeling.plan import Plan
 from sublayers.modeling.rotary import RotaryEmbedding
 from sublayers.modeling.stack import SublayerStack
 
+# slots of a cache with a state of fixed size
+STATES = {"hybrid": LinearAttentionAndFullAttentionLayer, "conv": LinearAttentionLayer}
 # positions that are not added to embeddings: all attentions of a stack share the module that knows them
 SHARED_POSITIONS: dict[str, Callable[[Any], nn.Module]] = {
     "rotary": RotaryEmbedding,
@@ -68,7 +76,9 @@ class Body(SublayersPreTrainedModel):
         self.embed_norm = embed_norm or nn.Identity()
         self.dropout = dropout(config, "embedding_dropout")
         self.layers = self.make_stack(orders)
-        self.keeps_states = any(kind.keeps_state for kind in orders[0].kinds)
+        # what the slots of a cache are, where some keep a state
+        kinds = getattr(config, "layer_types", [])
+        self.slots = [STATES.get(kind, DynamicLayer) for kind in kinds] if {*kinds} & STATES.keys() else []
         self.norm = hidden_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
@@ -80,7 +90,9 @@ class Body(SublayersPreTrainedModel):
     def new_cache(self) -> DynamicCache:
         """Make an empty cache of the stack's own sequence."""
         # without the config, which compilers cannot read an order from, it grows as it is filled
-        return DynamicCache(config=self.config) if self.keeps_states else DynamicCache()
+        cache = DynamicCache()
+        cache.layers = [slot() for slot in self.slots]
+        return cache
 
     def look_up_tokens(self, input_ids: torch.Tensor, name: str = "input_ids") -> torch.Tensor:
         """Look tokens up: (batch, length) -> (batch, length, hidden). Raises what `look_up` raises."""

@@ -3,6 +3,8 @@
 Press, Smith and Levy (2020), "Improving Transformer Models by Reordering their Sublayers".
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import Cache, initialization as init
@@ -85,7 +87,7 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         tokens = check_tokens(input_ids, inputs_embeds, attention_mask, cache)
         if plan is not None and not use_cache and not torch.is_grad_enabled() and takes_single_queries(self.config):
             is_plain = inputs_embeds is None and position_ids is None and cache is None and "routing" not in kwargs
-            if is_plain and not self.keeps_states and (divided := divide(tokens, attention_mask, plan)):
+            if is_plain and (divided := divide(tokens, attention_mask, plan)):
                 return self.run_divided(divided)
         if inputs_embeds is None:
             inputs_embeds = self.look_up_tokens(tokens)
@@ -101,7 +103,9 @@ class SandwichLMModel(SandwichLMPreTrainedModel, Body):
         cache = self.new_cache()
         last = torch.tensor([[divided.prefix.shape[1] - 1]], device=divided.prefix.device)
         self(divided.prefix, cache=cache, use_cache=True, plan=Plan.of(divided.prefix, read=last))
-        cache.batch_repeat_interleave(len(divided.rest))
+        # states have no other way to become several
+        first: Any = divided.rest.new_zeros(len(divided.rest))
+        cache.reorder_cache(first)
         plan = Plan.of(divided.rest, divided.attention_mask, divided.read)
         return self(divided.rest, divided.attention_mask, cache=cache, use_cache=False, plan=plan)
 

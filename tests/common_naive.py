@@ -6,6 +6,7 @@ from collections import defaultdict
 import torch
 
 from sublayers import Order
+from sublayers.configuration.letters.recurrence import shape
 
 ACTIVATIONS = {
     "relu": lambda x: x.clamp(min=0),
@@ -113,6 +114,9 @@ class NaiveNetwork:
 
     def attend(self, inputs, seen, name, kind):
         """Attention of every input to the states that it sees; its weights are kept, zeros for what is not seen."""
+        if f"{name}.mixer.A_log" in self.weights:
+            own = shape(self.config.sizes)
+            return naive_recurrence(self.weights, f"{name}.mixer.", own, self.config.layer_norm_eps, inputs)
         outputs, weights = [], torch.zeros(self.heads, len(inputs), max(map(len, seen)))
         for i, (x, states) in enumerate(zip(inputs, seen, strict=True)):
             q = self.affine(x, f"{name}.mixer.q_proj").view(self.heads, -1)
@@ -201,6 +205,44 @@ def naive_convolution(weights, name, inputs, heads, is_causal):
             under = [(k, gated[first + k].view(heads, -1)[h]) for k in range(width) if 0 <= first + k < len(gated)]
             mixed.append(sum(kernels[h, k] / kernels[h].sum() * values for k, values in under))
         outputs.append(linear(torch.cat(mixed), "out_proj"))
+    return outputs
+
+
+def naive_recurrence(weights, name, own, eps, inputs, least_step=0.0, largest_rate=1.0):
+    """Read one text token by token, each head with a matrix of its own."""
+    weights = {key.removeprefix(name): value for key, value in weights.items() if key.startswith(name)}
+    outputs, pairs = [], own.groups * own.state_size
+    window = torch.zeros(own.conv_kernel, own.channels).type_as(inputs[0])
+    matrices = torch.zeros(own.heads, own.state_size, own.head_dim).type_as(inputs[0])
+    for x in inputs:
+        sizes = [own.width, own.channels, *[own.heads] * (1 + own.is_delta)]
+        gate, channels, *numbers = (weights["in_proj.weight"] @ x).split(sizes)
+        gate = gate / (1 + (-gate).exp())
+        window = torch.cat([window[1:], channels[None]])
+        channels = (window * weights["conv1d.weight"][:, 0].T).sum(0) + weights.get("conv1d.bias", 0)
+        value, key, query = (channels / (1 + (-channels).exp())).split([own.width, pairs, pairs])
+        mixed = []
+        for h in range(own.heads):
+            v = value[h * own.head_dim : (h + 1) * own.head_dim]
+            group = h // (own.heads // own.groups)
+            k, q = (x[group * own.state_size : (group + 1) * own.state_size] for x in (key, query))
+            step = (1 + (numbers[0][h] + weights["dt_bias"][h]).exp()).log().clamp(min=least_step)
+            matrix = matrices[h] * (-weights["A_log"][h].exp() * step).exp()
+            if own.is_delta:
+                k, q = (x / (x.square().sum() + 1e-6).sqrt() for x in (k, q))
+                rate = largest_rate / (1 + (-numbers[1][h]).exp())
+                matrix = matrix + rate * torch.outer(k, v - k @ matrix)
+                read = q @ matrix / own.state_size**0.5
+                mixed.append(read / (read.square().mean() + eps).sqrt() * weights["norm.weight"])
+            else:
+                matrix = matrix + step * torch.outer(k, v)
+                mixed.append(q @ matrix + weights["D"][h] * v)
+            matrices = torch.cat([matrices[:h], matrix[None], matrices[h + 1 :]])
+        mixed = torch.cat(mixed) * gate
+        if not own.is_delta:
+            rows = mixed.view(own.groups, -1)
+            mixed = (rows / (rows.square().mean(1, keepdim=True) + eps).sqrt()).flatten() * weights["norm.weight"]
+        outputs.append(weights["out_proj.weight"] @ mixed)
     return outputs
 
 

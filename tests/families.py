@@ -288,6 +288,13 @@ RELATIVE = {"adaptive_cutoffs": [20, 40], "memory_length": 64, "max_position_emb
 SPANS = {"attention_span": 64, "span_ramp_size": 4, "span_loss": 0.0, "max_position_embeddings": None}
 # farther ones are alike
 DISTANCES = {"relative_key_distance": 3}
+# states smaller than most texts, and chunks shorter
+MAMBA2 = {"recurrence": "mamba2", "recurrence_state_size": 6, "recurrence_n_groups": 2, "recurrence_chunk_size": 4}
+GATED_DELTA = {"recurrence": "gated_delta", "recurrence_n_groups": 2, "recurrence_chunk_size": 3}
+# where little is read, a norm would enlarge how it is rounded
+GATED_DELTA |= {"layer_norm_eps": 1e-2}
+RECURRENCES = [("rfsrff",), ("frrf",), ("rswfrf",), ("r_0fr_0f",), ("srfmfm",)]
+RECURRENT_PAIRS = [("sff", "frcscf"), ("sf", "rcf"), ("ff", "rsccrf")]
 # wider than most sentences here
 KERNELS = {"kernel_sizes": [3, 4, 9]}
 
@@ -351,6 +358,12 @@ ROWS = {
     "macaron_seq2seq": Row("macaron_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION, is_sibling=True),
     "iot_seq2seq": Row("iot_seq2seq", FEW_PAIRS, [("sf", "cf")], {}, choose_differently, choices=(2, 3)),
     "iot_seq2seq of one order": Row("iot_seq2seq", FEW_PAIRS, [("sf", "cf")], choices=(1, 1), is_sibling=True),
+    "sandwich_lm recurrence": Row("sandwich_lm", RECURRENCES, [], MAMBA2),
+    "sandwich_lm gated delta": Row("sandwich_lm", RECURRENCES, [], TODAY | GATED_DELTA | {"norm_position": "both"}),
+    "sandwich_seq2seq recurrence": Row("sandwich_seq2seq", RECURRENT_PAIRS, [], GATED_DELTA),
+    "iot_seq2seq recurrence": Row(
+        "iot_seq2seq", [("sff", "rcf"), ("sf", "frc")], [], MAMBA2, choose_differently, choices=(2, 3)
+    ),
     "convolutions": Row("sandwich_seq2seq", CONVOLUTIONS, [], KERNELS),
     "convolutions without gates": Row(
         "sandwich_seq2seq", CONVOLUTIONS, [], KERNELS | {"gated_convolutions": False}, is_sibling=True

@@ -1,7 +1,5 @@
 """`e`: experts, gated feed-forwards of which a router chooses some for each position."""
 
-from typing import Any
-
 from sublayers.configuration.letters.letter import Letter, Sizes, Work
 
 
@@ -20,13 +18,11 @@ def _multiply_adds(sizes: Sizes, work: Work) -> int:
     return work.read * _weights(sizes, _size(sizes, "num_experts_per_tok"))
 
 
-def _check(config: Any) -> None:
-    if config.num_experts_per_tok > config.num_experts:
-        raise ValueError(
-            f"num_experts_per_tok={config.num_experts_per_tok} is more than num_experts={config.num_experts}; give "
-            "fewer, or more experts"
-        )
-    if config.shared_expert_gate and not config.shared_expert_intermediate_size:
+def _check(sizes: Sizes) -> None:
+    chosen, number = _size(sizes, "num_experts_per_tok"), _size(sizes, "num_experts")
+    if chosen > number:
+        raise ValueError(f"num_experts_per_tok={chosen} is more than num_experts={number}; give fewer, or more experts")
+    if _size(sizes, "shared_expert_gate") and not _size(sizes, "shared_expert_intermediate_size"):
         raise ValueError(
             "shared_expert_gate=True, but there is no shared expert; give shared_expert_intermediate_size, or leave it "
             "out"

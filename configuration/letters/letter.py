@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     attention_window: int = 0
     is_causal: bool = False
     # the other fields that letters declare, by their names
-    letter_fields: Mapping[str, int] = MappingProxyType({})
+    letter_fields: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def distances(self) -> int:
@@ -69,6 +69,23 @@ class Work(NamedTuple):
     cached: int = 0
 
 
+def field_type(declared: Any) -> Any:
+    """Say of which type the values of a field are that a letter declares, see `Letter.fields`."""
+    return Literal[declared] if isinstance(declared, tuple) else int
+
+
+def option_type(default: Any) -> Any:
+    """Say of which type the values of an option are, see `Letter.options`."""
+    if default is None:
+        return int | None
+    return float | int if isinstance(default, float) else type(default)
+
+
+def remedy(declared: Any) -> str:
+    """Say what to give for a field that a letter needs."""
+    return " or ".join(map(repr, declared)) if isinstance(declared, tuple) else "a number"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Letter:
     """A kind of sublayer, as the file of a letter declares it.
@@ -78,10 +95,13 @@ class Letter:
         colour: of its box, as RGB.
         square: of the same colour, as text.
         group: what it is one of.
-        stacks: where it may stand: in a "single" stack, an "encoder" or a "decoder".
+        stacks: where it may stand: in a "single" stack that looks back, a "bidirectional" one, a "segmented" one, which
+            remembers earlier segments, an "encoder" or a "decoder".
         cache: which cache it has slots in, that of the "self" or of the "cross" sequence, or None.
-        fields: numbers of the configuration that orders with it need and others must not have, with the least value.
-        options: more fields that only orders with it may set, with what they are otherwise.
+        fields: of the configuration, which orders with it need and others must not have: a number with its least value,
+            or one of some words.
+        options: more fields that only orders with it may set, with what they are otherwise; None stands for a whole
+            number that follows from other fields.
         check: raises a ValueError where its fields do not fit each other.
         parameters: its weights and biases without the norm.
         multiply_adds: of one sequence.
@@ -89,6 +109,7 @@ class Letter:
         units: its parameters in units of 4 d^2, as the Sandwich paper counts them (section 3.2).
         cache_width: the width of what each half of its slot, keys and values, keeps of a token.
         cached_tokens: how many tokens of a text it keeps.
+        state_bytes: the bytes of its state after a text of some length, whose numbers have 32 bits in every model.
         slot_type: what transformers' `layer_types` call its slot. A state of fixed size needs a "hybrid" one, in which
             the mixer also counts tokens, or a "conv" one, which becomes "hybrid" where no other slot counts them.
         reach: how many tokens before its own and how many after it each one sees; None: the whole text.
@@ -102,17 +123,18 @@ class Letter:
     colour: str
     square: str
     group: Literal["self-attention", "cross-attention", "convolution", "feed-forward", "recurrence"]
-    stacks: tuple[str, ...] = ("single", "encoder", "decoder")
+    stacks: tuple[str, ...] = ("single", "bidirectional", "segmented", "encoder", "decoder")
     cache: Literal["self", "cross"] | None
-    fields: Mapping[str, int] = field(default_factory=dict, hash=False)
-    options: Mapping[str, bool | int | float] = field(default_factory=dict, hash=False)
-    check: Callable[[Any], None] = lambda config: None
+    fields: Mapping[str, int | tuple[str, ...]] = field(default_factory=dict, hash=False)
+    options: Mapping[str, float | None] = field(default_factory=dict, hash=False)
+    check: Callable[[Sizes], None] = lambda sizes: None
     parameters: Callable[[Sizes], int]
     multiply_adds: Callable[[Sizes, Work], int]
     has_width: bool = False
     units: int = 1
     cache_width: Callable[[Sizes], int] = lambda sizes: sizes.hidden_size
     cached_tokens: Callable[[Sizes, int], int] = lambda sizes, length: length
+    state_bytes: Callable[[Sizes, int], int] = lambda sizes, length: 0
     slot_type: Literal["full_attention", "sliding_attention", "hybrid", "conv"] = "full_attention"
     reach: Callable[[Sizes], tuple[int, int]] | None = None
     reads_fixed_states: bool = False

@@ -8,6 +8,7 @@ from sublayers.modeling.mixers.experts import build as build_experts
 from sublayers.modeling.mixers.feed_forward import build as build_feed_forward
 from sublayers.modeling.mixers.lightweight_convolution import build as build_lightweight_convolution
 from sublayers.modeling.mixers.local_attention import build as build_local_attention
+from sublayers.modeling.mixers.recurrence import build as build_recurrence
 from sublayers.modeling.mixers.self_attention import build as build_self_attention
 from sublayers.modeling.mixers.short_convolution import build as build_short_convolution
 from sublayers.modeling.mixers.single_input_attention import build as build_single_input_attention
@@ -23,4 +24,5 @@ BUILDERS: dict[str, Callable[..., Sublayer]] = {
     "m": build_single_input_attention,
     "g": build_short_convolution,
     "e": build_experts,
+    "r": build_recurrence,
 }

@@ -49,17 +49,17 @@ def band(kernels: torch.Tensor) -> torch.Tensor:
     return rows[..., :-length].unflatten(-1, (length, -1))
 
 
-def find_tokens(mask: torch.Tensor | BlockMask, length: int, past_length: int | torch.Tensor) -> torch.Tensor:
-    """Tell the new tokens from padding by its mask or by that of any attention backend: (batch or 1, length)."""
+def find_tokens(mask: torch.Tensor | BlockMask, new_length: int, past_length: int | torch.Tensor) -> torch.Tensor:
+    """Tell the new tokens from padding by its mask or by that of any attention backend: (batch or 1, new length)."""
     if isinstance(mask, BlockMask):
-        queries = torch.arange(length, device=mask.kv_num_blocks.device)
+        queries = torch.arange(new_length, device=mask.kv_num_blocks.device)
         rows = torch.arange(mask.shape[0], device=queries.device)[:, None]
         seen = mask.mask_mod(rows, rows.new_zeros(()), queries, queries + past_length)
         return seen.expand(len(rows), -1)
     if mask.ndim == 2:
-        return mask[:, -length:].bool()
+        return mask[:, -new_length:].bool()
     # on the diagonal, a token sees itself and padding does not
-    queries = torch.arange(length, device=mask.device)
+    queries = torch.arange(new_length, device=mask.device)
     seen = mask[:, 0, queries, queries + past_length]
     return seen if seen.dtype == torch.bool else seen == 0
 

@@ -55,7 +55,7 @@ DISTANCES = [
     ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary' does not fit"),
     ({"rope_parameters": {"rope_theta": 1e4}}, "are used only by rotary positions"),
     ({"sublayer_order": "sfmf"}, "has no sublayers m in its sublayer_order, here .*; use s"),
-    ({"sublayer_order": "sfgf", "short_kernel_size": 3}, "has no sublayers g in its sublayer_order, here .*; use s"),
+    ({"sublayer_order": "sfgf", "short_kernel_size": 3}, "has no sublayers g .* in its sublayer_order, here .*; use s"),
 ]
 BANDS = [
     *(({"adaptive_cutoffs": cutoffs}, "adaptive_cutoffs=.* must increase from above 0") for cutoffs in ([], [0, 20])),

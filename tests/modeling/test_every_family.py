@@ -187,7 +187,7 @@ def test_checkpoints_change_no_gradient_and_leave_a_cache_alone(row):
             assert_same(others, found[0][0], atol=1e-5, rtol=1e-4)
             assert number == 2 * found[0][1], "the backward pass did not run the sublayers again"
         if row.family not in BERTS:
-            cache = DynamicCache()
+            cache = DynamicCache(config=model.config)
             cache = EncoderDecoderCache(cache, DynamicCache()) if model.config.is_encoder_decoder else cache
             model.base_model(**padded(model), cache=cache)[0].sum().backward()
             assert cache.get_seq_length() == 0

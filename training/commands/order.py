@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, make_dataclass
+from dataclasses import MISSING, dataclass, make_dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sublayers.configuration.alphabet import ALPHABET
+from sublayers.configuration.letters.letter import Sizes, field_type, option_type, remedy
 from sublayers.configuration.order import Order, compact
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, memory_bytes, parameters, read_positions
 from sublayers.training.flags import flag, number, parse_flags
@@ -62,14 +62,17 @@ class OrderArguments:
     picture: Path | None = flag("draw the orders, or what --decide measures, into a new .svg, .png or .pdf file")
 
 
-# what letters need beside these
-OTHERS = {name for kind in ALPHABET.values() for name in kind.fields} - {f.name for f in fields(OrderArguments)}
-OF_LETTERS: list[Any] = [(name, int | None, number("needed by orders with some letter")) for name in sorted(OTHERS)]
+# what letters need or may have beside these
+OF_LETTERS: list[Any] = [
+    (name, field_type(declared) | None, (flag if isinstance(declared, tuple) else number)(f"of sublayers {letter}"))
+    for letter, kind in ALPHABET.items()
+    for name, declared in kind.fields.items()
+    if name not in OrderArguments.__dataclass_fields__
+]
 OF_LETTERS += [
-    (name, int, number("of orders with some letter", default))
-    for kind in ALPHABET.values()
+    (name, option_type(default), (flag if isinstance(default, bool) else number)(f"of sublayers {letter}", default))
+    for letter, kind in ALPHABET.items()
     for name, default in kind.options.items()
-    if type(default) is int
 ]
 LetterArguments: Any = make_dataclass("LetterArguments", OF_LETTERS, namespace={"__module__": __name__})
 
@@ -110,17 +113,17 @@ def main(argv: list[str]) -> None:
     console.print(generation_table(costs) if args.generation else table(costs))
 
 
-def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None]) -> dict[str, Any]:
+def cost(order: str, args: OrderArguments, letter_fields: dict[str, Any]) -> dict[str, Any]:
     """Compute what an order costs with flags of `sublayers order`, by names, lengths and what is read.
 
     Raises:
-        ValueError: a letter needs a number that is not given.
+        ValueError: a letter needs something that is not given.
     """
     whole = Order(order)
     for letter, kind in zip(whole, whole.kinds, strict=True):
-        if lacking := [name for name in kind.fields if name in letter_fields and letter_fields[name] is None]:
-            raise ValueError(f"sublayers {letter} need --{lacking[0]}; give a number")
-        kind.check(SimpleNamespace(**dict(kind.options) | letter_fields))
+        for name, declared in kind.fields.items():
+            if name in letter_fields and letter_fields[name] is None:
+                raise ValueError(f"sublayers {letter} need --{name}; give {remedy(declared)}")
     hidden, lengths = args.hidden_size, args.lengths or LENGTHS
     intermediate = args.intermediate_size or 4 * hidden
     more: dict[str, Any] = {
@@ -138,6 +141,9 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, int | None])
         "norm_vectors": 1 if args.rms else 2,
         **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
     }
+
+    for kind in {*whole.kinds}:
+        kind.check(Sizes(hidden, **more))
 
     def count(length: int, read: int, **how: Any) -> int:
         return flops(order, hidden, intermediate, length, read, args.source_length, **how, **more)
