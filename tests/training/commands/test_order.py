@@ -298,6 +298,17 @@ def test_todays_parts(costs):
     assert cost["flops"]["20"]["one"] == flops("sfsf", length=20, read=1, **body.config.sizes._asdict())
 
 
+def test_experts(capsys, costs):
+    flags = ["--num_experts=4", "--num_experts_per_tok=2", "--moe_intermediate_size=6"]
+    flags += ["--shared_expert_intermediate_size=5", "--hidden_size=8", "--no_bias", "--rms", "--lengths=3"]
+    cost = costs("e", *flags)["e"]
+    assert cost["parameters"] == 8 * (3 * 4 * 6 + 4 + 3 * 5) + 8
+    assert cost["flops"]["3"]["every"] == 2 * 3 * 8 * (3 * 2 * 6 + 4 + 3 * 5)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["order", "e", *flags, "--num_experts=1"])
+    assert "num_experts_per_tok=2 is more than num_experts=1; give fewer, or more experts" in capsys.readouterr().err
+
+
 def test_windows(costs):
     cost = costs("wf", "--lengths=300", "--attention_window=64", "--causal", "--hidden_size=32")["wf"]
     assert cost["w"] == 1
