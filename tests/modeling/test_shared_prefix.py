@@ -118,7 +118,7 @@ def test_gradients_caches_and_states_of_all_tokens_are_as_ever():
 
 
 @torch.no_grad()
-def test_states_of_fixed_size_are_not_shared():
+def test_rows_go_on_from_the_state_of_what_they_share():
     model = build("sandwich_lm", sublayer_order="gfsf", short_kernel_size=3, vocab_size=30, pad_token_id=0).eval()
     batch, alone = rows("right")
     last = (batch["attention_mask"] * torch.arange(len(batch["input_ids"][0]))).argmax(1, keepdim=True)
