@@ -25,9 +25,12 @@ UNCOVERED = {
     "deberta": "attention to relative positions with queries and keys of their own",
     "deberta-v2": "attention to relative positions with queries and keys of their own",
     "gemma3": "images",
+    "granitemoehybrid": "scaled residuals and experts",
     "mixtral": "experts",
+    "olmo_hybrid": "norms at other places in layers of attention than in those of recurrence",
     "qwen2_moe": "experts",
     "qwen3_moe": "experts",
+    "qwen3_next": "experts and gated attention",
     "smollm3": "layers without rotary positions",
 }
 ATTENTION = {"self_attn": "mixer", "input_layernorm": "norm"}
