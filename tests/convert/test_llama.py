@@ -90,6 +90,9 @@ def test_fields_without_a_counterpart_are_refused(prefix, name):
     [
         ("gemma3", "'gemma3', whose images no model here has"),
         ("lfm2_moe", "'lfm2_moe', whose experts with biases no model here has"),
+        ("granitemoehybrid", "'granitemoehybrid', whose scaled residuals no model here has"),
+        ("olmo_hybrid", "'olmo_hybrid', whose norms at other places in layers of attention"),
+        ("qwen3_next", "'qwen3_next', whose gated attention no model here has"),
         ("smollm3", "'smollm3', whose layers without rotary positions no model here has"),
         *((name, f"'{name}', whose attention to relative positions with q.*") for name in ("deberta", "deberta-v2")),
         ("llama", "quantized weights; dequantize them and save that first"),

@@ -29,8 +29,11 @@ UNCOVERED = {
     "deberta": "attention to relative positions with queries and keys of their own",
     "deberta-v2": "attention to relative positions with queries and keys of their own",
     "gemma3": "images",
+    "granitemoehybrid": "scaled residuals",
     "lfm2_moe": "experts with biases",
     "lfm2_vl": "images",
+    "olmo_hybrid": "norms at other places in layers of attention than in those of recurrence",
+    "qwen3_next": "gated attention",
     "smollm3": "layers without rotary positions",
 }
 ATTENTION = {"self_attn": "mixer", "input_layernorm": "norm"}

@@ -13,6 +13,7 @@ from sublayers.configuration.order import Order
 from sublayers.convert.adaptive_span import find_adaptive_span, from_adaptive_span
 from sublayers.convert.bert import ENCODERS, from_bert, from_macaron_bert
 from sublayers.convert.decoders import BOTH_SIDES, ENCODERS as HEADS
+from sublayers.convert.hybrids import HYBRIDS, from_hybrid
 from sublayers.convert.iot import PREDICTOR, from_fairseq_iot
 from sublayers.convert.language_models import from_fairseq_lm, from_gpt2
 from sublayers.convert.lfm2 import from_lfm2
@@ -34,7 +35,7 @@ from sublayers.hub.tokenizers import save_tokenizers
 ORDERS = {False: ["sublayer_order"], True: ["encoder_sublayer_order", "decoder_sublayer_order"]}
 # our model_type for each model_type of a source
 FAMILIES = {
-    **dict.fromkeys(["gpt2", "lfm2", *DECODERS], "sandwich_lm"),
+    **dict.fromkeys(["gpt2", "lfm2", *DECODERS, *HYBRIDS], "sandwich_lm"),
     **dict.fromkeys(["bart", "marian", "mbart", "pegasus"], "sandwich_seq2seq"),
     **dict.fromkeys([*ENCODERS, "eurobert", "modernbert"], "par_bert"),
     MODEL_TYPE: "par_transformer_xl",
@@ -67,7 +68,7 @@ CLASSES = {
     },
     **{
         model_type: classes(prefix, "ForCausalLM", "ForSequenceClassification", body="ForCausalLM")
-        for model_type, prefix in DECODERS.items()
+        for model_type, prefix in (DECODERS | HYBRIDS).items()
     },
 }
 # the same for decoders whose tokens see both sides, which become encoders
@@ -131,9 +132,11 @@ def check_is_causal(config: dict[str, Any]) -> bool:
         ValueError: a value of `is_causal` with which transformers computes what no model here does.
     """
     model_type, value = config["model_type"], config.get("is_causal", True)
-    # StableLM's sdpa is causal without padding, whatever is_causal says, as LFM2's convolutions are, and Gemma 3 has a
-    # field of its own
-    known = (True,) if model_type in ("stablelm", "lfm2", "gemma3_text") else IS_CAUSAL[FAMILIES[model_type]]
+    # StableLM's sdpa is causal without padding, whatever is_causal says, as convolutions and recurrences are; Gemma 3 has
+    # a field of its own
+    known = IS_CAUSAL[FAMILIES[model_type]]
+    if model_type in ("stablelm", "lfm2", "gemma3_text", *HYBRIDS):
+        known = (True,)
     if "is_causal" in config and not (isinstance(value, bool) and value in known):
         others = " or ".join([*(f"with is_causal={other}" for other in known), "without it"])
         raise ValueError(f"is_causal={value!r} cannot be converted; only {model_type} {others} can")
@@ -248,6 +251,8 @@ def from_transformers(source: Any, orders: dict[str, str]) -> tuple[PreTrainedMo
         return from_bert(source, **orders)
     if source.config.model_type in (*DECODERS, *BOTH_SIDES):
         return from_llama(source, **orders)
+    if source.config.model_type in HYBRIDS:
+        return from_hybrid(source, **orders)
     others: dict[str, Any] = {"gpt2": from_gpt2, "lfm2": from_lfm2, "modernbert": from_modern_bert}
     return others.get(source.config.model_type, from_bart)(source, **orders)
 
