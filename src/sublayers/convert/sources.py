@@ -132,8 +132,8 @@ def check_is_causal(config: dict[str, Any]) -> bool:
         ValueError: a value of `is_causal` with which transformers computes what no model here does.
     """
     model_type, value = config["model_type"], config.get("is_causal", True)
-    # StableLM's sdpa is causal without padding, whatever is_causal says, as convolutions and recurrences are; Gemma 3 has
-    # a field of its own
+    # StableLM's sdpa is causal without padding, whatever is_causal says; so are convolutions and recurrences. Gemma 3
+    # has a field of its own
     known = IS_CAUSAL[FAMILIES[model_type]]
     if model_type in ("stablelm", "lfm2", "gemma3_text", *HYBRIDS):
         known = (True,)
