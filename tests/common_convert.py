@@ -51,6 +51,10 @@ SEQ2SEQ = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder
 SEQ2SEQ |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 32, "vocab_size": 61}
 MARIAN = SEQ2SEQ | {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": 2}
 EXPERTS = SIZES | {"num_experts_per_tok": 2}
+NEMOTRON = {"num_key_value_heads": 2, "head_dim": 6, "hybrid_override_pattern": "M-*M", "ssm_state_size": 5}
+NEMOTRON |= {"mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "tie_word_embeddings": False}
+BAMBA = {"num_key_value_heads": 2, "num_hidden_layers": 3, "attn_layer_indices": [1], "mamba_n_heads": 4}
+BAMBA |= {"mamba_n_groups": 2, "mamba_d_state": 5, "rope_parameters": {"rope_theta": 50.0}}
 # what is not in SIZES, by model_type
 OTHERS = {
     **dict.fromkeys(["bart", "mbart", "pegasus"], SEQ2SEQ),
@@ -67,6 +71,8 @@ OTHERS = {
     "olmoe": EXPERTS | {"num_experts": 4},
     "qwen2_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12},
     "qwen3_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 8},
+    "bamba": SIZES | BAMBA,
+    "nemotron_h": SIZES | NEMOTRON,
     "stablelm": SIZES | {"partial_rotary_factor": 0.5},
     "modernbert": SIZES | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
 }

@@ -314,6 +314,8 @@ SHARED_PAIRS = [
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "norm_topk_prob": True}
 EXPERTS |= {"shared_expert_intermediate_size": 8, "shared_expert_gate": True}
 ROUTED = [("seswee",), ("eesfs",), ("(s_0e_0)2e",), ("s2emem",)]
+# what the rows of a batch choose among two and three orders
+DIFFERENT = (choose_differently, (2, 3))
 
 
 ROWS = {
@@ -346,12 +348,10 @@ ROWS = {
         "sandwich_seq2seq", PAIRS[:4], WITHOUT_SELF_ATTENTION, DISTANCES, is_sibling=True
     ),
     "sandwich_lm widths": Row("sandwich_lm", [*ORDERS[:3], *SHARED[1:]], ALL_FEED_FORWARD, TODAY, widens=True),
-    "par_bert widths": Row("par_bert", ORDERS[:4], ALL_FEED_FORWARD, widens=True),
-    "par_transformer_xl widths": Row(
-        "par_transformer_xl", WITH_MEMORY[:2], ALL_FEED_FORWARD, RELATIVE, widens=True, is_sibling=True
-    ),
+    "par_bert widths": Row("par_bert", ORDERS[:4], ALL_FEED_FORWARD, widens=True, is_sibling=True),
+    "par_transformer_xl widths": Row("par_transformer_xl", WITH_MEMORY[:2], [], RELATIVE, widens=True, is_sibling=True),
     "sandwich_lm short convolutions": Row("sandwich_lm", [*SHORT, ("wgfwg",)], ALL_FEED_FORWARD, TODAY),
-    "par_bert short convolutions": Row("par_bert", [*SHORT, ("wgfwg",)], ALL_FEED_FORWARD),
+    "par_bert short convolutions": Row("par_bert", [*SHORT, ("wgfwg",)], ALL_FEED_FORWARD, is_sibling=True),
     "sandwich_seq2seq shared": Row("sandwich_seq2seq", SHARED_PAIRS, [("(s_0)2", "(c_0f)2")], KERNELS),
     "sandwich_seq2seq": Row("sandwich_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION),
     "sandwich_seq2seq today": Row("sandwich_seq2seq", some_local(PAIRS), WITHOUT_SELF_ATTENTION, TODAY),
@@ -360,32 +360,22 @@ ROWS = {
     "iot_seq2seq of one order": Row("iot_seq2seq", FEW_PAIRS, [("sf", "cf")], choices=(1, 1), is_sibling=True),
     "sandwich_lm recurrence": Row("sandwich_lm", RECURRENCES, [], MAMBA2),
     "sandwich_lm gated delta": Row("sandwich_lm", RECURRENCES, [], TODAY | GATED_DELTA | {"norm_position": "both"}),
-    "sandwich_seq2seq recurrence": Row("sandwich_seq2seq", RECURRENT_PAIRS, [], GATED_DELTA),
-    "iot_seq2seq recurrence": Row(
-        "iot_seq2seq", [("sff", "rcf"), ("sf", "frc")], [], MAMBA2, choose_differently, choices=(2, 3)
-    ),
+    "sandwich_seq2seq recurrence": Row("sandwich_seq2seq", RECURRENT_PAIRS, [], GATED_DELTA, is_sibling=True),
+    "iot_seq2seq recurrence": Row("iot_seq2seq", [("sff", "rcf"), ("sf", "frc")], [], MAMBA2, *DIFFERENT),
     "convolutions": Row("sandwich_seq2seq", CONVOLUTIONS, [], KERNELS),
     "convolutions without gates": Row(
         "sandwich_seq2seq", CONVOLUTIONS, [], KERNELS | {"gated_convolutions": False}, is_sibling=True
     ),
     "sandwich_lm experts": Row("sandwich_lm", ROUTED, [("e4",)], TODAY | EXPERTS),
     "par_bert experts": Row("par_bert", ROUTED, [("e4",)], EXPERTS),
-    "sandwich_seq2seq experts": Row("sandwich_seq2seq", [("see", "escsce"), ("sf", "sce")], [("ee", "ec")], EXPERTS),
+    "sandwich_seq2seq experts": Row("sandwich_seq2seq", [("see", "escsce")], [("ee", "ec")], EXPERTS, is_sibling=True),
     "par_transformer_xl experts": Row(
         "par_transformer_xl", [("sesee",), ("ees",)], [("e4",)], RELATIVE | EXPERTS, is_sibling=True
     ),
     "sandwich_char_lm experts": Row(
         "sandwich_char_lm", [("sesee",), ("ees",)], [("e4",)], SPANS | EXPERTS, set_spans, is_sibling=True
     ),
-    "iot_seq2seq experts": Row(
-        "iot_seq2seq",
-        [("se", "sce"), ("see", "scse")],
-        [("se", "ce")],
-        EXPERTS,
-        choose_differently,
-        (2, 3),
-        is_sibling=True,
-    ),
+    "iot_seq2seq experts": Row("iot_seq2seq", [("se", "sce")], [("se", "ce")], EXPERTS, *DIFFERENT, is_sibling=True),
 }
 LMS = ("sandwich_lm", "par_transformer_xl", "sandwich_char_lm")
 BERTS = ("par_bert", "macaron_bert")

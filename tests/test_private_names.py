@@ -58,7 +58,7 @@ LOST = [
     ("transformers.modeling_utils", "initialization", "initial weights that leave loaded ones as they are"),
     ("transformers.initialization", "no_init_weights", "models whose weights come at once, without waiting"),
     ("transformers.cache_utils", "DynamicSlidingWindowLayer", "the memory of language models, as a cache"),
-    ("transformers.cache_utils", "LinearAttentionAndFullAttentionLayer", "states of fixed size in caches"),
+    ("transformers.cache_utils", "LinearAttentionLayer LinearAttentionAndFullAttentionLayer", "states in caches"),
     ("transformers.cache_utils", "LinearAttentionCacheLayerMixin", "the refusal of caches without states"),
     ("transformers.models.mamba2.modeling_mamba2", "mamba2_chunk_scan", "kernels of Mamba-2"),
     ("transformers.models.qwen3_next.modeling_qwen3_next", "torch_chunk_gated_delta_rule", "those of the delta rule"),

@@ -32,6 +32,8 @@ TYPES = [model_type for model_type in FAMILIES if model_type != MODEL_TYPE]
 TOLD = {"encoder_layerdrop", "decoder_layerdrop"}
 # options of heads that are not converted
 ELSEWHERE = {"gpt2": {"summary_first_dropout"}, "bart": {"classifier_dropout"}, "mbart": {"classifier_dropout"}}
+# which transformers reads nowhere
+ELSEWHERE |= {"nemotron_h": {"hidden_dropout"}}
 CASES = [
     pytest.param(model_class, option, id=f"{model_class.__name__}-{option}")
     for model_type in TYPES

@@ -5,17 +5,13 @@ import random
 import pytest
 import torch
 from common import tokens
-from common_convert import convert, make
+from common_convert import BAMBA, NEMOTRON, convert, make
 from transformers import AutoModelForCausalLM
 
 from sublayers import optimize
 from sublayers.convert.hybrids import from_hybrid
 from sublayers.convert.verify import compare
 
-NEMOTRON = {"num_key_value_heads": 2, "head_dim": 6, "hybrid_override_pattern": "M-*M", "ssm_state_size": 5}
-NEMOTRON |= {"mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "tie_word_embeddings": False}
-BAMBA = {"num_key_value_heads": 2, "num_hidden_layers": 3, "attn_layer_indices": [1], "mamba_n_heads": 4}
-BAMBA |= {"mamba_n_groups": 2, "mamba_d_state": 5, "rope_parameters": {"rope_theta": 50.0}}
 SOURCES = {"NemotronH": NEMOTRON, "Bamba": BAMBA}
 
 
@@ -80,7 +76,7 @@ REFUSED = [
     ("NemotronH", {"use_bias": True}, "use_bias=True cannot be converted; only nemotron_h with use_bias=False can"),
     ("NemotronH", {"use_conv_bias": False}, "use_conv_bias=False cannot be converted"),
     ("NemotronH", {"mamba_hidden_act": "relu"}, "mamba_hidden_act='relu' cannot be converted"),
-    ("NemotronH", {"conv_kernel": 1}, "recurrence_conv_kernel=1 is out of range"),
+    ("NemotronH", {"conv_kernel": 1}, "recurrence_conv_kernel=1 sees no other token"),
     ("Bamba", {"mamba_proj_bias": True}, "mamba_proj_bias=True cannot be converted"),
     ("Bamba", {"mamba_conv_bias": False}, "mamba_conv_bias=False cannot be converted"),
     ("Bamba", {"hidden_act": "gelu"}, "hidden_act='gelu' cannot be converted; only bamba with hidden_act='silu' can"),

@@ -60,8 +60,8 @@ PARTS: dict[str, dict[str, dict[str, str]]] = {
 }
 
 
-def least_step(old: Any) -> float | None:
-    """Find the least step of a source's recurrences; None: there is none.
+def least_step(old: Any) -> float:
+    """Find the least step of a source's recurrences.
 
     Raises:
         ValueError: there is a largest one, too.
@@ -70,7 +70,7 @@ def least_step(old: Any) -> float | None:
     low, high = (old.time_step_min, math.inf) if old.model_type == "nemotron_h" else old.time_step_limit
     if high != math.inf:
         raise ValueError(f"time_step_limit={old.time_step_limit} cannot be converted; steps here have no upper limit")
-    return low or None
+    return low
 
 
 def positions(old: Any) -> dict[str, Any]:
