@@ -79,15 +79,15 @@ class ShortConvolution(Mixer, Drawn):
 
         Of a row with several texts, each position sees its own.
         """
-        length, kernel = windows.shape[1] - self.kernel_size + 1, self.kernel.T
-        mixed = windows[:, self.before : self.before + length] * kernel[self.before]
+        number, kernel = windows.shape[1] - self.kernel_size + 1, self.kernel.T
+        mixed = windows[:, self.before : self.before + number] * kernel[self.before]
         for i in range(self.kernel_size):
             if i == self.before:
                 continue
-            seen = windows[:, i : i + length]
+            seen = windows[:, i : i + number]
             if texts is not None:
                 others = nn.functional.pad(texts, (self.before, self.kernel_size - 1 - self.before), value=-1)
-                seen = seen.masked_fill((others[:, i : i + length] != texts)[..., None], 0)
+                seen = seen.masked_fill((others[:, i : i + number] != texts)[..., None], 0)
             mixed = torch.addcmul(mixed, seen, kernel[i])
         return mixed
 
