@@ -8,11 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Lfm2Config,
+    LlamaConfig,
+    MixtralConfig,
+    NemotronHConfig,
+    Qwen3Config,
+)
 
-from sublayers.configuration.order import Order, interleaved, sandwich
-from sublayers.convert.language_models import from_gpt2
-from sublayers.convert.llama import from_llama
+from sublayers.configuration.order import Order, compact, interleaved, sandwich
+from sublayers.convert.sources import from_transformers
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders
@@ -22,6 +30,9 @@ from sublayers.training.metrics.timing import Call, Comparison, Task
 
 # peers whose parts SandwichLM has, by the values of --peer
 PEERS = {"gpt2": "GPT-2", "llama": "Llama", "qwen3": "Qwen3"}
+# those with other letters, in whose own order they are: some of their layers have attention
+UNITS = {"lfm2": ("gf", 3), "mixtral": ("se", 1), "nemotron_h": ("rf", 4)}
+PEERS |= {"lfm2": "LFM2", "mixtral": "Mixtral", "nemotron_h": "Nemotron-H"}
 TODAY = "Ratios are to transformers' {peer} of the same sizes, whose parts SandwichLM has here, too."
 REMARK = (
     "Ratios are to GPT-2 and to x-transformers in the same order, which has no biases in attention and norms, and the "
@@ -50,12 +61,18 @@ class Flags(BenchFlags):
 
 
 def default_orders(args: Flags) -> list[str]:
-    """The interleaved order, and half of it sandwiched."""
-    return [interleaved(args.layers), sandwich(args.layers, args.layers // 2)]
+    """The interleaved order, and half of it sandwiched; or that of a peer with other letters."""
+    if args.peer not in UNITS:
+        return [interleaved(args.layers), sandwich(args.layers, args.layers // 2)]
+    unit, every = UNITS[args.peer]
+    return [compact("".join(unit if i % every or every == 1 else f"s{unit[1:]}" for i in range(1, args.layers + 1)))]
 
 
 def build_peer(num_positions: int, args: Flags) -> Any:
-    """Build GPT-2, or Llama or Qwen3 with as many parameters in gated sublayers, in which two queries share a key."""
+    """Build GPT-2, or a peer of today with as many parameters in gated sublayers, in which two queries share a key.
+
+    Of Mixtral's experts, a token has as many parameters as of a feed-forward.
+    """
     sizes = contenders.sizes(args, num_hidden_layers=args.layers, max_position_embeddings=num_positions)
     sizes |= {"bos_token_id": None, "eos_token_id": None}
     if args.peer == "gpt2":
@@ -66,7 +83,26 @@ def build_peer(num_positions: int, args: Flags) -> Any:
         return model
     sizes |= {"intermediate_size": 8 * round(args.hidden_size / 3), "num_key_value_heads": max(1, args.heads // 2)}
     sizes |= {"head_dim": args.hidden_size // args.heads, "tie_word_embeddings": True}
-    return AutoModelForCausalLM.from_config({"llama": LlamaConfig, "qwen3": Qwen3Config}[args.peer](**sizes))
+    width, letters = sizes["intermediate_size"], Order(default_orders(args)[0]).letters
+    if args.peer == "lfm2":
+        del sizes["head_dim"]
+        kinds = ["conv" if letter == "g" else "full_attention" for letter in letters[::2]]
+        config: Any = Lfm2Config(**sizes, layer_types=kinds, block_auto_adjust_ff_dim=False)
+    elif args.peer == "nemotron_h":
+        # two heads of keys and twice the width, as in its models; its feed-forwards have no gate
+        sizes |= {"intermediate_size": 4 * args.hidden_size, "hybrid_override_pattern": to_pattern(letters)}
+        sizes |= {"mamba_head_dim": sizes["head_dim"], "mamba_num_heads": 2 * args.heads, "n_groups": 2}
+        config = NemotronHConfig(**{name: value for name, value in sizes.items() if name != "num_hidden_layers"})
+    elif args.peer == "mixtral":
+        config = MixtralConfig(**sizes | {"intermediate_size": width // 2, "sliding_window": None})
+    else:
+        config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[args.peer](**sizes)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def to_pattern(letters: str) -> str:
+    """Spell an order as Nemotron-H does."""
+    return letters.translate(str.maketrans("rsf", "M*-"))
 
 
 def language_models(args: Flags) -> dict[str, Any]:
@@ -77,12 +113,12 @@ def language_models(args: Flags) -> dict[str, Any]:
     torch.manual_seed(0)
     num_positions = max(args.length, args.prompt_length + args.new_tokens)
     peer = build_peer(num_positions, args)
-    copy, _ = from_gpt2(peer) if args.peer == "gpt2" else from_llama(peer)
+    copy, _ = from_transformers(peer, {})
     models: dict[str, Any] = {PEERS[args.peer]: peer}
     for order in args.orders:
         config: Any = deepcopy(copy.config)
-        config.sublayer_order = order
         config.attention_window = args.attention_window if "w" in order else None
+        config = config.with_orders({"sublayer_order": order})
         same = order == copy.config.sublayer_order
         models[f"{OURS} {order}"] = copy if same else SandwichLMForCausalLM(config)
     if args.peer == "gpt2" and find_spec("x_transformers"):
@@ -96,11 +132,14 @@ def language_models(args: Flags) -> dict[str, Any]:
 
 
 def transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
-    """Make what a model of transformers, ours among them, has to call; prefill returns the keys and values."""
+    """Make what a model of transformers, ours among them, has to call; prefill returns what a cache keeps."""
 
     def prefill() -> list[Tensor]:
         output = model(ids, use_cache=True, logits_to_keep=1)
-        return [tensor for layer in output.cache.layers for tensor in (layer.keys, layer.values)]
+        kept = [each for layer in output.cache.layers for each in vars(layer).values()]
+        # keys and values, and lists of states
+        kept += [each for some in kept if isinstance(some, list) for each in some]
+        return [each for each in kept if isinstance(each, Tensor)]
 
     return {
         "train step": lambda: model(ids, labels=ids, use_cache=False).loss,

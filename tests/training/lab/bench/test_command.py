@@ -98,6 +98,19 @@ CASES = {
         )
         for peer, name in (("llama", "Llama"), ("qwen3", "Qwen3"))
     },
+    **{
+        f"{peer} in its own order": Case(
+            f"{LM.replace('--layers=2', '--layers=4')} --peer={peer}",
+            LM_TASKS,
+            beside(name, order),
+            (f"Ratios are to transformers' {name}",),
+        )
+        for peer, name, order in (
+            ("lfm2", "LFM2", "(gf)2sfgf"),
+            ("mixtral", "Mixtral", "(se)4"),
+            ("nemotron_h", "Nemotron-H", "(rf)3sf"),
+        )
+    },
     "memory": Case(
         MEMORY,
         MEMORY_TASKS,
