@@ -1,11 +1,12 @@
 """The order language: a Transformer is a string in which each letter is a residual sublayer.
 
-`s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `d` and `l` are dynamic
-and lightweight convolutions, `m` is self-attention to the states before the first `m`, `g` a gated short convolution.
-`sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`, `s^{2} (sf)^2 f^2` or `S²(SF)²F²`,
-and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point stands for a sublayer that a layer
-lacks. The papers' patterns are orders, too: `par(24, 5)`, `sandwich(6, 3, decoder=True)`. Letters of one name are one
-sublayer, which runs at all their places: `(s_0f_0)12` has two. `compact` gives the canonical form.
+`s` is self-attention, `w` local self-attention, `c` cross-attention, `f` a feed-forward block, `e` are experts, `d` and
+`l` dynamic and lightweight convolutions, `g` is a gated short convolution, `r` a recurrence, and `m` self-attention to
+the states before the first `m`. `sssfsfff` may be written `s2(sf)2f2`, in the papers' spellings `(s)x2 (sf)x2 (f)x2`,
+`s^{2} (sf)^2 f^2` or `S²(SF)²F²`, and with spaces anywhere. In the Sandwich paper's release, `s.s.sfsf.f.f`, a point
+stands for a sublayer that a layer lacks. The papers' patterns are orders, too: `par(24, 5)`,
+`sandwich(6, 3, decoder=True)`. Letters of one name are one sublayer, which runs at all their places: `(s_0f_0)12` has
+two. `compact` gives the canonical form.
 """
 
 import math

@@ -267,7 +267,7 @@ class Mamba2(Recurrence):
 
     def __init__(self, config, slot: int):
         super().__init__(config, slot)
-        self.least_step = config.recurrence_time_step_min or 0.0
+        self.least_step = config.recurrence_time_step_min
         self.D = nn.Parameter(torch.ones(self.shape.heads))
         self.norm = GroupedRMSNorm(self.shape.width, self.shape.groups, config.layer_norm_eps)
 
