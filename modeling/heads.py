@@ -35,6 +35,19 @@ class CheckedGenerationMixin(GenerationMixin):
             )
         return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
+    def init_continuous_batching(self, *args, **kwargs) -> Any:
+        """Prepare continuous batching as transformers does.
+
+        Raises:
+            ValueError: some sublayers keep a state of fixed size, for which it has no place.
+        """
+        kinds = {place for order in self.config.orders.values() for place in zip(order, order.kinds, strict=True)}
+        if stateful := sorted(letter for letter, kind in kinds if kind.keeps_state):
+            raise ValueError(
+                f"continuous batching keeps no states, but sublayers {', '.join(stateful)} do; call generate instead"
+            )
+        return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]
+
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *args, tokenizer: Any = None, **kwargs
     ) -> dict[str, Any]:

@@ -44,7 +44,8 @@ LETTER = Letter(
         "shared_expert_gate": False,
         # whether outputs have the scores of the routers, and losses their share of load balancing
         "output_router_logits": False,
-        "router_aux_loss_coef": 0.001,
+        # TRL takes any other weight for a sign of experts
+        "router_aux_loss_coef": 0.0,
         # in training, states are multiplied by numbers from 1 - noise to 1 + noise
         "router_jitter_noise": 0.0,
     },

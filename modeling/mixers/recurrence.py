@@ -139,12 +139,10 @@ class Recurrence(Mixer, Drawn):
         """Tell tokens from padding, and texts from each other.
 
         Raises:
-            ValueError: continuous batching, a cache that was made without the configuration, a model that looks both
-                ways, or texts that only attention could tell apart.
+            ValueError: a cache that was made without the configuration, a model that looks both ways, or texts that
+                only attention could tell apart.
         """
         cache, mask, positions = batch.cache, batch.attention_mask, batch.position_ids
-        if cache is not None and not isinstance(cache, Cache):
-            raise ValueError("continuous batching keeps no states, which sublayers r have; call generate instead")
         if cache is not None and not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
             raise ValueError("the cache has no place for the states of sublayers r; make it with config=model.config")
         if kwargs.get("is_causal") is False:

@@ -119,7 +119,7 @@ def test_heads_add_the_load_balancing_loss_of_tokens_to_theirs(row, head):
 @pytest.mark.parametrize("order", ["seswee", "s2emem"])
 @torch.no_grad()
 def test_the_load_balancing_loss_is_that_of_texts_without_padding(name, head, order):
-    model = ROWS[name].build(head, order)
+    model = ROWS[name].build(head, order, router_aux_loss_coef=0.7)
     batch, asked = padded(model), {"output_router_logits": True}
     out, alone = model(**batch, **asked), [model(**text, **asked) for text in texts(batch)]
     rows = [torch.cat(scores) for scores in zip(*(each.router_logits for each in alone), strict=True)]
