@@ -150,7 +150,8 @@ class Recurrence(Mixer, Drawn):
         if positions is None and any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "seq_idx")):
             raise ValueError("sublayers r tell texts in a row apart by position_ids that restart; give them, too")
         mask = mask.get("full_attention") if isinstance(mask, dict) else mask
-        rows, named = batch.states.shape[0], dict[str, Any](cache=cache)
+        rows = batch.states.shape[0]
+        named: dict[str, Any] = {"cache": cache}
         if mask is not None:
             past = 0 if cache is None else cache.get_seq_length()
             tokens = find_tokens(mask, batch.states.shape[1], past).expand(rows, -1)

@@ -151,10 +151,11 @@ def test_labels_of_the_next_segment_may_be_given(row):
 
 @every_recurrent
 def test_says_in_one_sentence_what_memory_does_not_fit(row):
-    model = row.main("sfs")
+    order = "ses" if "num_experts" in row.options else "sfs"
+    model = row.main(order)
     memory = model.empty_memory(2)
     for batch, message in [
-        ({"memory": memory[:1]}, "a memory of 1 attention sublayers does not fit 'sfs', which has 2"),
+        ({"memory": memory[:1]}, f"a memory of 1 attention sublayers does not fit '{order}', which has 2"),
         ({"input_ids": tokens(3, 3)}, r"shape \(2, 0, 16\) does not fit a batch of 3 rows and width 16"),
         ({"attention_mask": torch.ones(2, 3)}, "pass it alone"),
     ]:
