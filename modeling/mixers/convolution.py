@@ -64,6 +64,19 @@ def find_tokens(mask: torch.Tensor | BlockMask, new_length: int, past_length: in
     return seen if seen.dtype == torch.bool else seen == 0
 
 
+def tokens_of(batch: Batch, *names: str) -> torch.Tensor | None:
+    """Tell the new tokens of a batch from padding, (batch or 1, length); None: no mask was given.
+
+    Of masks that transformers makes ahead, one of all positions or, before it, one of these names.
+    """
+    mask, cache = batch.attention_mask, batch.cache
+    if isinstance(mask, dict):
+        mask = next((mask[name] for name in (*names, "full_attention") if name in mask), None)
+    if mask is None:
+        return None
+    return find_tokens(mask, batch.states.shape[1], 0 if cache is None else cache.get_seq_length())
+
+
 class Convolution(Mixer):
     """A gate, if any, and a convolution for each head: (batch, length, hidden) -> (batch, length or kept, hidden).
 
@@ -93,12 +106,7 @@ class Convolution(Mixer):
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Tell tokens from padding."""
-        mask, cache, tokens = batch.attention_mask, batch.cache, None
-        if isinstance(mask, dict):
-            mask = mask.get("full_attention")
-        if mask is not None:
-            tokens = find_tokens(mask, batch.states.shape[1], 0 if cache is None else cache.get_seq_length())
-        return Inputs({"tokens": tokens, "cache": cache})
+        return Inputs({"tokens": tokens_of(batch), "cache": batch.cache})
 
     def split_heads(self, states: torch.Tensor, packing: Packing | None = None) -> torch.Tensor:
         """Lay states out by head: (batch, length, channels) -> (batch, heads, length, channels / heads)."""

@@ -23,7 +23,7 @@ from transformers.utils.import_utils import (
 
 from sublayers.configuration.letters.recurrence import shape as find_shape
 from sublayers.configuration.order import Order
-from sublayers.modeling.mixers.convolution import find_tokens
+from sublayers.modeling.mixers.convolution import tokens_of
 from sublayers.modeling.mixers.linear_attention import attend_linearly
 from sublayers.modeling.mixers.mixer import Batch, Drawn, Inputs, Mixer
 from sublayers.modeling.mixers.span_attention import behind_padding, move
@@ -142,19 +142,17 @@ class Recurrence(Mixer, Drawn):
             ValueError: a cache that was made without the configuration, a model that looks both ways, or texts that
                 only attention could tell apart.
         """
-        cache, mask, positions = batch.cache, batch.attention_mask, batch.position_ids
+        cache, positions = batch.cache, batch.position_ids
         if cache is not None and not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
             raise ValueError("the cache has no place for the states of sublayers r; make it with config=model.config")
         if kwargs.get("is_causal") is False:
             raise ValueError("sublayers r look back only; leave is_causal=False out")
         if positions is None and any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "seq_idx")):
             raise ValueError("sublayers r tell texts in a row apart by position_ids that restart; give them, too")
-        mask = mask.get("full_attention") if isinstance(mask, dict) else mask
         rows = batch.states.shape[0]
         named: dict[str, Any] = {"cache": cache}
-        if mask is not None:
-            past = 0 if cache is None else cache.get_seq_length()
-            tokens = find_tokens(mask, batch.states.shape[1], past).expand(rows, -1)
+        if (tokens := tokens_of(batch)) is not None:
+            tokens = tokens.expand(rows, -1)
             if is_tracing(tokens) or not tokens.all():
                 named |= {"tokens": tokens, "has_gaps": has_gaps(tokens, cache)}
         elif positions is not None:

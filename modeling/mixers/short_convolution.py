@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sublayers.configuration.order import Order
-from sublayers.modeling.mixers.convolution import find_tokens
+from sublayers.modeling.mixers.convolution import tokens_of
 from sublayers.modeling.mixers.mixer import Batch, Drawn, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
 from sublayers.modeling.sublayer import Sublayer
@@ -53,12 +53,7 @@ class ShortConvolution(Mixer, Drawn):
 
     def prepare(self, batch: Batch, **kwargs) -> Inputs:
         """Tell tokens from padding, and texts that share a row from each other."""
-        mask, cache, tokens = batch.attention_mask, batch.cache, None
-        if isinstance(mask, dict):
-            mask = mask.get("conv", mask.get("full_attention"))
-        if mask is not None:
-            tokens = find_tokens(mask, batch.states.shape[1], 0 if cache is None else cache.get_seq_length())
-        return Inputs({"tokens": tokens, "texts": find_texts(batch), "cache": cache})
+        return Inputs({"tokens": tokens_of(batch, "conv"), "texts": find_texts(batch), "cache": batch.cache})
 
     def windows(self, states: torch.Tensor, cache: Cache | None, slot: int) -> torch.Tensor:
         """Put the states before and after around new ones: (batch, length + kernel size - 1, hidden)."""
