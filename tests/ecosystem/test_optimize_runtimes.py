@@ -189,18 +189,19 @@ def hurried(monkeypatch):
 
 
 def test_what_is_fastest_is_chosen_once(encoder, hurried, monkeypatch, capsys):
-    times = {"onnx": 3.0, "openvino": 2.0, "torch": 1.0}
     measured = []
 
-    def time(call, batch, seconds):
-        measured.append(batch["input_ids"].shape)
-        # the first that is timed in each cell is torch
-        return [*times.values()][-1 - (len(measured) - 1) % 3] * (1 if len(batch["input_ids"]) > 1 else -1)
+    def times(calls, batches, seconds):
+        measured.append([batch["input_ids"].shape for batch in batches])
+        fastest = "torch" if len(batches[0]["input_ids"]) > 1 else "openvino"
+        return dict.fromkeys(calls, 2e-9) | {fastest: 1e-9}
 
-    monkeypatch.setattr(attach, "_time", time)
+    monkeypatch.setattr(attach, "_times", times)
     ours = optimize(encoder, verify=MANY, runtime="auto")
     graphs = ours[0].model.graphs
     assert {(rows, name) for rows, _, name in graphs.routes if rows in (1, 8)} == {(1, "openvino"), (8, "torch")}
+    # as texts have several lengths, so have few rows; a runtime may be slower where they change
+    assert all(len({*shapes}) > 1 for shapes in measured if shapes[0][0] == 1)
     assert [*graphs.files] == ["openvino"]
     assert graphs.route(1, 5) == "openvino"
     assert graphs.route(30, 5) == "torch"

@@ -31,6 +31,8 @@ WRITERS = ("ForCausalLM", "ForConditionalGeneration")
 DECISIVE = ("sublayers", "torch", "transformers", "onnx", "onnxruntime", "onnxscript", "openvino", "nncf")
 # rows that are measured, and the tokens of short and long texts where no texts are given
 ROWS, SHORT, LONG = (1, 8, 32, 100), (8, 24), (64, 192)
+# lengths that take turns, more of them in few rows: OpenVINO takes longer where the length is another than before
+TURNS, MORE_TURNS, FEW = 2, 4, 8
 # seconds of all measuring, and the most calls of a runtime in a cell
 BUDGET, CALLS = 20.0, 100
 # with fewer texts, ranks and neighbours say little
@@ -244,33 +246,40 @@ def _choose(
     end, slowest = perf_counter() + BUDGET, 0.0
     is_training = model.training
     model.eval()
-    for i, (tokens, batch) in enumerate(tqdm(cells, "measuring runtimes", leave=False)):
-        size = batch["input_ids"].size
+    for i, (tokens, batches) in enumerate(tqdm(cells, "measuring runtimes", leave=False)):
+        size = sum(batch["input_ids"].size for batch in batches)
         left = end - perf_counter()
-        # a call of each that is not timed, and one that is
+        # calls of each that are not timed, and as many that are
         if routes and 2 * slowest * size * len(calls) > left:
             break
-        times = {name: _time(call, batch, left / (len(cells) - i) / len(calls)) for name, call in calls.items()}
-        slowest = max(times.values()) / size
-        routes.append((len(batch["input_ids"]), tokens, min(times, key=times.__getitem__)))
+        times = _times(calls, batches, left / (len(cells) - i))
+        slowest = len(batches) * max(times.values()) / size
+        routes.append((len(batches[0]["input_ids"]), tokens, min(times, key=times.__getitem__)))
     model.train(is_training)
     return routes
 
 
-def _time(call: Callable[[Batch], Any], batch: Batch, seconds: float) -> float:
-    """Take the median time of some calls, each after a pooling in torch, whose threads wait for more work a while."""
-    states = torch.ones(1 << 18)
-    call(batch)
-    start = perf_counter()
-    times: list[float] = []
-    while len(times) < 2 or (len(times) < CALLS and perf_counter() - start < seconds / 2):
-        states.mean()
-        before = perf_counter()
-        call(batch)
-        times.append(perf_counter() - before)
-        if len(times) == 1 and times[0] > seconds / 2:
+def _times(calls: dict[str, Callable[[Batch], Any]], batches: Sequence[Batch], seconds: float) -> dict[str, float]:
+    """Take the median time of each call of batches, for about some seconds.
+
+    They take turns, since a machine is not always equally fast. Before each call is a pooling in torch, whose threads
+    wait for more work a while.
+    """
+    states, end = torch.ones(1 << 18), perf_counter() + seconds
+    for call in calls.values():
+        for batch in batches:
+            call(batch)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(max(1, CALLS // len(batches))):
+        for name, call in calls.items():
+            for batch in batches:
+                states.mean()
+                before = perf_counter()
+                call(batch)
+                times[name].append(perf_counter() - before)
+        if perf_counter() > end:
             break
-    return median(times)
+    return {name: median(found) for name, found in times.items()}
 
 
 def _halves(model: PreTrainedModel, texts: Sequence[dict[str, torch.Tensor]]) -> list[np.ndarray]:
@@ -283,18 +292,23 @@ def _halves(model: PreTrainedModel, texts: Sequence[dict[str, torch.Tensor]]) ->
 
 
 def _cells(model: PreTrainedModel, inputs: Sequence[str], halves: Sequence[np.ndarray]) -> list[Any]:
-    """Draw batches with these lengths, small ones first: mean tokens of a row, and inputs."""
+    """Draw batches with these lengths, small ones first: mean tokens of a row, and the inputs of some batches."""
     generator, config = np.random.default_rng(0), model.config
     cells = []
     for half in halves:
         for rows in ROWS:
-            # one text is one in the middle; others lie evenly
-            drawn = half[((np.arange(rows) + 0.5) / rows * len(half)).astype(int)][::-1]
-            mask = (np.arange(drawn.max()) < drawn[:, None]).astype(np.int64)
-            tokens = generator.integers(config.vocab_size, size=mask.shape) * mask
-            named = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)}
-            cells.append((max(1, round(drawn.mean())), {name: named[name] for name in inputs}))
-    return sorted(cells, key=lambda cell: cell[1]["input_ids"].size)
+            turns = MORE_TURNS if rows <= FEW else TURNS
+            # rows lie evenly, and those of all turns between each other
+            places = (np.arange(turns * rows) + 0.5) / (turns * rows) * len(half)
+            drawn = half[places.astype(int)][::-1].reshape(rows, turns)
+            batches = []
+            for lengths in drawn.T:
+                mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+                tokens = generator.integers(config.vocab_size, size=mask.shape) * mask
+                named = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)}
+                batches.append({name: named[name] for name in inputs})
+            cells.append((max(1, round(drawn.mean())), batches))
+    return sorted(cells, key=lambda cell: cell[1][0]["input_ids"].size)
 
 
 def _compare(
