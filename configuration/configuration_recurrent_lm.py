@@ -15,6 +15,7 @@ ATTENTION = {
     "num_key_value_heads": None,
     "head_dim": None,
     "qk_norm": False,
+    "attention_output_gate": False,
     "attn_logit_softcapping": None,
     "relative_key_distance": None,
 }

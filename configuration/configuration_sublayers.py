@@ -71,6 +71,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
     # RMS norms of queries and keys: of each head or, as OLMo has them, of all heads together
     qk_norm: bool = False
     qk_norm_per_head: bool = True
+    # what attention mixes is multiplied by the sigmoid of a map of the states that asked
+    attention_output_gate: bool = False
     # attention's scores are kept below this by a tanh, which kernels such as sdpa lack
     attn_logit_softcapping: float | int | None = number(None, least=1)
     # beside positions: attention adds to its keys a learned vector for each distance, of which this is the farthest;

@@ -6,7 +6,8 @@ from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.order import Order
 
 # a norm of all heads reads those of every process
-WHOLE = dict.fromkeys(("q_proj", "k_proj", "v_proj"), "colwise_gather_output") | {"o_proj": "rowwise_split_input"}
+WHOLE = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj"), "colwise_gather_output")
+WHOLE |= {"o_proj": "rowwise_split_input"}
 
 
 def tensor_parallel_plan(config: Any, order: Order) -> dict[str, str]:
@@ -16,6 +17,8 @@ def tensor_parallel_plan(config: Any, order: Order) -> dict[str, str]:
         absent.add("gate")
     if not (config.qk_norm and config.qk_norm_per_head):
         absent |= {"q_norm", "k_norm"}
+    if not config.attention_output_gate:
+        absent.add("gate_proj")
     if config.relative_key_distance is None:
         absent.add("distance_proj")
     if not config.shared_expert_intermediate_size:

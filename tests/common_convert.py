@@ -55,6 +55,19 @@ NEMOTRON = {"num_key_value_heads": 2, "head_dim": 6, "hybrid_override_pattern": 
 NEMOTRON |= {"mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "tie_word_embeddings": False}
 BAMBA = {"num_key_value_heads": 2, "num_hidden_layers": 3, "attn_layer_indices": [1], "mamba_n_heads": 4}
 BAMBA |= {"mamba_n_groups": 2, "mamba_d_state": 5, "rope_parameters": {"rope_theta": 50.0}}
+GRANITE = {
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 5,
+}
+GRANITE |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "shared_intermediate_size": 20}
+GRANITE |= {"num_local_experts": 4, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}
+GRANITE |= {"attention_multiplier": 0.2}
+QWEN3_NEXT = {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12, "head_dim": 8}
+QWEN3_NEXT |= {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "num_hidden_layers": 2}
+QWEN3_NEXT |= {"linear_num_value_heads": 4, "linear_key_head_dim": 5, "linear_value_head_dim": 6}
 # what is not in SIZES, by model_type
 OTHERS = {
     **dict.fromkeys(["bart", "mbart", "pegasus"], SEQ2SEQ),
@@ -71,7 +84,9 @@ OTHERS = {
     "olmoe": EXPERTS | {"num_experts": 4},
     "qwen2_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12},
     "qwen3_moe": EXPERTS | {"num_experts": 4, "moe_intermediate_size": 8},
+    "qwen3_next": EXPERTS | QWEN3_NEXT,
     "bamba": SIZES | BAMBA,
+    "granitemoehybrid": SIZES | GRANITE,
     "nemotron_h": SIZES | NEMOTRON,
     "stablelm": SIZES | {"partial_rotary_factor": 0.5},
     "modernbert": SIZES | {"local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
@@ -204,7 +219,8 @@ SOURCES = {
     **{
         f"{prefix} ForSequenceClassification": (f"{prefix}ForSequenceClassification", GROUPED | LABELS)
         for prefix in [*DECODERS.values(), "GPT2"]
-        if prefix != "Olmoe"
+        # one has no such head, and the rows of the other one lie in another order
+        if prefix not in ("Olmoe", "Qwen3Next")
     },
     **{
         f"{name} of both sides {head}": (name.split()[0] + head, options | {"is_causal": False, "num_labels": 3})

@@ -133,7 +133,10 @@ class NaiveNetwork:
                 shares = (scores if cap is None else cap * (scores / cap).tanh()).softmax(0)
                 weights[h, i, : len(k)] = shares.detach()
                 mixed.append(sum(p * value[h] for p, value in zip(shares, v, strict=True)))
-            outputs.append(self.affine(torch.cat(mixed), f"{name}.mixer.o_proj"))
+            joined = torch.cat(mixed)
+            if f"{name}.mixer.gate_proj.weight" in self.weights:
+                joined = joined * self.affine(x, f"{name}.mixer.gate_proj").sigmoid()
+            outputs.append(self.affine(joined, f"{name}.mixer.o_proj"))
         self.attentions[kind].append(weights)
         return outputs
 

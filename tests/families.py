@@ -292,7 +292,7 @@ DISTANCES = {"relative_key_distance": 3}
 MAMBA2 = {"recurrence": "mamba2", "recurrence_state_size": 6, "recurrence_n_groups": 2, "recurrence_chunk_size": 4}
 GATED_DELTA = {"recurrence": "gated_delta", "recurrence_n_groups": 2, "recurrence_chunk_size": 3}
 # where little is read, a norm would enlarge how it is rounded
-GATED_DELTA |= {"layer_norm_eps": 1e-2}
+GATED_DELTA |= {"layer_norm_eps": 1e-2, "attention_output_gate": True}
 RECURRENCES = [("rfsrff",), ("frrf",), ("rswfrf",), ("r_0fr_0f",), ("srfmfm",)]
 RECURRENT_PAIRS = [("sff", "frcscf"), ("sf", "rcf"), ("ff", "rsccrf")]
 # wider than most sentences here
@@ -367,7 +367,7 @@ ROWS = {
         "sandwich_seq2seq", CONVOLUTIONS, [], KERNELS | {"gated_convolutions": False}, is_sibling=True
     ),
     "sandwich_lm experts": Row("sandwich_lm", ROUTED, [("e4",)], TODAY | EXPERTS),
-    "par_bert experts": Row("par_bert", ROUTED, [("e4",)], EXPERTS),
+    "par_bert experts": Row("par_bert", ROUTED, [("e4",)], EXPERTS | {"attention_output_gate": True}),
     "sandwich_seq2seq experts": Row("sandwich_seq2seq", [("see", "escsce")], [("ee", "ec")], EXPERTS, is_sibling=True),
     "par_transformer_xl experts": Row(
         "par_transformer_xl", [("sesee",), ("ees",)], [("e4",)], RELATIVE | EXPERTS, is_sibling=True

@@ -2,22 +2,24 @@
 
 from sublayers.configuration.letters.letter import Sizes, Work
 
-TENSOR_PARALLEL_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+TENSOR_PARALLEL_PLAN = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj"), "colwise") | {"o_proj": "rowwise"}
 # each process has some of the heads that they learn from
 TENSOR_PARALLEL_PLAN |= dict.fromkeys(("q_norm", "k_norm"), "replicated_with_grad_allreduce")
 
 
 def parameters(sizes: Sizes) -> int:
-    """Count weights and biases of the four maps, and the norms of queries and keys."""
+    """Count weights and biases of the four maps and of the gate, and the norms of queries and keys."""
     hidden, queries, keys = sizes.hidden_size, sizes.query_width, sizes.key_width
-    biases = sizes.attention_bias * (queries + 2 * keys) + sizes.attention_output_bias * hidden
+    gates = sizes.attention_output_gate * queries
+    biases = sizes.attention_bias * (queries + gates + 2 * keys) + sizes.attention_output_bias * hidden
     norms = sizes.qk_norm * (2 * (queries // sizes.num_attention_heads) if sizes.qk_norm_per_head else queries + keys)
-    return 2 * hidden * (queries + keys) + biases + norms
+    return hidden * (2 * queries + gates + 2 * keys) + biases + norms
 
 
 def maps(sizes: Sizes, read: int, keys: int) -> int:
-    """Count the multiply-adds of queries and outputs, and of keys and values."""
-    return 2 * sizes.hidden_size * (read * sizes.query_width + keys * sizes.key_width)
+    """Count the multiply-adds of queries, outputs and their gates, and of keys and values."""
+    of_queries = (2 + sizes.attention_output_gate) * read * sizes.query_width
+    return sizes.hidden_size * (of_queries + 2 * keys * sizes.key_width)
 
 
 def scores(sizes: Sizes, work: Work, keys: int) -> int:

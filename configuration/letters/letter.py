@@ -25,6 +25,7 @@ class Sizes(NamedTuple):
     head_dim: int | None = None
     qk_norm: bool = False
     qk_norm_per_head: bool = True
+    attention_output_gate: bool = False
     relative_key_distance: int | None = None
     folds_attention: bool = True
     gated_feed_forward: bool = False

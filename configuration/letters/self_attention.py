@@ -41,8 +41,8 @@ def self_maps(sizes: Sizes, work: Work) -> int:
         tokens = work.length + work.read + 3 * (work.length + sizes.memory_length)
         return tokens * sizes.hidden_size**2
     if folds(sizes, work):
-        # query, output, and the maps of keys and values for one token
-        return 4 * sizes.hidden_size * sizes.query_width
+        # query, output and its gate, and the maps of keys and values for one token
+        return (4 + sizes.attention_output_gate) * sizes.hidden_size * sizes.query_width
     return maps(sizes, work.read, work.length)
 
 

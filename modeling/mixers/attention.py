@@ -72,6 +72,9 @@ class Attention(Mixer):
         self.q_proj = nn.Linear(config.hidden_size, width, config.attention_bias)
         self.k_proj = nn.Linear(config.hidden_size, key_width, config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, key_width, config.attention_bias)
+        self.gate_proj = None
+        if config.attention_output_gate:
+            self.gate_proj = nn.Linear(config.hidden_size, width, config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden_size, config.attention_output_bias)
         widths = (self.head_dim, self.head_dim) if config.qk_norm_per_head else (width, key_width)
         self.q_norm, self.k_norm = (rms_norm(config, each) if config.qk_norm else None for each in widths)
@@ -80,6 +83,10 @@ class Attention(Mixer):
     def output_map(self) -> nn.Module:
         """The linear map whose result joins the residual stream."""
         return self.o_proj
+
+    def close(self, mixed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Gate what was mixed for some states, and map it to the residual stream: (batch, length, width) each."""
+        return self.o_proj(mixed if self.gate_proj is None else mixed * self.gate_proj(states).sigmoid())
 
     def split_heads(
         self,
@@ -256,7 +263,7 @@ class SelfAttention(Attention):
                 # continuous batching's cache fills in what its kernels need
                 key, value = cache.update(key, value, slot, kwargs=kwargs)
             output, weights = self.attend(query, key, value, context.attention_mask, **kwargs)
-        return self.o_proj(output if context.packing is None else context.packing.pack(output)), weights
+        return self.close(output if context.packing is None else context.packing.pack(output), queries), weights
 
     def folds(self, states: torch.Tensor) -> bool:
         """Say whether the weights of keys and values may be used without calling their linear maps."""

@@ -75,7 +75,7 @@ class CrossAttention(Attention):
         if rows_per_source > 1:
             output = output.unflatten(1, (-1, length)).flatten(0, 1)
             weights = weights if weights is None else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
-        return self.o_proj(output if packing is None else packing.pack(output)), weights
+        return self.close(output if packing is None else packing.pack(output), hidden_states), weights
 
 
 def build(config, order: Order, place: int, is_causal: bool) -> Sublayer:

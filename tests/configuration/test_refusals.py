@@ -48,7 +48,12 @@ SEVERAL_ORDERS = [
     ({"decoder_orders": ["smcf", "smfc"]}, r"has no sublayers m in its decoder_orders, here .*; use s"),
 ]
 ONLY_PLAIN = {"attention_bias": True, "attention_output_bias": True, "num_key_value_heads": 2, "head_dim": 4}
-ONLY_PLAIN |= {"qk_norm": True, "attn_logit_softcapping": 3.0, "relative_key_distance": 4}
+ONLY_PLAIN |= {
+    "attention_output_gate": True,
+    "qk_norm": True,
+    "attn_logit_softcapping": 3.0,
+    "relative_key_distance": 4,
+}
 # of attention to distances
 DISTANCES = [
     *(({name: value}, f"cannot have {name}={value}; leave it ") for name, value in ONLY_PLAIN.items()),

@@ -1,18 +1,19 @@
 """Language models of attention and Mamba-2, against transformers' own of many sizes, and what is refused of them."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
 from common import tokens
-from common_convert import BAMBA, NEMOTRON, convert, make
+from common_convert import BAMBA, GRANITE, NEMOTRON, convert, make
 from transformers import AutoModelForCausalLM
 
 from sublayers import optimize
 from sublayers.convert.hybrids import from_hybrid
 from sublayers.convert.verify import compare
 
-SOURCES = {"NemotronH": NEMOTRON, "Bamba": BAMBA}
+SOURCES = {"NemotronH": NEMOTRON, "Bamba": BAMBA, "GraniteMoeHybrid": GRANITE}
 
 
 def draw(prefix, seed):
@@ -20,7 +21,7 @@ def draw(prefix, seed):
     pick = random.Random(seed)
     heads, groups = pick.choice([1, 2, 4]), pick.choice([1, 2])
     recurrent = 2 * groups
-    options = {
+    options: dict[str, Any] = {
         "num_attention_heads": heads,
         "num_key_value_heads": pick.choice([1, heads]),
         "max_position_embeddings": 64,
@@ -34,10 +35,22 @@ def draw(prefix, seed):
         options |= {"conv_kernel": kernel, "chunk_size": chunk, "time_step_min": pick.choice([0.001, 0.2])}
         return options | {"mlp_hidden_act": pick.choice(["relu2", "silu"]), "layer_norm_epsilon": 0.01}
     layers = pick.randint(1, 4)
-    options |= {"num_hidden_layers": layers, "attn_layer_indices": [pick.randrange(layers)]}
+    options["num_hidden_layers"] = layers
     options |= {"mamba_n_heads": recurrent, "mamba_n_groups": groups, "mamba_d_state": state, "mamba_d_conv": kernel}
     options |= {"mamba_chunk_size": chunk, "time_step_limit": (pick.choice([0.0, 0.3]), float("inf"))}
-    return options | {"rms_norm_eps": pick.choice([1e-6, 0.01])}
+    if prefix == "Bamba":
+        return options | {"rms_norm_eps": pick.choice([1e-6, 0.01]), "attn_layer_indices": [pick.randrange(layers)]}
+    # factors make states so small that a norm would enlarge how they are rounded
+    options["rms_norm_eps"] = 0.01
+    kinds = [pick.choice(["linear_attention", "full_attention"]) for _ in range(layers)]
+    kinds[pick.randrange(layers)] = "full_attention"
+    options |= {"layer_types": kinds, "shared_intermediate_size": pick.choice([4, 12])}
+    options |= {"num_local_experts": pick.choice([0, 3]), "num_experts_per_tok": pick.choice([1, 2])}
+    options["position_embedding_type"] = pick.choice([None, "rope"])
+    # real ones make scores smaller
+    options["attention_multiplier"] = pick.choice([1.0, 0.5, 0.1])
+    factors = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+    return options | {factor: pick.choice([1.0, 0.5, 2.5]) for factor in factors}
 
 
 @pytest.mark.parametrize("prefix", SOURCES)
@@ -63,11 +76,11 @@ def test_folders_and_models_in_memory_are_converted(prefix, tmp_path):
     report = convert(tmp_path, "--verify")
     assert not report["left_out"]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
-    assert model.config.sublayer_order == {"NemotronH": "rfsr", "Bamba": "rfsfrf"}[prefix]
+    assert model.config.sublayer_order == {"NemotronH": "rfsr", "Bamba": "rfsfrf"}.get(prefix, "resere")
     made, ids = optimize(source, verify=True), tokens(2, 9)
     for each in (model, made):
         torch.testing.assert_close(each(ids).logits, source(ids).logits, atol=1e-5, rtol=1e-5)
-    other, _ = from_hybrid(source, {"NemotronH": "r2fs", "Bamba": "r2sf3"}[prefix])
+    other, _ = from_hybrid(source, {"NemotronH": "r2fs", "Bamba": "r2sf3"}.get(prefix, "r2se3"))
     assert other.num_parameters() == model.num_parameters()
 
 
@@ -81,6 +94,8 @@ REFUSED = [
     ("Bamba", {"mamba_conv_bias": False}, "mamba_conv_bias=False cannot be converted"),
     ("Bamba", {"hidden_act": "gelu"}, "hidden_act='gelu' cannot be converted; only bamba with hidden_act='silu' can"),
     ("Bamba", {"z_loss_coefficient": 0.1}, "z_loss_coefficient=0.1 cannot be converted"),
+    ("GraniteMoeHybrid", {"mamba_conv_bias": False}, "mamba_conv_bias=False cannot be converted"),
+    ("GraniteMoeHybrid", {"time_step_limit": (0.0, 2.0)}, "steps here have no upper limit"),
     ("Bamba", {"time_step_limit": (0.0, 2.0)}, "steps here have no upper limit"),
 ]
 

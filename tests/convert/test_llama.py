@@ -30,6 +30,13 @@ CHANGED |= dict.fromkeys(("num_experts", "num_local_experts"), 3) | {"num_expert
 CHANGED |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 20) | {"mlp_only_layers": [0]}
 CHANGED |= {"output_router_logits": True, "decoder_sparse_step": 2, "qkv_bias": False, "clip_qkv": 0.5}
 CHANGED |= dict.fromkeys(("router_aux_loss_coef", "router_jitter_noise"), 0.3)
+CHANGED |= {"linear_conv_kernel_dim": 3, "linear_key_head_dim": 7, "linear_value_head_dim": 5}
+CHANGED |= {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
+# what else has to change with a field
+WITH_IT = {
+    ("Qwen3Next", "head_dim"): {"head_dim": 16},
+    ("Qwen3Next", "num_hidden_layers"): {"layer_types": ["full_attention"] * 3},
+}
 FIELDS = [
     (prefix, field.name)
     for prefix in DECODERS.values()
@@ -49,6 +56,8 @@ REFUSED = {
     ("Gemma3Text", "use_bidirectional_attention"): "lm_head.weight of shape .* does not fit into PARBertModel",
     ("Olmoe", "clip_qkv"): "clip_qkv=0.5 cannot be converted; only olmoe with clip_qkv=None can",
     ("Qwen2Moe", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
+    ("Qwen3Next", "hidden_act"): "hidden_act='relu' cannot be converted; only qwen3_next with hidden_act='silu' can",
+    ("Qwen3Next", "layer_types"): "sliding_attention with sliding_window=None cannot be converted",
     ("StableLm", "qk_layernorm"): "qk_layernorm=True cannot be converted; only stablelm with qk_layernorm=False can",
     ("StableLm", "use_parallel_residual"): "residual=True cannot be converted; only stablelm with .*residual=False can",
 }
@@ -57,6 +66,7 @@ REFUSED = {
 def changed(prefix, name):
     """A model of transformers that differs from a plain one in a field."""
     options = {"num_key_value_heads": 2, "tie_word_embeddings": False, name: copy.deepcopy(CHANGED[name])}
+    options |= WITH_IT.get((prefix, name), {})
     if prefix in ("Gemma2", "Gemma3Text") and name == "head_dim":
         options["query_pre_attn_scalar"] = CHANGED[name]
     if (prefix, name) == ("Gemma3Text", "rope_parameters"):
@@ -90,9 +100,7 @@ def test_fields_without_a_counterpart_are_refused(prefix, name):
     [
         ("gemma3", "'gemma3', whose images no model here has"),
         ("lfm2_moe", "'lfm2_moe', whose experts with biases no model here has"),
-        ("granitemoehybrid", "'granitemoehybrid', whose scaled residuals no model here has"),
         ("olmo_hybrid", "'olmo_hybrid', whose norms at other places in layers of attention"),
-        ("qwen3_next", "'qwen3_next', whose gated attention no model here has"),
         ("smollm3", "'smollm3', whose layers without rotary positions no model here has"),
         *((name, f"'{name}', whose attention to relative positions with q.*") for name in ("deberta", "deberta-v2")),
         ("llama", "quantized weights; dequantize them and save that first"),

@@ -8,14 +8,15 @@ from families import EXPERTS, TODAY, build
 pytestmark = pytest.mark.slow
 
 SIZES = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24}
+GATE = {"attention_output_gate": True}
 OWN = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
 # families with orders and other options, by the names of their folders
 MODELS = {
     "sfsff": ("sandwich_lm", {"sublayer_order": "sfsff"}),
-    "swf": ("sandwich_lm", TODAY | {"sublayer_order": "swf", "attention_window": 3}),
+    "swf": ("sandwich_lm", TODAY | {"sublayer_order": "swf", "attention_window": 3} | GATE),
     "gfs": ("sandwich_lm", {"sublayer_order": "gfs", "short_kernel_size": 3}),
     "widths": ("par_bert", {"sublayer_order": "sfsf", "intermediate_size": [24, 16]}),
-    "ses": ("sandwich_lm", TODAY | EXPERTS | {"sublayer_order": "ses", "qk_norm_per_head": False}),
+    "ses": ("sandwich_lm", TODAY | EXPERTS | {"sublayer_order": "ses", "qk_norm_per_head": False} | GATE),
     "sss": ("sandwich_lm", {"sublayer_order": "sss", "final_norm": False}),
     "smfm": ("sandwich_lm", {"sublayer_order": "smfm", "final_norm": False}),
     "sfmf": ("par_bert", {"sublayer_order": "sfmf"}),

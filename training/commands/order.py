@@ -46,6 +46,7 @@ class OrderArguments:
     attention_window: int = number("tokens that local attention sees", 128)
     causal: bool = flag("local attention looks back only, as in a decoder", False)
     qk_norm: bool = flag("queries and keys are normalised", False)
+    attention_output_gate: bool = flag("attention has a gate", False)
     tail_query: Literal["first", "mean"] = flag("the one position read is a token, or the mean", "first")
     rotary: bool = flag("positions are rotary", False)
     gated: bool = flag("feed-forward sublayers have a gate", False)
@@ -136,6 +137,7 @@ def cost(order: str, args: OrderArguments, letter_fields: dict[str, Any]) -> dic
         "letter_fields": letter_fields,
         "is_causal": args.causal,
         "qk_norm": args.qk_norm,
+        "attention_output_gate": args.attention_output_gate,
         "folds_attention": args.key_value_heads in (None, args.heads) and not (args.rotary or args.qk_norm),
         "gated_feed_forward": args.gated,
         "norm_vectors": 1 if args.rms else 2,

@@ -121,6 +121,7 @@ def measure(orders: list[str], args: Any) -> Times:
         "head_dim": args.head_dim,
         "attention_window": args.attention_window if any(Order(order).has_windows for order in orders) else None,
         "qk_norm": args.qk_norm,
+        "attention_output_gate": args.attention_output_gate,
         "gated_feed_forward": args.gated,
         "norm_type": "rms" if args.rms else "layer",
         "max_position_embeddings": 2 * max(args.lengths),

@@ -1,4 +1,4 @@
-"""Conversion of language models of attention and Mamba-2: Nemotron-H and Bamba."""
+"""Conversion of language models of attention and Mamba-2: Nemotron-H, Bamba and Granite 4."""
 
 import math
 from typing import Any
@@ -8,25 +8,29 @@ from transformers import PreTrainedModel
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.order import Order
 from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.llama import experts, read_number
 from sublayers.convert.weights import SAME, Pieces, State, refuse_others
 
 # the beginnings of class names, by model_type
-HYBRIDS = {"bamba": "Bamba", "nemotron_h": "NemotronH"}
+HYBRIDS = {"bamba": "Bamba", "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH"}
 # options that change their function, with the only values that are supported here
 ONLY: dict[str, dict[str, Any]] = {
     # the activation is that of the convolution, too
     "bamba": {"mamba_conv_bias": True, "mamba_proj_bias": False, "hidden_act": "silu", "z_loss_coefficient": 0.0},
+    "granitemoehybrid": {"mamba_conv_bias": True, "mamba_proj_bias": False, "hidden_act": "silu"},
     "nemotron_h": {"use_conv_bias": True, "use_bias": False, "mamba_hidden_act": "silu", "sliding_window": None},
 }
 # the names of sizes, by ours
+MAMBA = {
+    "recurrence_num_heads": "mamba_n_heads",
+    "recurrence_head_dim": "mamba_d_head",
+    "recurrence_n_groups": "mamba_n_groups",
+    "recurrence_state_size": "mamba_d_state",
+    "recurrence_conv_kernel": "mamba_d_conv",
+}
 RECURRENCE = {
-    "bamba": {
-        "recurrence_num_heads": "mamba_n_heads",
-        "recurrence_head_dim": "mamba_d_head",
-        "recurrence_n_groups": "mamba_n_groups",
-        "recurrence_state_size": "mamba_d_state",
-        "recurrence_conv_kernel": "mamba_d_conv",
-    },
+    "bamba": MAMBA,
+    "granitemoehybrid": MAMBA,
     "nemotron_h": {
         "recurrence_num_heads": "mamba_num_heads",
         "recurrence_head_dim": "mamba_head_dim",
@@ -36,8 +40,10 @@ RECURRENCE = {
     },
 }
 # the letters of a layer, by its type
+PAIRS = {"linear_attention": "rf", "full_attention": "sf"}
 LAYERS = {
-    "bamba": {"linear_attention": "rf", "full_attention": "sf"},
+    "bamba": PAIRS,
+    "granitemoehybrid": PAIRS,
     "nemotron_h": {"linear_attention": "r", "full_attention": "s", "mlp": "f"},
 }
 # where the parts of a layer's sublayers are, by letter
@@ -52,12 +58,26 @@ PARTS: dict[str, dict[str, dict[str, str]]] = {
             "feed_forward.down_proj": "mixer.fc2",
         },
     },
+    "granitemoehybrid": {
+        "r": {"input_layernorm": "norm", "mamba": "mixer"},
+        "s": {"input_layernorm": "norm", "self_attn": "mixer"},
+        "f": {"post_attention_layernorm": "norm", "shared_mlp.output_linear": "mixer.fc2"},
+        "e": {
+            "post_attention_layernorm": "norm",
+            "block_sparse_moe": "mixer",
+            "shared_mlp.output_linear": "mixer.shared_expert.down_proj",
+        },
+    },
     "nemotron_h": {
         "r": {"norm": "norm", "mixer": "mixer"},
         "s": {"norm": "norm", "mixer": "mixer"},
         "f": {"norm": "norm", "mixer.up_proj": "mixer.fc1", "mixer.down_proj": "mixer.fc2"},
     },
 }
+# what Granite's joint map of a gate is, by letter
+GATES = {"f": ("mixer.gate", "mixer.fc1"), "e": ("mixer.shared_expert.gate_proj", "mixer.shared_expert.up_proj")}
+# the maps whose results join the residual stream
+OUTPUTS = {"o_proj", "out_proj", "fc2", "down_proj"}
 
 
 def least_step(old: Any) -> float:
@@ -74,10 +94,30 @@ def least_step(old: Any) -> float:
 
 
 def positions(old: Any) -> dict[str, Any]:
-    """Take the fields of positions, which Nemotron-H does without."""
-    if old.model_type == "nemotron_h":
+    """Take the fields of positions, which Nemotron-H and Granite 4 do without, or may."""
+    if old.model_type == "nemotron_h" or getattr(old, "position_embedding_type", "rope") != "rope":
         return {"position_embedding_type": "none"}
     return {"position_embedding_type": "rotary", "rope_parameters": dict(old.rope_parameters)}
+
+
+def multiply(old: Any, is_tied: bool, sublayers: dict[str, list[Pieces]], others: Pieces) -> None:
+    """Multiply weights by Granite's factors of embeddings, scores, residuals and logits.
+
+    Tied embeddings are those of the logits, so that the final norm divides by their factor.
+    """
+    head_dim = getattr(old, "head_dim", None) or old.hidden_size // old.num_attention_heads
+    for pieces in (pieces for all_of_a_kind in sublayers.values() for pieces in all_of_a_kind):
+        for name, piece in pieces.items():
+            if not OUTPUTS.isdisjoint(name.split(".")):
+                pieces[name] = piece.multiply(old.residual_multiplier)
+            elif name.startswith("mixer.q_proj."):
+                pieces[name] = piece.multiply(old.attention_multiplier * head_dim**0.5)
+    factors = {"model.embed_tokens.weight": old.embedding_multiplier, "lm_head.weight": 1 / old.logits_scaling}
+    if is_tied:
+        factors["lm_head.weight"] = old.embedding_multiplier
+        factors["model.norm.weight"] = 1 / (old.embedding_multiplier * old.logits_scaling)
+    for name in factors.keys() & others.keys():
+        others[name] = others[name].multiply(factors[name])
 
 
 def from_hybrid(source: PreTrainedModel, sublayer_order: str | None = None) -> tuple[PreTrainedModel, Pieces]:
@@ -94,6 +134,8 @@ def from_hybrid(source: PreTrainedModel, sublayer_order: str | None = None) -> t
     if unknown := sorted({*old.layers_block_type} - LAYERS[kind].keys()):
         raise ValueError(f"layers_block_type with {unknown[0]!r} cannot be converted; no model here has such layers")
     own = [LAYERS[kind][each] for each in old.layers_block_type]
+    if is_granite := kind == "granitemoehybrid":
+        own = [each.replace("f", "e") if read_number(old) else each for each in own]
     order = Order(sublayer_order or "".join(own))
     body = "" if source.base_model is source else f"{source.base_model_prefix}."
     state = State(
@@ -104,12 +146,17 @@ def from_hybrid(source: PreTrainedModel, sublayer_order: str | None = None) -> t
         recurrence = {ours: getattr(old, theirs) for ours, theirs in RECURRENCE[kind].items()}
         recurrence |= {"recurrence": "mamba2", "recurrence_time_step_min": least_step(old)}
     names = {name.split(".", 3)[-1] for name in state if name.startswith("model.layers.")}
-    is_gated = kind == "bamba"
+    is_gated = kind != "nemotron_h"
     fields: dict[str, Any] = {name: getattr(old, name) for name in (*SAME, "num_key_value_heads", "use_cache")}
     fields |= dict.fromkeys(("dropout", "activation_dropout"), 0.0)
     if (head := source.get_output_embeddings()) is not None:
         # Nemotron-H ties nothing, whatever it says (transformers 5.24)
         fields["tie_word_embeddings"] = head.weight is source.get_input_embeddings().weight  # type: ignore[union-attr]
+    if is_granite:
+        fields["intermediate_size"] = old.shared_intermediate_size
+    if "e" in order:
+        fields |= experts(old, head is not None)
+        fields |= {"shared_expert_intermediate_size": old.shared_intermediate_size, "shared_expert_gate": False}
     config = SandwichLMConfig(
         **fields,
         **positions(old),
@@ -129,8 +176,14 @@ def from_hybrid(source: PreTrainedModel, sublayer_order: str | None = None) -> t
     sublayers: dict[str, list[Pieces]] = {letter: [] for letter in "".join(own)}
     for i, letters in enumerate(own):
         for letter in letters:
-            sublayers[letter].append(state.take_below(PARTS[kind][letter], f"model.layers.{i}."))
+            pieces = state.take_below(PARTS[kind][letter], f"model.layers.{i}.")
+            if is_granite and letter in GATES:
+                pieces |= state.take_joint(f"model.layers.{i}.shared_mlp.input_linear", GATES[letter])
+            sublayers[letter].append(pieces)
     others = state.take_below({"model.embeddings": "model.embed_tokens", "model.norm_f": "model.norm"})
     others |= state.take_below({"model.final_layernorm": "model.norm"})
     # the remaining names equal ours
-    return assemble_decoder(source, config, sublayers, others | state)
+    others |= state
+    if is_granite:
+        multiply(old, head is not None and config.tie_word_embeddings, sublayers, others)
+    return assemble_decoder(source, config, sublayers, others)

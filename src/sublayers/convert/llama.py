@@ -7,6 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.order import Order
 from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.qwen3_next import arrange, divide, recurrence
 from sublayers.convert.weights import LETTERS, SAME, Pieces, State, refuse_others
 
 # the beginnings of class names, by model_type
@@ -23,20 +24,19 @@ DECODERS = {
     "olmoe": "Olmoe",
     "qwen2_moe": "Qwen2Moe",
     "qwen3_moe": "Qwen3Moe",
+    "qwen3_next": "Qwen3Next",
 }
 # models with other parts, and which parts these are
 UNCOVERED = {
     "deberta": "attention to relative positions with queries and keys of their own",
     "deberta-v2": "attention to relative positions with queries and keys of their own",
     "gemma3": "images",
-    "granitemoehybrid": "scaled residuals",
     "lfm2_moe": "experts with biases",
     "lfm2_vl": "images",
     "olmo_hybrid": "norms at other places in layers of attention than in those of recurrence",
-    "qwen3_next": "gated attention",
     "smollm3": "layers without rotary positions",
 }
-ATTENTION = {"self_attn": "mixer", "input_layernorm": "norm"}
+ATTENTION = {"self_attn": "mixer", "linear_attn": "mixer", "input_layernorm": "norm"}
 FEED_FORWARD = {"mlp.gate_proj": "mixer.gate", "mlp.up_proj": "mixer.fc1", "mlp.down_proj": "mixer.fc2"}
 # what a layer with experts has in the place of these, by transformers' names, and of itself
 FEED_FORWARD |= {"mlp.gate": "mixer.router", "mlp.experts": "mixer.experts", "mlp.shared_expert": "mixer.shared_expert"}
@@ -64,10 +64,11 @@ def own_order(old: PreTrainedConfig) -> str:
     if old.model_type in ("mistral", "mixtral", "qwen3_moe"):
         # they have their window in every layer, whatever layer_types says
         kinds = ["full_attention" if window is None else "sliding_attention"] * old.num_hidden_layers
+    known = {"full_attention": "s", "linear_attention": "r"} if old.model_type == "qwen3_next" else LETTERS
     for kind in kinds:
-        if kind not in LETTERS or (LETTERS[kind] == "w" and window is None):
+        if kind not in known or (known[kind] == "w" and window is None):
             raise ValueError(f"layers of {kind} with sliding_window={window} cannot be converted")
-    return "".join(LETTERS[kind] + ("e" if has_experts(old, layer) else "f") for layer, kind in enumerate(kinds))
+    return "".join(known[kind] + ("e" if has_experts(old, layer) else "f") for layer, kind in enumerate(kinds))
 
 
 def read_field(old: Any, name: str, other: Any) -> Any:
@@ -115,7 +116,7 @@ def positions(old: Any) -> dict[str, Any]:
         window = window and window - bool(old.use_bidirectional_attention)
     share = rope.get("partial_rotary_factor")
     # the other decoders ignore the field or fail, by their kind of scaling
-    if old.model_type != "stablelm" and share not in (None, 1):
+    if old.model_type not in ("stablelm", "qwen3_next") and share not in (None, 1):
         raise ValueError(f"partial_rotary_factor={share} cannot be converted; {old.model_type} turns whole heads")
     return {
         "position_embedding_type": "rotary",
@@ -150,7 +151,8 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
     )
     layer_norm = "model.norm.bias" in state
-    parts = {name.removeprefix("model.layers.0.") for name in state}
+    parts = {name.split(".", 3)[-1] for name in state if name.startswith("model.layers.")}
+    is_next = old.model_type == "qwen3_next"
     norm_position: Any = "both" if "pre_feedforward_layernorm.weight" in parts else "pre"
     fields = {name: getattr(old, name) for name in (*SAME, "num_key_value_heads", "use_cache")}
     fields |= {name: getattr(old, name, None) for name in ("attn_logit_softcapping", "final_logit_softcapping")}
@@ -159,6 +161,8 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         fields |= dict.fromkeys(("attention_window", "local_rope_theta"))
     if "e" in order:
         fields |= experts(old, "score.weight" not in state)
+    if "r" in order:
+        fields |= recurrence(old)
     # StableLM has a dropout of what feed-forward sublayers add
     dropout = getattr(old, "hidden_dropout", 0.0)
     config = SandwichLMConfig(
@@ -168,6 +172,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         head_dim=getattr(old, "head_dim", None),
         qk_norm="self_attn.q_norm.weight" in parts,
         qk_norm_per_head=old.model_type != "olmoe",
+        attention_output_gate=is_next,
         attention_bias="self_attn.q_proj.bias" in parts,
         attention_output_bias="self_attn.o_proj.bias" in parts,
         mlp_bias="mlp.up_proj.bias" in parts,
@@ -177,7 +182,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
         activation_dropout=0.0,
         norm_position=norm_position,
         norm_type="layer" if layer_norm else "rms",
-        norm_unit_offset=is_gemma,
+        norm_unit_offset=is_gemma or is_next,
         layer_norm_eps=old.layer_norm_eps if layer_norm else old.rms_norm_eps,
         final_norm=True,
         scale_embedding=is_gemma,
@@ -185,6 +190,9 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     sublayers: dict[str, list[Pieces]] = {letter: [] for letter in own}
     for place, letter in enumerate(own):
         names = PARTS[norm_position][letter in "fe"]
-        sublayers[letter].append(state.take_below(names, f"model.layers.{place // 2}."))
+        pieces = state.take_below(names, f"model.layers.{place // 2}.")
+        if is_next and letter in "rs":
+            pieces = (arrange if letter == "r" else divide)(pieces, old)
+        sublayers[letter].append(pieces)
     # the remaining names equal ours
     return assemble_decoder(source, config, sublayers, state)

@@ -239,8 +239,7 @@ def _give_back(part: Any) -> PreTrainedModel:
             raise ValueError(f"{name} has learned, and {type(source).__name__} has no place for it; save the model")
     with torch.no_grad():
         for name, piece in pieces.items():
-            # views, through which the source's own weights are written
-            piece.tensor.copy_(state[name])
+            piece.give_back(state[name])
     return source.to(device=part.device, dtype=part.dtype).train(part.training)
 
 

@@ -135,7 +135,7 @@ def check_is_causal(config: dict[str, Any]) -> bool:
     # StableLM's sdpa is causal without padding, whatever is_causal says; so are convolutions and recurrences. Gemma 3
     # has a field of its own
     known = IS_CAUSAL[FAMILIES[model_type]]
-    if model_type in ("stablelm", "lfm2", "gemma3_text", *HYBRIDS):
+    if model_type in ("stablelm", "lfm2", "gemma3_text", "qwen3_next", *HYBRIDS):
         known = (True,)
     if "is_causal" in config and not (isinstance(value, bool) and value in known):
         others = " or ".join([*(f"with is_causal={other}" for other in known), "without it"])

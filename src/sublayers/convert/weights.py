@@ -36,12 +36,15 @@ QKV = ("mixer.q_proj", "mixer.k_proj", "mixer.v_proj")
 class Piece:
     """A tensor for one of our parameters, the names of the source's tensors that it comes from, and how it was taken.
 
-    A tied tensor has several names. A tensor that the source lacks, such as zeros for a bias, has none.
+    A tied tensor has several names. A tensor that the source lacks, such as zeros for a bias, has none. A tensor that
+    is no view of the source's was made of `views`, which follow each other in it, times a `factor`.
     """
 
     tensor: torch.Tensor
     names: tuple[str, ...]
     how: str = "whole"
+    views: tuple[torch.Tensor, ...] = ()
+    factor: float = 1
 
     @property
     def shape(self) -> torch.Size:
@@ -79,6 +82,19 @@ class Piece:
     def transpose(self) -> "Piece":
         """Transpose a matrix, and nothing else."""
         return self if self.tensor.ndim < 2 else replace(self, tensor=self.tensor.T, how=f"{self.how}, transposed")
+
+    def multiply(self, factor: float) -> "Piece":
+        """Multiply it by a number."""
+        if factor == 1:
+            return self
+        how = f"{self.how}, times {factor:g}"
+        return Piece(factor * self.tensor, self.names, how, self.views or (self.tensor,), factor * self.factor)
+
+    def give_back(self, values: torch.Tensor) -> None:
+        """Write other values of its shape into the source's own tensors."""
+        views = self.views or (self.tensor,)
+        for view, part in zip(views, values.flatten().split([view.numel() for view in views]), strict=True):
+            view.copy_(part.view(view.shape) / self.factor)
 
 
 # by the names of our parameters

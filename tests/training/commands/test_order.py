@@ -285,10 +285,12 @@ def test_paints_a_picture_and_overwrites_none(kind, tmp_path):
 
 def test_todays_parts(costs):
     flags = ["--hidden_size=64", "--intermediate_size=96", "--heads=8", "--lengths=20"]
-    parts = ["--key_value_heads=2", "--head_dim=16", "--qk_norm", "--rotary", "--gated", "--rms", "--no_bias"]
+    parts = ["--key_value_heads=2", "--head_dim=16", "--qk_norm", "--attention_output_gate", "--rotary", "--gated"]
+    parts += ["--rms", "--no_bias"]
     cost = costs("sfsf", *flags, *parts)["sfsf"]
     fields = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2}
-    fields |= {"head_dim": 16, "qk_norm": True, "position_embedding_type": "rotary", "gated_feed_forward": True}
+    fields |= {"head_dim": 16, "qk_norm": True, "attention_output_gate": True}
+    fields |= {"position_embedding_type": "rotary", "gated_feed_forward": True}
     fields |= {"norm_type": "rms", "attention_bias": False, "attention_output_bias": False, "mlp_bias": False}
     with torch.device("meta"):
         body = SandwichLMModel(SandwichLMConfig(sublayer_order="sfsf", **fields))
