@@ -40,8 +40,11 @@ def test_everything_is_listed(found):
 
 
 def test_published_orders_have_their_source(found):
-    [entry, *others] = found("--kind", "model")
-    assert [other["orders"] for other in others] == [["(se)16"], ["(se)32"], ["(se)48"]]
+    [entry, hybrid, *others] = found("--kind", "model")
+    assert [other["orders"] for other in others] == [["(se)16"], ["(se)32"], ["(se)48"], ["((re)3se)12"]]
+    # as its settings write it
+    written = Order(hybrid["orders"][0]).letters.translate(str.maketrans("rfs", "M-*"))
+    assert written == "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
     assert entry["orders"] == ["(gfgfsf)3(gfsf)3gf"]
     letters = Order(entry["orders"][0]).letters
     assert [i for i, letter in enumerate(letters[::2]) if letter == "s"] == [2, 5, 8, 10, 12, 14]
