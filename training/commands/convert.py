@@ -24,10 +24,10 @@ class ConvertArguments:
         "a transformers folder or repository on the Hub (GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, Gemma 3 "
         "text, StableLM, Mixtral, OLMoE, Qwen2-MoE, Qwen3-MoE, Qwen3-Next, LFM2, Nemotron-H, Bamba, "
         "granite-moe-hybrid, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, MPNet, ModernBERT, EuroBERT, "
-        "NomicBERT, GTE, Jina embeddings v3, BART, mBART,"
-        " Marian, Pegasus, transfo-xl), or a file (.pt, .safetensors) of fairseq (language model, Transformer, "
-        "Macaron, Macaron BERT, LightConv, IOT), of Transformer-XL (its authors' model.pt saved by torch 1.6 or newer,"
-        " NVIDIA's checkpoints, state dicts), or of adaptive span and the Sandwich authors' character model",
+        "NomicBERT, GTE, Jina embeddings v3, BART, mBART, Marian, Pegasus, transfo-xl), "
+        "or a file (.pt, .safetensors) of fairseq (language model, Transformer, Macaron, Macaron BERT, LightConv, "
+        "IOT), of Transformer-XL (its authors' model.pt saved by torch 1.6 or newer, NVIDIA's checkpoints, state "
+        "dicts), or of adaptive span and the Sandwich authors' character model",
         MISSING,
         positional=True,
     )

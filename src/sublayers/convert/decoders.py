@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from sublayers.configuration.configuration_par_bert import PARBertConfig
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.convert.bert import PAR_BERTS
-from sublayers.convert.weights import Piece, Pieces, assemble
+from sublayers.convert.weights import Piece, Pieces, State, assemble
 from sublayers.modeling.modeling_sandwich_lm import (
     SandwichLMForCausalLM,
     SandwichLMForSequenceClassification,
@@ -38,6 +38,14 @@ def is_causal(config: PreTrainedConfig) -> bool:
     if getattr(config, "use_bidirectional_attention", None):
         return False
     return getattr(config, "is_causal", config.model_type not in BOTH_SIDES)
+
+
+def read_state(source: PreTrainedModel) -> State:
+    """Take the weights of a decoder, those of its body by the names that they have below a head."""
+    body = "" if source.base_model is source else f"{source.base_model_prefix}."
+    return State(
+        source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
+    )
 
 
 def assemble_decoder(

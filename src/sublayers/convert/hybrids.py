@@ -7,9 +7,9 @@ from transformers import PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.order import Order
-from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.decoders import assemble_decoder, read_state
 from sublayers.convert.llama import experts, read_number
-from sublayers.convert.weights import SAME, Pieces, State, refuse_others
+from sublayers.convert.weights import SAME, Pieces, refuse_others
 
 # the beginnings of class names, by model_type
 HYBRIDS = {"bamba": "Bamba", "granitemoehybrid": "GraniteMoeHybrid", "nemotron_h": "NemotronH"}
@@ -47,10 +47,13 @@ LAYERS = {
     "nemotron_h": {"linear_attention": "r", "full_attention": "s", "mlp": "f"},
 }
 # where the parts of a layer's sublayers are, by letter
+MIXERS = {
+    "r": {"input_layernorm": "norm", "mamba": "mixer"},
+    "s": {"input_layernorm": "norm", "self_attn": "mixer"},
+}
 PARTS: dict[str, dict[str, dict[str, str]]] = {
-    "bamba": {
-        "r": {"input_layernorm": "norm", "mamba": "mixer"},
-        "s": {"input_layernorm": "norm", "self_attn": "mixer"},
+    "bamba": MIXERS
+    | {
         "f": {
             "pre_ff_layernorm": "norm",
             "feed_forward.gate_proj": "mixer.gate",
@@ -58,9 +61,8 @@ PARTS: dict[str, dict[str, dict[str, str]]] = {
             "feed_forward.down_proj": "mixer.fc2",
         },
     },
-    "granitemoehybrid": {
-        "r": {"input_layernorm": "norm", "mamba": "mixer"},
-        "s": {"input_layernorm": "norm", "self_attn": "mixer"},
+    "granitemoehybrid": MIXERS
+    | {
         "f": {"post_attention_layernorm": "norm", "shared_mlp.output_linear": "mixer.fc2"},
         "e": {
             "post_attention_layernorm": "norm",
@@ -137,10 +139,7 @@ def from_hybrid(source: PreTrainedModel, sublayer_order: str | None = None) -> t
     if is_granite := kind == "granitemoehybrid":
         own = [each.replace("f", "e") if read_number(old) else each for each in own]
     order = Order(sublayer_order or "".join(own))
-    body = "" if source.base_model is source else f"{source.base_model_prefix}."
-    state = State(
-        source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
-    )
+    state = read_state(source)
     recurrence: dict[str, Any] = {}
     if "r" in order:
         recurrence = {ours: getattr(old, theirs) for ours, theirs in RECURRENCE[kind].items()}

@@ -6,9 +6,9 @@ from transformers import PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.order import Order
-from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.decoders import assemble_decoder, read_state
 from sublayers.convert.llama import positions
-from sublayers.convert.weights import SAME, Pieces, State, refuse_others
+from sublayers.convert.weights import SAME, Pieces, refuse_others
 
 LETTERS = {"full_attention": "s", "conv": "g"}
 # a layer's weights, by its letter
@@ -37,10 +37,7 @@ def from_lfm2(source: PreTrainedModel, sublayer_order: str | None = None) -> tup
     order = Order(sublayer_order or own).letters
     if "g" in own and old.conv_L_cache < 2:
         raise ValueError(f"conv_L_cache={old.conv_L_cache} cannot be converted; kernels here have 2 places or more")
-    body = "" if source.base_model is source else f"{source.base_model_prefix}."
-    state = State(
-        source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
-    )
+    state = read_state(source)
     others = {"intermediate_size", "attention_dropout"}
     fields: dict[str, Any] = {name: getattr(old, name) for name in SAME if name not in others} | positions(old)
     fields |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "scale_embedding"), False)

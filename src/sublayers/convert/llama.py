@@ -6,9 +6,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sublayers.configuration.configuration_sandwich_lm import SandwichLMConfig
 from sublayers.configuration.order import Order
-from sublayers.convert.decoders import assemble_decoder
+from sublayers.convert.decoders import assemble_decoder, read_state
 from sublayers.convert.qwen3_next import arrange, divide, recurrence
-from sublayers.convert.weights import LETTERS, SAME, Pieces, State, refuse_others
+from sublayers.convert.weights import LETTERS, SAME, Pieces, refuse_others
 
 # the beginnings of class names, by model_type
 DECODERS = {
@@ -146,10 +146,7 @@ def from_llama(source: PreTrainedModel, sublayer_order: str | None = None) -> tu
     refuse_others(old.to_dict(), {"query_pre_attn_scalar": getattr(old, "head_dim", None)}, old.model_type)
     own = own_order(old)
     order = Order(sublayer_order or own).letters
-    body = "" if source.base_model is source else f"{source.base_model_prefix}."
-    state = State(
-        source.state_dict(), lambda name: f"model.{name.removeprefix(body)}" if name.startswith(body) else name
-    )
+    state = read_state(source)
     layer_norm = "model.norm.bias" in state
     parts = {name.split(".", 3)[-1] for name in state if name.startswith("model.layers.")}
     is_next = old.model_type == "qwen3_next"

@@ -94,7 +94,7 @@ class Piece:
         """Write other values of its shape into the source's own tensors."""
         views = self.views or (self.tensor,)
         for view, part in zip(views, values.flatten().split([view.numel() for view in views]), strict=True):
-            view.copy_(part.view(view.shape) / self.factor)
+            view.copy_(part.view(view.shape)).div_(self.factor)
 
 
 # by the names of our parameters
