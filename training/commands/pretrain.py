@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 USAGE = "sublayers pretrain [RECIPE | SETTINGS.yaml] [--name value ...]"
 # printed at the end, as far as the objective has them
-SCORES = ["loss", "perplexity", "bits_per_byte", "bits_per_character", "masked_accuracy"]
+SCORES = ["loss", "perplexity", "bits_per_byte", "bits_per_character", "recall_loss", "masked_accuracy"]
 SCORES += ["next_sentence_loss", "next_sentence_accuracy"]
 
 

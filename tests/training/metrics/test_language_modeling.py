@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from transformers import EvalPrediction, GPT2Config, GPT2LMHeadModel
 from sublayers.training.data.corpus import Text
 from sublayers.training.data.language_modeling import Windows, token_stream
 from sublayers.training.data.tokenizers import train_tokenizer
-from sublayers.training.metrics.language_modeling import language_modeling_metrics, token_losses
+from sublayers.training.metrics.language_modeling import language_modeling_metrics, recalled, token_losses
 
 TOKENIZER = train_tokenizer([], "byte", 0)
 
@@ -65,3 +66,24 @@ def test_an_enormous_loss_does_not_end_the_run():
     metrics = language_modeling_metrics(documents("a"))(EvalPrediction(np.array([[0.0, 1e4]]), labels))
     assert metrics["loss"] == 1e4
     assert math.isfinite(metrics["perplexity"])
+
+
+def test_recalled_tokens_are_those_of_a_pair_seen_before_in_its_window_only():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 24, (6, 60))
+    labels[rng.random(labels.shape) < 0.1] = -100
+    pairs = [[(a, b) if -100 not in (a, b) else None for a, b in pairwise(row)] for row in labels.tolist()]
+    expected = np.zeros(labels.shape, bool)
+    for i, row in enumerate(pairs):
+        others = [pair for j, other in enumerate(pairs) if j != i for pair in other]
+        for position, pair in enumerate(row):
+            expected[i, position + 1] = pair is not None and pair in row[:position] and pair not in others
+    assert 5 < expected.sum() < 30
+    np.testing.assert_array_equal(recalled(labels), expected)
+
+
+def test_the_recall_loss_is_that_of_recalled_tokens():
+    labels = np.array([[-100, 7, 8, 1, 7, 8], [-100, 2, 3, 4, 5, 6]])
+    losses = np.array([[0.0, 1, 1, 1, 1, 0.25], [0.0, 1, 1, 1, 1, 1]])
+    metrics = language_modeling_metrics(documents("a"))(EvalPrediction(losses, labels))
+    assert metrics["recall_loss"] == 0.25
