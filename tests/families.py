@@ -225,7 +225,7 @@ class Row(NamedTuple):
         stacks: dict[str, Any] = dict(zip(config_class.order_fields, orders or self.orders[0], strict=True))
         parts = {"attention_window": 3} if any("w" in order for order in stacks.values()) else {}
         if any("g" in order for order in stacks.values()):
-            parts |= {"short_kernel_size": 3}
+            parts |= {"short_kernel_size": 4}
         if self.widens:
             wide = Order(*stacks.values()).unique_letters.count("f")
             parts |= {"intermediate_size": [16 + 8 * i for i in range(wide)]} if wide else {}

@@ -34,7 +34,7 @@ PARTS = [
     {"num_key_value_heads": 2, "qk_norm": True, "qk_norm_per_head": False},
     {"norm_affine": False, "gated_feed_forward": True, "mlp_bias": False},
     {"num_key_value_heads": 2, "attention_bias": False},
-    {"attention_output_gate": True},
+    {"attention_output_gate": True, "attention_bias": False},
     {"num_key_value_heads": 2, "head_dim": 12, "attention_output_gate": True, "qk_norm": True},
     {"head_dim": 12, "attention_output_bias": False},
     {"num_key_value_heads": 1, "head_dim": 4, "qk_norm": True, "gated_feed_forward": True},

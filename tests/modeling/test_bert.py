@@ -62,6 +62,8 @@ def test_equals_a_naive_network_for_any_options_in_any_order(family, seed):
         "untrained_first_segment": draw.random() < 0.5,
         "pooler_act": draw.choice(["tanh", "relu", "gelu"]),
         "attn_logit_softcapping": draw.choice([None, 1.5]),
+        "attention_output_gate": draw.random() < 0.5,
+        "attention_output_bias": draw.random() < 0.5,
     }
     model = row.build(AutoModelForPreTraining, *[*row.all_orders, *SHORT[:3], SHORT[4]][seed % 13], **options)
     ids, segments = tokens(1, 5), torch.tensor([[0, 0, 1, 1, 0]])
