@@ -1,4 +1,4 @@
-"""Dynamic and lightweight convolution, two mixers of the stack.
+"""Dynamic and lightweight convolution, two mixers of the stack, and what short convolutions share with them.
 
 Wu et al. (2019), "Pay Less Attention with Lightweight and Dynamic Convolutions".
 """
@@ -47,6 +47,34 @@ def band(kernels: torch.Tensor) -> torch.Tensor:
     length = kernels.shape[-2]
     rows = nn.functional.pad(kernels, (0, length)).flatten(-2)
     return rows[..., :-length].unflatten(-1, (length, -1))
+
+
+def sum_under(
+    kernel: torch.Tensor,
+    windows: torch.Tensor,
+    before: int,
+    texts: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Sum what lies under a short kernel of each channel, whose place number `before` is the position itself.
+
+    (width, channels), (batch, length + width - 1, channels) -> (batch, length, channels). Of a row with several
+    `texts`, which are numbered for each position, (batch or 1, length), each position sees its own.
+    """
+    width = len(kernel)
+    length = windows.shape[1] - width + 1
+    if texts is not None:
+        others = nn.functional.pad(texts, (before, width - 1 - before), value=-1)
+    mixed = windows[:, before : before + length] * kernel[before]
+    mixed = mixed if bias is None else mixed + bias
+    for i in range(width):
+        if i == before:
+            continue
+        seen = windows[:, i : i + length]
+        if texts is not None:
+            seen = seen.masked_fill((others[:, i : i + length] != texts)[..., None], 0)
+        mixed = torch.addcmul(mixed, seen, kernel[i])
+    return mixed
 
 
 def find_tokens(mask: torch.Tensor | BlockMask, new_length: int, past_length: int | torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from transformers.utils.import_utils import (
 
 from sublayers.configuration.letters.recurrence import shape as find_shape
 from sublayers.configuration.order import Order
-from sublayers.modeling.mixers.convolution import tokens_of
+from sublayers.modeling.mixers.convolution import sum_under, tokens_of
 from sublayers.modeling.mixers.linear_attention import attend_linearly
 from sublayers.modeling.mixers.mixer import Batch, Drawn, Inputs, Mixer
 from sublayers.modeling.mixers.span_attention import behind_padding, move
@@ -88,18 +88,12 @@ class GroupedRMSNorm(nn.Module):
         return rows.type_as(states) * self.weight
 
 
-class ShortConvolution(nn.Conv1d):
+class DepthwiseConvolution(nn.Conv1d):
     """A convolution of each channel on its own: (batch, kernel - 1 + length, channels) -> (batch, length, channels)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Sum over the kernel, which a CPU does faster than the convolutions of libraries, with the channels last."""
-        before = self.kernel_size[0] - 1
-        *others, last = self.weight[:, 0].T
-        mixed = states[:, before:] * last
-        mixed = mixed if self.bias is None else mixed + self.bias
-        for i, weight in enumerate(others):
-            mixed = torch.addcmul(mixed, states[:, i : i - before], weight)
-        return mixed
+        return sum_under(self.weight[:, 0].T, states, self.kernel_size[0] - 1, bias=self.bias)
 
 
 class Recurrence(Mixer, Drawn):
@@ -114,7 +108,7 @@ class Recurrence(Mixer, Drawn):
         self.layer_idx = slot
         self.shape = own = find_shape(config.sizes)
         self.in_proj = nn.Linear(config.hidden_size, own.inner_width, bias=False)
-        self.conv1d = ShortConvolution(
+        self.conv1d = DepthwiseConvolution(
             own.channels, own.channels, own.conv_kernel, groups=own.channels, bias=not own.is_delta
         )
         # by these names, checkpoints have the logarithms of decay rates, and what is added to steps

@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sublayers.configuration.order import Order
-from sublayers.modeling.mixers.convolution import tokens_of
+from sublayers.modeling.mixers.convolution import sum_under, tokens_of
 from sublayers.modeling.mixers.mixer import Batch, Drawn, Inputs, Mixer
 from sublayers.modeling.plan import Packing, select_positions
 from sublayers.modeling.sublayer import Sublayer
@@ -69,23 +69,6 @@ class ShortConvolution(Mixer, Drawn):
         missing = length + self.before - kept.shape[1]
         return nn.functional.pad(kept, (0, 0, missing, 0))
 
-    def convolve(self, windows: torch.Tensor, texts: torch.Tensor | None) -> torch.Tensor:
-        """Sum what lies under the kernel of each position of windows: -> (batch, length, hidden).
-
-        Of a row with several texts, each position sees its own.
-        """
-        number, kernel = windows.shape[1] - self.kernel_size + 1, self.kernel.T
-        mixed = windows[:, self.before : self.before + number] * kernel[self.before]
-        for i in range(self.kernel_size):
-            if i == self.before:
-                continue
-            seen = windows[:, i : i + number]
-            if texts is not None:
-                others = nn.functional.pad(texts, (self.before, self.kernel_size - 1 - self.before), value=-1)
-                seen = seen.masked_fill((others[:, i : i + number] != texts)[..., None], 0)
-            mixed = torch.addcmul(mixed, seen, kernel[i])
-        return mixed
-
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -107,7 +90,7 @@ class ShortConvolution(Mixer, Drawn):
         states = states if packing is None else packing.pad(states)
         if tokens is not None:
             states = states.masked_fill(~tokens[..., None], 0)
-        mixed = self.convolve(self.windows(states, cache, slot), texts)
+        mixed = sum_under(self.kernel.T, self.windows(states, cache, slot), self.before, texts)
         mixed = mixed if packing is None else packing.pack(mixed)
         if read_positions is not None:
             second, mixed = (select_positions(each, read_positions) for each in (second, mixed))
