@@ -62,17 +62,17 @@ def sum_under(
     `texts`, which are numbered for each position, (batch or 1, length), each position sees its own.
     """
     width = len(kernel)
-    length = windows.shape[1] - width + 1
+    number = windows.shape[1] - width + 1
     if texts is not None:
         others = nn.functional.pad(texts, (before, width - 1 - before), value=-1)
-    mixed = windows[:, before : before + length] * kernel[before]
+    mixed = windows[:, before : before + number] * kernel[before]
     mixed = mixed if bias is None else mixed + bias
     for i in range(width):
         if i == before:
             continue
-        seen = windows[:, i : i + length]
+        seen = windows[:, i : i + number]
         if texts is not None:
-            seen = seen.masked_fill((others[:, i : i + length] != texts)[..., None], 0)
+            seen = seen.masked_fill((others[:, i : i + number] != texts)[..., None], 0)
         mixed = torch.addcmul(mixed, seen, kernel[i])
     return mixed
 
