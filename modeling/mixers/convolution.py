@@ -59,9 +59,11 @@ def sum_under(
     """Sum what lies under a short kernel of each channel, whose place number `before` is the position itself.
 
     (width, channels), (batch, length + width - 1, channels) -> (batch, length, channels). Of a row with several
-    `texts`, which are numbered for each position, (batch or 1, length), each position sees its own.
+    `texts`, which are numbered for each position, (batch or 1, length), each position sees its own. The `bias`,
+    (channels,), is added.
     """
     width = len(kernel)
+    # not `length`: torch.jit.trace compares graphs by names, and callers have another value of that one
     number = windows.shape[1] - width + 1
     if texts is not None:
         others = nn.functional.pad(texts, (before, width - 1 - before), value=-1)

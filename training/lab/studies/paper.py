@@ -20,7 +20,7 @@ PAPERS = Path(__file__).resolve().parents[1] / "papers"
 SCORES = {
     "eval_loss": (LABELS["eval_loss"], 1, 3),
     "eval_perplexity": ("validation perplexity", 1, 2),
-    "eval_recall_loss": ("validation loss of recalled tokens", 1, 3),
+    "eval_recall_loss": ("loss of recalled tokens (nats per token)", 1, 3),
     "eval_bleu": ("validation BLEU", 1, 2),
     "eval_sentence_bleu": ("validation sentence BLEU", 1, 2),
     "eval_valid_code": ("valid code (%)", 1, 1),
