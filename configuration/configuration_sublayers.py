@@ -12,7 +12,14 @@ from typing import Any, ClassVar, Literal, Self
 from transformers import PreTrainedConfig
 
 from sublayers.configuration.alphabet import ALPHABET
-from sublayers.configuration.field_values import LEAST_EPS, FieldsOfLetters, check_value, number, strict
+from sublayers.configuration.field_values import (
+    LEAST_EPS,
+    FieldsOfLetters,
+    check_value,
+    number,
+    strict,
+    unneeded_fields,
+)
 from sublayers.configuration.letters.letter import Sizes, remedy
 from sublayers.configuration.order import Order, compact
 from sublayers.configuration.parallel_plans import expert_parallel_plan, tensor_parallel_plan
@@ -194,13 +201,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
         config = deepcopy(self)
         for name, order in orders.items():
             setattr(config, name, order)
-        kinds = [kind for order in config.orders.values() for kind in order.kinds]
-        needed = {name for kind in kinds for name in (*kind.fields, *kind.options)}
-        for own in fields(FieldsOfLetters):
-            if own.name not in needed:
-                setattr(config, own.name, own.default)
-        if not config.has_windows:
-            config.local_rope_theta = None
+        for name, value in unneeded_fields(config.orders.values()).items():
+            setattr(config, name, value)
         return config
 
     @property

@@ -1,6 +1,7 @@
 """Which values the fields of configurations can have, whatever the others have, and how fields declare it."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import field, fields, make_dataclass
 from functools import cache, wraps
 from inspect import formatannotation, get_annotations
@@ -15,6 +16,7 @@ from transformers.modeling_rope_utils import RopeParameters
 
 from sublayers.configuration.alphabet import ALPHABET
 from sublayers.configuration.letters.letter import field_type, option_type
+from sublayers.configuration.order import Order
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 # where a field's metadata have it
@@ -64,6 +66,15 @@ FieldsOfLetters: Any = make_dataclass(
         for name, default in kind.options.items()
     ],
 )
+
+
+def unneeded_fields(orders: Iterable[Order]) -> dict[str, Any]:
+    """Name the fields that only letters need which no order has, with their values then."""
+    orders = [*orders]
+    kinds = [kind for order in orders for kind in order.kinds]
+    needed = {name for kind in kinds for name in (*kind.fields, *kind.options)}
+    unneeded = {own.name: own.default for own in fields(FieldsOfLetters) if own.name not in needed}
+    return unneeded if any(order.has_windows for order in orders) else unneeded | {"local_rope_theta": None}
 
 
 @cache

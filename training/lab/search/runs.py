@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import optuna
 from transformers import TrainerCallback
 
+from sublayers.configuration.field_values import unneeded_fields
 from sublayers.configuration.order import Order
 from sublayers.hub.model_card import num_parameters
 from sublayers.training.commands import pretrain, seq2seq
@@ -18,8 +19,8 @@ from sublayers.training.trainers.run import train_and_evaluate
 from sublayers.training.trials import TASK, results, run_trials
 
 COMMANDS: dict[str, Any] = {"pretrain": pretrain, "seq2seq": seq2seq}
-# fields of a configuration whose order has local attention
-OF_WINDOWS = ("attention_window", "local_rope_theta")
+# the fields of the orders of an encoder-decoder
+STACKS = ("encoder_sublayer_order", "decoder_sublayer_order")
 
 
 class Training(NamedTuple):
@@ -33,9 +34,8 @@ class Training(NamedTuple):
         """Train and evaluate an order, or go on with it; return the number of its parameters and the metrics."""
         own = [f"--{self.field}={order}", f"--seed={seed}", f"--output_dir={folder}"]
         own += ["--resume_from_checkpoint=true"] if folder.exists() else []
-        flags = self.flags if Order(order).has_windows else without_windows(self.flags)
         command = COMMANDS[self.command]
-        *parsed, args = command.parse([*flags, *own])
+        *parsed, args = command.parse([*fitting_flags(self.flags, {self.field: order}), *own])
         with claim(folder):
             checkpoint = find_checkpoint(args)
             trainer = command.make_trainer(*parsed, args, checkpoint)
@@ -78,11 +78,15 @@ class TrainOrder:
         return trial.user_attrs["runs"][0]["metrics"]["eval_loss"]
 
 
-def without_windows(flags: list[str]) -> list[str]:
-    """Leave out the flags that only orders with local attention may have."""
+def fitting_flags(flags: list[str], orders: dict[str, str]) -> list[str]:
+    """Leave out flags that only sublayers need which neither these orders have, by their fields, nor another stack."""
+    stacks = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in STACKS:
+        stacks.add_argument(f"--{name}", default="")
+    given = vars(stacks.parse_known_args(flags)[0]) | orders
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in OF_WINDOWS:
-        parser.add_argument(f"--{name}")
+    for name in unneeded_fields([Order(order) for order in given.values() if order]):
+        parser.add_argument(f"--{name}", nargs="?")
     return parser.parse_known_args(flags)[1]
 
 

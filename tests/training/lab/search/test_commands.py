@@ -12,6 +12,7 @@ from sublayers.configuration.sublayer_cost import flops
 from sublayers.training import cli
 from sublayers.training.commands import pretrain
 from sublayers.training.lab.search import run_supernet
+from sublayers.training.lab.search.runs import fitting_flags
 from sublayers.training.results import read
 from sublayers.training.trials import TrialState, read_study, results
 
@@ -111,6 +112,27 @@ def test_ranks_orders_of_a_file_with_local_attention_and_without(tmp_path):
         (None, None),
         (6, 100.0),
     ]
+
+
+def test_ranks_orders_that_lack_letters_which_others_have(tmp_path):
+    (tmp_path / "orders.txt").write_text("rf\nse\nsf\n")
+    flags = ["--sublayer_order", "srfe", "--recurrence", "gated_delta", "--num_experts", "2", "--length", "24"]
+    flags += ["--num_experts_per_tok=1", "--moe_intermediate_size", "8", "--norm_topk_prob", "true"]
+    rows = search("random", "pretrain", "lm.json", *flags, "--orders", "orders.txt", "--output_dir", "found")
+    assert rows["order"].tolist() == ["rf", "se", "sf"]
+    trained = [AutoConfig.from_pretrained(f"found/runs/{order}-0") for order in rows["order"]]
+    assert [(config.recurrence, config.num_experts, config.norm_topk_prob) for config in trained] == [
+        ("gated_delta", None, False),
+        (None, 2, True),
+        (None, None, False),
+    ]
+
+
+def test_flags_that_the_other_stack_needs_are_kept():
+    flags = ["--encoder_sublayer_order=wf", "--attention_window", "6", "--local_rope_theta=9.0", "--seed", "1"]
+    assert fitting_flags(flags, {"decoder_sublayer_order": "scf"}) == flags
+    kept = ["--encoder_sublayer_order=wf", "--seed", "1"]
+    assert fitting_flags(flags, {"encoder_sublayer_order": "sf"}) == kept
 
 
 @pytest.mark.parametrize("kind", ["random", "supernet"])
