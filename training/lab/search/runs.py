@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import optuna
 from transformers import TrainerCallback
 
+from sublayers.configuration.configuration_reordered_seq2seq import ReorderedSeq2SeqConfig
 from sublayers.configuration.field_values import unneeded_fields
 from sublayers.configuration.order import Order
 from sublayers.hub.model_card import num_parameters
@@ -19,8 +20,6 @@ from sublayers.training.trainers.run import train_and_evaluate
 from sublayers.training.trials import TASK, results, run_trials
 
 COMMANDS: dict[str, Any] = {"pretrain": pretrain, "seq2seq": seq2seq}
-# the fields of the orders of an encoder-decoder
-STACKS = ("encoder_sublayer_order", "decoder_sublayer_order")
 
 
 class Training(NamedTuple):
@@ -81,7 +80,7 @@ class TrainOrder:
 def fitting_flags(flags: list[str], orders: dict[str, str]) -> list[str]:
     """Leave out flags that only sublayers need which neither these orders have, by their fields, nor another stack."""
     stacks = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in STACKS:
+    for name in ReorderedSeq2SeqConfig.order_fields:
         stacks.add_argument(f"--{name}", default="")
     given = vars(stacks.parse_known_args(flags)[0]) | orders
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
