@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pkgutil import resolve_name
 
+import psutil
 from killed import die_at_call
 
 
@@ -40,8 +42,14 @@ def launch(processes, *runs, launcher=("--standalone",), **environment):
             the first item's number gets SIGKILL at the call that it names as `killed.die_at_call` does, and so on.
     """
     with start(processes, *runs, launcher=launcher, **environment) as started:
-        printed, said = started.communicate()
-    assert started.returncode == 0, said[-5000:]
+        try:
+            printed, said = started.communicate(timeout=400)
+        except subprocess.TimeoutExpired:
+            # each process says where it stands, and so do the workers of its loaders
+            for process in reversed(psutil.Process(started.pid).children(recursive=True)):
+                process.send_signal(signal.SIGABRT)
+            printed, said = started.communicate()
+    assert started.returncode == 0, said[-20000:]
     return printed
 
 
@@ -50,7 +58,7 @@ def start(processes, *runs, launcher=("--standalone",), **environment):
     command = [sys.executable, "-m", "torch.distributed.run", *launcher, f"--nproc_per_node={processes}"]
     command += [__file__, json.dumps(runs)]
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **given, env=_environment() | environment)
+    return subprocess.Popen(command, **given, env=_environment() | {"PYTHONFAULTHANDLER": "1"} | environment)
 
 
 def _shard_on_cpus():
