@@ -42,14 +42,8 @@ def launch(processes, *runs, launcher=("--standalone",), **environment):
             the first item's number gets SIGKILL at the call that it names as `killed.die_at_call` does, and so on.
     """
     with start(processes, *runs, launcher=launcher, **environment) as started:
-        try:
-            printed, said = started.communicate(timeout=400)
-        except subprocess.TimeoutExpired:
-            # each process says where it stands, and so do the workers of its loaders
-            for process in reversed(psutil.Process(started.pid).children(recursive=True)):
-                process.send_signal(signal.SIGABRT)
-            printed, said = started.communicate()
-    assert started.returncode == 0, said[-20000:]
+        printed, said = wait(started)
+    assert started.returncode == 0, said
     return printed
 
 
@@ -59,6 +53,17 @@ def start(processes, *runs, launcher=("--standalone",), **environment):
     command += [__file__, json.dumps(runs)]
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **given, env=_environment() | {"PYTHONFAULTHANDLER": "1"} | environment)
+
+
+def wait(started):
+    """Wait for what was started, and return what its two streams say: if it hangs, all stacks."""
+    try:
+        return started.communicate(timeout=400)
+    except subprocess.TimeoutExpired:
+        # the processes of the launcher, and the workers of their loaders
+        for process in reversed(psutil.Process(started.pid).children(recursive=True)):
+            process.send_signal(signal.SIGABRT)
+        return started.communicate()
 
 
 def _shard_on_cpus():

@@ -5,7 +5,7 @@ import shutil
 import socket
 
 import pytest
-from launched import launch, start
+from launched import launch, start, wait
 from tiny_runs import NO_DROPOUT, check_same_run, losses, make_commands, weights
 
 from sublayers.training import cli
@@ -36,8 +36,8 @@ def test_two_machines_train_as_one_process(flags, tmp_path):
     # the last step of an epoch is filled up otherwise
     flags = [*flags[:-1], *NO_DROPOUT, "--max_steps=4", "--output_dir"]
     for agent in start_two_machines(tmp_path / "two", tmp_path / "two", flags=flags):
-        _, said = agent.communicate()
-        assert agent.returncode == 0, said[-5000:]
+        _, said = wait(agent)
+        assert agent.returncode == 0, said
     given = ["--tokenizer_name_or_path", str(tmp_path / "two"), "--per_device_train_batch_size=6"]
     cli.main([*flags, str(tmp_path / "one"), *given])
     check_same_run(tmp_path / "two", tmp_path / "one")
@@ -49,10 +49,10 @@ def test_two_machines_train_as_one_process(flags, tmp_path):
 
 def test_machines_that_do_not_share_the_output_folder_are_refused(flags, tmp_path):
     first, second = start_two_machines(tmp_path / "one", tmp_path / "two", flags=flags)
-    _, said = second.communicate()
+    _, said = wait(second)
     assert second.returncode
     assert f"this machine does not see {tmp_path / 'two'} of the first process; name a folder that all" in said
-    first.communicate()
+    wait(first)
     assert first.returncode
     assert not list((tmp_path / "one").glob("checkpoint-*"))
 
