@@ -60,7 +60,8 @@ def time_stacks(
     if not can_be_measured(config):
         raise ValueError(f"milliseconds of {config.model_type} are not measured here; give another --cost")
     config = copy(config)
-    config._attn_implementation = "sdpa"
+    # what models take by default
+    config._attn_implementation, config._experts_implementation = "sdpa", "grouped_mm"
     counted = [Order(order).counts for order in orders]
     pool = Order("".join(letter * max(counts[letter] for counts in counted) for letter in ALPHABET))
     # a mask that hides half of the keys halves the work

@@ -8,6 +8,8 @@ from sublayers.training.lab.studies.paper import PaperStudy, main, papers
 from sublayers.training.results import read
 
 COMMANDS = {"pretrain": pretrain, "seq2seq": seq2seq}
+# how many of what a command parses make the configuration
+CONFIGURED_BY = {"pretrain": 2, "seq2seq": 3}
 TINY = """
     --hidden_size=16 --intermediate_size=32 --num_attention_heads=2 --vocab_size=280 --block_size=16 --max_steps=2
     --warmup_steps=0 --max_eval_samples=4 --eval_steps=1 --save_strategy=no --disable_tqdm=true
@@ -24,7 +26,7 @@ def test_every_model_is_one_that_the_command_knows(name, size):
     for words in study.args.arms.values():
         command = COMMANDS[study.args.command]
         parsed = command.parse([*words, *study.args.flags])
-        configs.append(command.make_config(*parsed[:3]) if command is seq2seq else words)
+        configs.append(command.make_config(*parsed[:CONFIGURED_BY[study.args.command]]))
     assert len({str(config) for config in configs}) == len(configs)
 
 
