@@ -21,6 +21,7 @@ from transformers import (
 
 from sublayers.configuration.order import Order, compact, interleaved, sandwich
 from sublayers.convert.sources import from_transformers
+from sublayers.modeling.mixers.recurrence import KINDS
 from sublayers.modeling.modeling_sandwich_lm import SandwichLMForCausalLM
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.bench import contenders
@@ -56,6 +57,9 @@ class Flags(BenchFlags):
     repeats: int = size("repeats", 7)
     peer: str = flag("peer, whose parts ours has", "gpt2", choices=PEERS)
     attention_window: int = number("window of sublayers w in --orders", 128)
+    recurrence: str | None = flag(
+        "kind of sublayers r in --orders; default: the peer's, or mamba2", None, choices=KINDS
+    )
     decode_batch_sizes: list[int] = number("texts that are decoded", [1, 8])
     memory: bool = flag("measure PAR Transformer-XL instead, which has memory", False)
 
@@ -117,7 +121,13 @@ def language_models(args: Flags) -> dict[str, Any]:
     models: dict[str, Any] = {PEERS[args.peer]: peer}
     for order in args.orders:
         config: Any = deepcopy(copy.config)
-        config.attention_window = args.attention_window if "w" in order else None
+        config.attention_window = args.attention_window
+        config.recurrence = args.recurrence or config.recurrence or "mamba2"
+        config.short_kernel_size = config.short_kernel_size or 3
+        if config.num_experts is None:
+            # of these, a token has as many parameters as of a feed-forward
+            config.num_experts, config.num_experts_per_tok = 8, 2
+            config.moe_intermediate_size = config.intermediate_size // 2
         config = config.with_orders({"sublayer_order": order})
         same = order == copy.config.sublayer_order
         models[f"{OURS} {order}"] = copy if same else SandwichLMForCausalLM(config)
@@ -137,8 +147,8 @@ def transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
     def prefill() -> list[Tensor]:
         output = model(ids, use_cache=True, logits_to_keep=1)
         kept = [each for layer in output.cache.layers for each in vars(layer).values()]
-        # keys and values, and lists of states
-        kept += [each for some in kept if isinstance(some, list) for each in some]
+        # keys and values, and states by their names
+        kept += [each for some in kept if isinstance(some, dict) for each in some.values()]
         return [each for each in kept if isinstance(each, Tensor)]
 
     return {

@@ -91,9 +91,9 @@ CASES = {
     ),
     **{
         peer: Case(
-            f"{LM} --peer={peer} --orders (sf)2 sfwf --attention_window=4",
+            f"{LM} --peer={peer} --orders (sf)2 sfwf rfge --attention_window=4 --recurrence=gated_delta",
             LM_TASKS,
-            beside(name, "(sf)2", "sfwf"),
+            beside(name, "(sf)2", "sfwf", "rfge"),
             (f"Ratios are to transformers' {name}",),
         )
         for peer, name in (("llama", "Llama"), ("qwen3", "Qwen3"))

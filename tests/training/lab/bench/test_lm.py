@@ -3,6 +3,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from sublayers.configuration.letters.recurrence import shape
 from sublayers.training.lab.bench import contenders, lm
 
 needs_peer = pytest.mark.skipif(find_spec("x_transformers") is None, reason="x-transformers is not installed")
@@ -50,3 +51,14 @@ def test_tasks_of_the_peer_do_the_same(models):
         assert [tensor.shape for tensor in calls["prefill"]()] == [(2, 2, 12, 8)] * 4
         # x-transformers leaves the prompt out
         assert contenders.decode(model, ids[:, :4], 3).shape[1] == (7 if model is ours else 3)
+
+
+def test_any_letter_runs_and_its_states_count(tiny):
+    found = lm.language_models(tiny(orders=["rgesw"], peer="gpt2", prompt_length=4, recurrence="gated_delta"))
+    ours = found["sublayers rgesw"].eval()
+    assert ours.config.recurrence == "gated_delta"
+    prefill = lm.transformers_calls(ours, torch.randint(50, (2, 12)))["prefill"]
+    states = [tuple(tensor.shape) for tensor in prefill() if tensor.ndim < 4 or tensor.shape[2] != 12]
+    sizes, width = shape(ours.config.sizes), ours.config.hidden_size
+    matrix = (2, sizes.heads, sizes.state_size, sizes.head_dim)
+    assert {(2, sizes.channels, sizes.conv_kernel - 1), matrix, (2, width, 2)} <= {*states}

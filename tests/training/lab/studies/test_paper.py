@@ -26,7 +26,7 @@ def test_every_model_is_one_that_the_command_knows(name, size):
     for words in study.args.arms.values():
         command = COMMANDS[study.args.command]
         parsed = command.parse([*words, *study.args.flags])
-        configs.append(command.make_config(*parsed[:CONFIGURED_BY[study.args.command]]))
+        configs.append(command.make_config(*parsed[: CONFIGURED_BY[study.args.command]]))
     assert len({str(config) for config in configs}) == len(configs)
 
 
