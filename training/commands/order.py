@@ -97,7 +97,7 @@ def main(argv: list[str]) -> None:
         # this import takes seconds, for which drawings do not wait
         from sublayers.training.metrics.order_decision import decide
 
-        decide(costs, args, argv)
+        decide(costs, args, vars(of_letters), argv)
         return
     if args.picture:
         # matplotlib is in the extra `train`, without which the rest of this command works

@@ -22,6 +22,8 @@ from sublayers.training.trainers.machine import machine
 
 # the names in `milliseconds` of what is read
 READS = {"one position": "one", "15 % of the positions": "masked", "every position": "all", "the next token": "next"}
+# letters whose stacks are measured
+MEASURED = "swmfegr"
 # smaller differences may be noise
 WORTH_IT = 0.95
 CAPTION = (
@@ -57,13 +59,13 @@ class Read(NamedTuple):
 Times = dict[int, dict[str, Read]]
 
 
-def decide(costs: dict[str, Any], args: Any, argv: list[str]) -> None:
+def decide(costs: dict[str, Any], args: Any, of_letters: dict[str, Any], argv: list[str]) -> None:
     """Measure orders with the flags of `sublayers order`, and print times and what follows from them.
 
     Raises what `measure` raises.
     """
     orders = [cost["order"] for cost in costs.values()]
-    times = measure(orders, args)
+    times = measure(orders, args, of_letters)
     named = {f"{read} of {length}": measured for length, reads in times.items() for read, measured in reads.items()}
     if args.csv:
         write(rows(orders, named), args.csv, provenance(["order", *argv], device="cpu"))
@@ -93,13 +95,14 @@ def rows(orders: list[str], times: dict[str, Read]) -> list[Row]:
     return made
 
 
-def measure(orders: list[str], args: Any) -> Times:
+def measure(orders: list[str], args: Any, of_letters: dict[str, Any]) -> Times:
     """Measure stacks of these orders, and plain ones with up to as many layers, for everything that may be read.
 
-    Of the plain ones, those with 1, 2, 4, 8 and so on layers and with as many are timed, the others interpolated.
+    All look back only if one of them has to, or --causal says so. Of the plain ones, those with 1, 2, 4, 8 and so on
+    layers and with as many are timed, the others interpolated.
 
     Raises:
-        ValueError: an order of other letters than s, w, m and f, or widths that differ.
+        ValueError: an order of letters that are not measured, widths that differ, or sizes that do not fit.
     """
     if isinstance(args.intermediate_size, list):
         raise ValueError(
@@ -107,8 +110,8 @@ def measure(orders: list[str], args: Any) -> Times:
             f"{' '.join(map(str, args.intermediate_size))}; give one number"
         )
     for order in orders:
-        if foreign := sorted({*Order(order)} - {*"swfm"}):
-            raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of s, w, m and f")
+        if foreign := sorted({*Order(order)} - {*MEASURED}):
+            raise ValueError(f"{order!r} has {', '.join(foreign)}; --decide measures orders of {', '.join(MEASURED)}")
     layers = max(1, *(-(-len(Order(order)) // 2) for order in orders))
     # each layer adds its time, and 78 layers of the plain ones up to twelve would take minutes
     few = sorted({*(2**i for i in range(layers.bit_length())), layers})
@@ -119,7 +122,6 @@ def measure(orders: list[str], args: Any) -> Times:
         "num_attention_heads": args.heads,
         "num_key_value_heads": args.key_value_heads,
         "head_dim": args.head_dim,
-        "attention_window": args.attention_window if any(Order(order).has_windows for order in orders) else None,
         "qk_norm": args.qk_norm,
         "attention_output_gate": args.attention_output_gate,
         "gated_feed_forward": args.gated,
@@ -128,10 +130,14 @@ def measure(orders: list[str], args: Any) -> Times:
         **dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), not args.no_bias),
         **({"position_embedding_type": "rotary"} if args.rotary else {}),
     }
-    # only their sizes are used
-    order = "sw" if sizes["attention_window"] else "s"
-    encoder = PARBertConfig(sublayer_order=order, tail_query=args.tail_query, **sizes)
-    decoder = SandwichLMConfig(sublayer_order=order, **sizes)
+    # only their sizes are used, and what letters need or may have
+    letters = Order("".join(sorted({*"s"} | {letter for order in orders for letter in Order(order)} - {*"m"})))
+    given = vars(args) | of_letters
+    sizes |= {name: given[name] for kind in letters.kinds for name in [*kind.fields, *kind.options] if name in given}
+    decoder = SandwichLMConfig(sublayer_order=str(letters), **sizes)
+    # in a mask of one that looks both ways, nothing hides later tokens
+    looks_back = args.causal or any("bidirectional" not in kind.stacks for kind in letters.kinds)
+    encoder = decoder if looks_back else PARBertConfig(sublayer_order=str(letters), tail_query=args.tail_query, **sizes)
     seconds = args.seconds / (len(args.lengths) * len(READS))
     print(
         f"timing {len(both)} orders for about {args.seconds} s; slow ones, of which {FEWEST} rounds take longer, "

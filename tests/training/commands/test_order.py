@@ -119,8 +119,17 @@ def test_decisions_are_measured(capsys, costs, tmp_path):
     assert "every position of 6" in picture.read_text()
     with pytest.raises(FileExistsError, match=r"decided.csv exists; choose another file"):
         main(["(sf)2", "--decide", "--csv", str(figures)])
-    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w, m and f"):
+    with pytest.raises(ValueError, match="'scf' has c; --decide measures orders of s, w, m, f, e, g, r"):
         main(["(sf)2", "scf", "--decide"])
+
+
+def test_the_letters_of_today_are_measured_beside_attention(costs):
+    sizes = "--hidden_size 8 --heads 2 --lengths 6 --gated --no_bias --recurrence gated_delta --short_kernel_size 2"
+    experts = "--num_experts 4 --num_experts_per_tok 2 --moe_intermediate_size 8"
+    measured = costs("(sf)2", "rfge", *sizes.split(), *experts.split(), "--decide")["6"]
+    for times in measured.values():
+        assert {*times} == {"(sf)2", "rfge", "sf"}
+        assert all(time > 0 for time in times.values())
 
 
 def test_a_few_plain_transformers_are_timed_within_the_seconds_and_the_others_interpolated(monkeypatch, capsys):
