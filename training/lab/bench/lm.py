@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    DynamicCache,
     GPT2Config,
     GPT2LMHeadModel,
     Lfm2Config,
@@ -145,8 +146,10 @@ def transformers_calls(model: Any, ids: Tensor) -> dict[str, Call]:
     """Make what a model of transformers, ours among them, has to call; prefill returns what a cache keeps."""
 
     def prefill() -> list[Tensor]:
-        output = model(ids, use_cache=True, logits_to_keep=1)
-        kept = [each for layer in output.cache.layers for each in vars(layer).values()]
+        # as `generate` makes it
+        cache = DynamicCache(config=model.config)
+        model(ids, cache=cache, logits_to_keep=1)
+        kept = [each for layer in cache.layers for each in vars(layer).values()]
         # keys and values, and states by their names
         kept += [each for some in kept if isinstance(some, dict) for each in some.values()]
         return [each for each in kept if isinstance(each, Tensor)]
