@@ -98,7 +98,7 @@ class SublayerStack(nn.ModuleList):
         self.order = order
         found = self.locate(order.unique_letters, self.letters)
         self.steps = [Step(found[number], order.slot(place)) for place, number in enumerate(order.sublayers)]
-        self.kinds = [*dict.fromkeys(order.unique_letters)]
+        self.alphabet = order.alphabet
         self.tail, self.has_fixed_states = order.tail_start, order.has_fixed_states
         self.reaches = order.reaches(self.config.sizes._replace(is_causal=self.is_causal))
 
@@ -134,7 +134,7 @@ class SublayerStack(nn.ModuleList):
 
     def prepare(self, batch: Batch, **kwargs) -> dict[str, Inputs]:
         """Let the first mixer of each kind in the order prepare the inputs of all, by their letters."""
-        return {letter: self.first(letter).prepare(batch, **kwargs) for letter in self.kinds}
+        return {letter: self.first(letter).prepare(batch, **kwargs) for letter in self.alphabet}
 
     def first(self, letter: str) -> Mixer:
         """Return the first mixer of a kind."""

@@ -131,7 +131,7 @@ def measure(orders: list[str], args: Any, of_letters: dict[str, Any]) -> Times:
         **({"position_embedding_type": "rotary"} if args.rotary else {}),
     }
     # only their sizes are used, and what letters need or may have
-    letters = Order("".join(sorted({*"s"} | {letter for order in orders for letter in Order(order)} - {*"m"})))
+    letters = Order(Order("".join(["s", *orders])).alphabet.replace("m", ""))
     given = vars(args) | of_letters
     sizes |= {name: given[name] for kind in letters.kinds for name in [*kind.fields, *kind.options] if name in given}
     decoder = SandwichLMConfig(sublayer_order=str(letters), **sizes)

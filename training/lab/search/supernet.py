@@ -41,7 +41,7 @@ class Mixture(SublayerStack):
 
     def __init__(self, stack: SublayerStack, letters: str):
         nn.ModuleList.__init__(self, stack)
-        self.letters, self.kinds, self.candidates = stack.letters, stack.kinds, letters
+        self.letters, self.alphabet, self.candidates = stack.letters, stack.alphabet, letters
         # (layers, letters + 1), the last of the identity
         self.weights: torch.Tensor = torch.full((len(stack) // len(letters), len(letters) + 1), 1 / (len(letters) + 1))
 
