@@ -101,12 +101,13 @@ def test_runs_partly_from_disk_with_a_device_map(row, tmp_path):
 @torch.no_grad()
 def test_padding_changes_no_output(row, head):
     for orders in row.all_orders if head is row.main_head else row.some_orders:
-        model = row.build(head, *orders)
+        # how 32 bits round depends on the number of rows and on the machine
+        model = row.build(head, *orders).double()
         batch = unlabelled(labelled(model, head))
         together, alone = model(**batch), [model(**text) for text in texts(batch)]
         for name, found in tensors(together, batch).items():
             wanted = torch.cat([out[name].flatten() for out in alone]).view_as(found)
-            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-8, msg=lambda m, n=name: f"{n}: {m}")
         if head is AutoModelForQuestionAnswering:
             for logits in (together.start_logits, together.end_logits):
                 assert (logits[~real_of(batch)] == torch.finfo(logits.dtype).min).all()

@@ -21,6 +21,10 @@ class ExportArguments:
     format: Literal["package", "onnx", "openvino", "torch_export"] = flag(
         "with its code, for transformers, or as a graph for ONNX Runtime, OpenVINO or torch alone", "package"
     )
+    weights: Literal["bfloat16", "float16"] | None = flag(
+        "for package: store weights in 16 bits, in half of the space; the model is opened in its own type; default: "
+        "as they are"
+    )
     int8: bool = flag(
         "for onnx and openvino: linear maps and embeddings in 8 bits; prints how much that changes", False
     )
@@ -35,6 +39,8 @@ def main(argv: list[str]) -> None:
     [arguments] = parse_flags(argv, [ExportArguments], USAGE, description=__doc__)
     if arguments.int8 and arguments.format not in ("onnx", "openvino"):
         raise ValueError(f"--int8 is not for {arguments.format}; add --format onnx or --format openvino")
+    if arguments.weights and arguments.format != "package":
+        raise ValueError(f"--weights {arguments.weights} is not for {arguments.format}; leave one of them out")
     for name, purpose in (("texts", "measuring"), ("calibration_file", "calibrating")):
         if (file := getattr(arguments, name)) and not arguments.int8:
             raise ValueError(f"--{name} {file} is for {purpose} int8; add --int8")
@@ -47,7 +53,7 @@ def main(argv: list[str]) -> None:
     if arguments.format == "package":
         from sublayers.training.trainers.export import export
 
-        export(source, destination)
+        export(source, destination, weights=arguments.weights)
         print(f"{destination} loads with trust_remote_code=True where this package is not installed")
         return
     from sublayers.training.serve.export import export_graph

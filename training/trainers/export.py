@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import AutoConfig
 
 from sublayers import AUTO_CLASSES
@@ -14,7 +16,7 @@ from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 
 
-def export(source: Path, destination: Path, model_id: str | None = None) -> None:
+def export(source: Path, destination: Path, model_id: str | None = None, weights: str | None = None) -> None:
     """Write a model into a new folder: weights, configuration, tokenizer, code, licence, card, and nothing else.
 
     A sentence encoder keeps its pooling, prompts and other settings.
@@ -23,6 +25,7 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
         source: folder of a trained model.
         destination: a new folder.
         model_id: what the card calls the model, by default the new folder's name.
+        weights: the type in which they are stored, such as bfloat16; the model is opened in its own type all the same.
 
     Raises:
         FileExistsError: the destination holds files.
@@ -30,8 +33,15 @@ def export(source: Path, destination: Path, model_id: str | None = None) -> None
     """
     refuse_to_overwrite(destination)
     model = read_model(source)
+    saving = {"state_dict": rounded(model, getattr(torch, weights))} if weights else {}
     with whole_folder(destination) as folder:
-        write_folder(folder, model, source=source, model_id=model_id or destination.resolve().name)
+        write_folder(folder, model, source=source, model_id=model_id or destination.resolve().name, **saving)
+
+
+def rounded(model: nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Round a model's weights to a type; those that are tied stay so, and what is not a weight stays as it is."""
+    found = {weight.data_ptr(): weight.detach().to(dtype) for weight in model.parameters()}
+    return {name: found.get(tensor.data_ptr(), tensor) for name, tensor in model.state_dict().items()}
 
 
 def read_model(source: Path) -> SublayersPreTrainedModel:

@@ -7,7 +7,7 @@ from families import small
 from hub_metadata import metadata_errors
 from safetensors.torch import load_file, save_file
 from tiny_models import save_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel
 
 from sublayers import PARBertConfig, PARBertModel, SandwichSeq2SeqConfig
 from sublayers.hub.model_card import GENERATED
@@ -44,6 +44,18 @@ def test_a_folder_is_exported_without_what_is_not_the_models(trained, tmp_path):
     tokenizers = map(AutoTokenizer.from_pretrained, (trained, tmp_path / "exported"))
     before, after = (tokenizer("Ada wrote")["input_ids"] for tokenizer in tokenizers)
     assert before == after
+
+
+def test_weights_in_16_bits_are_opened_in_32(trained, tmp_path, refusal):
+    cli.main(["export", str(trained), str(tmp_path / "exported"), "--weights", "bfloat16"])
+    before, after = (load_file(folder / "model.safetensors") for folder in (trained, tmp_path / "exported"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name].bfloat16(), after[name]) for name in before)
+    opened = AutoModelForMaskedLM.from_pretrained(tmp_path / "exported").state_dict()
+    assert all(torch.equal(opened[name], after[name].float()) for name in after)
+    assert {weight.dtype for weight in opened.values()} == {torch.float32}
+    said = refusal("export", trained, tmp_path / "graph", "--format", "torch_export", "--weights", "bfloat16")
+    assert "--weights bfloat16 is not for torch_export" in said
 
 
 def test_the_record_of_the_run_and_a_text_of_ones_own_go_along(trained, tmp_path):
