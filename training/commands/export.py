@@ -25,6 +25,9 @@ class ExportArguments:
         "for package: store weights in 16 bits, in half of the space; the model is opened in its own type; default: "
         "as they are"
     )
+    beside: list[Path] | None = flag(
+        "for package: folders of models that were trained and measured alike, for the card to compare with"
+    )
     int8: bool = flag(
         "for onnx and openvino: linear maps and embeddings in 8 bits; prints how much that changes", False
     )
@@ -39,21 +42,23 @@ def main(argv: list[str]) -> None:
     [arguments] = parse_flags(argv, [ExportArguments], USAGE, description=__doc__)
     if arguments.int8 and arguments.format not in ("onnx", "openvino"):
         raise ValueError(f"--int8 is not for {arguments.format}; add --format onnx or --format openvino")
-    if arguments.weights and arguments.format != "package":
-        raise ValueError(f"--weights {arguments.weights} is not for {arguments.format}; leave one of them out")
+    for name in ("weights", "beside"):
+        if getattr(arguments, name) and arguments.format != "package":
+            raise ValueError(f"--{name} is not for {arguments.format}; leave one of them out")
     for name, purpose in (("texts", "measuring"), ("calibration_file", "calibrating")):
         if (file := getattr(arguments, name)) and not arguments.int8:
             raise ValueError(f"--{name} {file} is for {purpose} int8; add --int8")
     source, destination = arguments.source, arguments.destination
     if arguments.format in ("onnx", "openvino"):
         require(arguments.format)
-    check_model(source)
+    for folder in (source, *(arguments.beside or [])):
+        check_model(folder)
     refuse_to_overwrite(destination)
     # these imports take seconds, for which --help and simple mistakes do not wait
     if arguments.format == "package":
         from sublayers.training.trainers.export import export
 
-        export(source, destination, weights=arguments.weights)
+        export(source, destination, weights=arguments.weights, beside=arguments.beside or ())
         print(f"{destination} loads with trust_remote_code=True where this package is not installed")
         return
     from sublayers.training.serve.export import export_graph

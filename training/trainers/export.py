@@ -1,5 +1,8 @@
 """A model's folder as one that works without this package."""
 
+import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,19 @@ from transformers import AutoConfig
 from sublayers import AUTO_CLASSES
 from sublayers.hub.folder import write_folder
 from sublayers.hub.loading import MODULES, load
-from sublayers.hub.model_card import CARD, is_draft, read_run
+from sublayers.hub.model_card import CARD, MEASURED, RUN, describe_model, is_draft, read_run
 from sublayers.hub.sources import check_model
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
 
 
-def export(source: Path, destination: Path, model_id: str | None = None, weights: str | None = None) -> None:
+def export(
+    source: Path,
+    destination: Path,
+    model_id: str | None = None,
+    weights: str | None = None,
+    beside: Sequence[Path] = (),
+) -> None:
     """Write a model into a new folder: weights, configuration, tokenizer, code, licence, card, and nothing else.
 
     A sentence encoder keeps its pooling, prompts and other settings.
@@ -26,16 +35,36 @@ def export(source: Path, destination: Path, model_id: str | None = None, weights
         destination: a new folder.
         model_id: what the card calls the model, by default the new folder's name.
         weights: the type in which they are stored, such as bfloat16; the model is opened in its own type all the same.
+        beside: folders of models that were trained and measured alike, whose costs and scores the card shows, too.
 
     Raises:
         FileExistsError: the destination holds files.
-        OSError, ValueError: see `read_model`.
+        ValueError: a model beside it has no score that this one has.
+        OSError, ValueError: see also `read_model`.
     """
     refuse_to_overwrite(destination)
     model = read_model(source)
-    saving = {"state_dict": rounded(model, getattr(torch, weights))} if weights else {}
+    saving: dict[str, Any] = {"state_dict": rounded(model, getattr(torch, weights))} if weights else {}
     with whole_folder(destination) as folder:
+        saving["finish"] = partial(record_others, others=beside)
         write_folder(folder, model, source=source, model_id=model_id or destination.resolve().name, **saving)
+
+
+def record_others(folder: Path, others: Sequence[Path]) -> None:
+    """Add to the record of a run what its card compares with. Raises a ValueError where there is nothing to compare."""
+    if not others:
+        return
+
+    def measured(run: dict[str, Any]) -> set[tuple[str, ...]]:
+        return {tuple(score[name] for name in MEASURED) for score in run.get("results", [])}
+
+    own = measured(read_run(folder))
+    models = [describe_model(other) for other in others]
+    for other, model in zip(others, models, strict=True):
+        if not own & measured(model):
+            raise ValueError(f"{other} was not measured on what this model was; measure both alike, or leave it out")
+    run = json.loads((folder / RUN).read_text(encoding="utf-8")) | {"beside": models}
+    (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
 
 
 def rounded(model: nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -45,6 +45,7 @@ MARKUP = re.compile(
     re.IGNORECASE,
 )
 
+MEASURED = ("dataset", "split", "metric")
 # by the end of the name of a model's class: the Hub's name for its task, and what it is for
 HEAD_TASKS = {
     "ForCausalLM": ("text-generation", "a language model that continues texts"),
@@ -94,6 +95,16 @@ class Score(TypedDict):
     seed: int
 
 
+class Other(TypedDict):
+    """Another model that was trained and measured alike."""
+
+    name: str
+    orders: str
+    parameters: int
+    gigaflops: float
+    results: list[dict[str, Any]]
+
+
 class Run(TypedDict, total=False):
     """What `run.json` holds, as far as a card shows it."""
 
@@ -107,6 +118,7 @@ class Run(TypedDict, total=False):
     arguments: dict[str, Any]
     machine: dict[str, str | float | int | None]
     results: list[dict[str, Any]]
+    beside: list[dict[str, Any]]
     remarks: list[str]
     task: str | None
     languages: list[str] | None
@@ -132,11 +144,13 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         known = {**_plain(json.loads(file.read_text(encoding="utf-8")))}
         run = {name: known[name] for name in Run.__annotations__ if name in known}
-        kinds: list[tuple[Any, Any]] = [(Run, [run]), (Part, run.get("data", [])), (Score, run.get("results", []))]
+        beside = run.get("beside", [])
+        kinds: list[tuple[Any, Any]] = [(Run, [run]), (Part, run.get("data", [])), (Other, beside)]
+        kinds += [(Score, part.get("results", [])) for part in (run, *beside)]
         for kind, records in kinds:
             for record in records:
                 validate_typed_dict(kind, record)
-        for score in run.get("results", []):
+        for score in [score for part in (run, *beside) for score in part.get("results", [])]:
             score["value"] = float(score["value"])
             if not isfinite(score["value"]):
                 raise ValueError(f"{score['metric']} is {score['value']}")
@@ -178,8 +192,7 @@ def write_card(
     if architecture not in heads:
         return
     task, purpose = HEAD_TASKS[head_of(architecture)]
-    task = run.get("task", task)
-    opener = None
+    task, opener = run.get("task", task), None
     if (folder / MODULES).exists():
         opener, task, purpose = SENTENCE_TASKS[head_of(architecture) == "Model"]
     drawn = stacks(config)
@@ -208,7 +221,7 @@ def write_card(
         or None,
     )
     environment = Environment(finalize=_as_text)
-    environment.filters |= {"code": _as_code, "described": describe}
+    environment.filters |= {"code": _as_code, "described": describe, "scored": _scored}
     text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         card_data=data.to_yaml(),
         generated=GENERATED,
@@ -229,6 +242,7 @@ def write_card(
         legend=legend(drawn),
         run=run,
         scores=scores,
+        beside=[{**describe_model(folder), "name": model_id}, *run["beside"]] if run.get("beside") else [],
     )
     ModelCard(text).save(file)
 
@@ -255,6 +269,20 @@ def is_draft(card: str | Path) -> bool:
     return any(draft in text for draft in DRAFTS)
 
 
+def describe_model(folder: Path) -> dict[str, Any]:
+    """Say what the model in a folder is, what it costs and what it scored: an `Other` for the cards of its rivals."""
+    drawn = stacks(AutoConfig.from_pretrained(folder))
+    # several orders of one side have the same sublayers
+    sides = {stack["name"].partition(",")[0]: stack["costs"][0] for stack in drawn}
+    return {
+        "name": folder.resolve().name,
+        "orders": ", ".join(f"{stack['name']} {stack['order']}" for stack in drawn),
+        "parameters": num_parameters(folder),
+        "gigaflops": sum(every for _, _, every, *_ in sides.values()),
+        "results": read_run(folder).get("results", []),
+    }
+
+
 def num_parameters(folder: Path) -> int:
     """Count the parameters of the model in a folder; tied ones count once."""
     total = 0
@@ -279,6 +307,12 @@ def _scores(run: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for key, values in found.items()
     ]
+
+
+def _scored(model: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Write what a model has for a score of another, if it was measured."""
+    same = [score for score in _scores(model) if all(score[name] == wanted[name] for name in MEASURED)]
+    return f"{same[0]['mean']:.4g}" if same else ""
 
 
 def _write_eval_results(folder: Path, scores: list[dict[str, Any]], date: str | None) -> None:

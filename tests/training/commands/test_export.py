@@ -55,7 +55,7 @@ def test_weights_in_16_bits_are_opened_in_32(trained, tmp_path, refusal):
     assert all(torch.equal(opened[name], after[name].float()) for name in after)
     assert {weight.dtype for weight in opened.values()} == {torch.float32}
     said = refusal("export", trained, tmp_path / "graph", "--format", "torch_export", "--weights", "bfloat16")
-    assert "--weights bfloat16 is not for torch_export" in said
+    assert "--weights is not for torch_export" in said
 
 
 def test_the_record_of_the_run_and_a_text_of_ones_own_go_along(trained, tmp_path):
@@ -72,6 +72,28 @@ def test_the_record_of_the_run_and_a_text_of_ones_own_go_along(trained, tmp_path
     assert (tmp_path / "again" / "README.md").read_text() == "my own words"
     assert (tmp_path / "again" / ".eval_results" / "sublayers.yaml").read_bytes() == scores.read_bytes()
     assert GENERATED in card
+
+
+def test_a_card_compares_with_what_was_measured_alike(trained, tmp_path, refusal):
+    for name, value in {"rival": 7.25, "stranger": 1}.items():
+        save_model(tmp_path / name, sublayer_order="sfsfff")
+        score = SCORE | {"value": value, "split": "test" if name == "rival" else "train"}
+        (tmp_path / name / "run.json").write_text(json.dumps({"results": [score]}))
+    (trained / "run.json").write_text(json.dumps({"command": "sublayers pretrain", "results": [SCORE]}))
+    cli.main(["export", str(trained), str(tmp_path / "exported"), "--beside", str(tmp_path / "rival")])
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert metadata_errors(card) == ([], [])
+    own, rival = (
+        next(line for line in card.splitlines() if line.startswith(f"| {name} | encoder"))
+        for name in ("exported", "rival")
+    )
+    assert own.endswith(" | 9.5 |")
+    assert rival.endswith(" | 7.25 |")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "rival")
+    assert f"| encoder (sf)2f2 | {model.num_parameters():,} |" in rival
+    said = refusal("export", trained, tmp_path / "again", "--beside", tmp_path / "stranger")
+    assert "stranger was not measured on what this model was" in said
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_model_that_lacks_weights_is_refused(trained, tmp_path):
