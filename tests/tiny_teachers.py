@@ -68,6 +68,13 @@ def save_decoder(folder, layers=3, words=300):
     return model, tokenizer
 
 
+def save_plain_norms(model, folder):
+    """Save a model again: with random gains all embeddings are nearly the same, and their ranks those of rounding."""
+    for norm in (module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)):
+        norm.reset_parameters()
+    model.save_pretrained(folder)
+
+
 def make_sentence_encoder(folder, mode="mean", modules=MODULES, **body):
     """Say in a folder what a SentenceTransformer does with its states, as version 2 said it."""
     folder = Path(folder)

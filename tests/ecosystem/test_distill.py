@@ -1,9 +1,12 @@
 """Students of sentence encoders and rerankers, opened where people use them."""
 
+import json
+
 import pytest
 import sentence_transformers
 import torch
-from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
+from scipy.stats import spearmanr
+from tiny_teachers import TEXTS, make_sentence_encoder, save_plain_norms, save_teacher, write_texts
 from transformers import AutoModel, AutoTokenizer
 
 from sublayers.training.commands.distill import main as distill
@@ -94,3 +97,30 @@ def test_a_cross_encoder_opens_a_student_of_a_reranker(tmp_path):
         for name in ("out", "teacher")
     ]
     torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_tests_the_embeddings_of_student_and_teacher(tmp_path, refusal):
+    save_plain_norms(save_teacher(tmp_path / "teacher")[0], tmp_path / "teacher")
+    make_sentence_encoder(tmp_path / "teacher", "mean")
+    labels = [n * n % 7 for n in range(len(TEXTS) - 1)]
+    pairs = [{"sentence1": TEXTS[n], "sentence2": TEXTS[n + 1], "label": label} for n, label in enumerate(labels)]
+    answers = {"text": ["a"], "answer_start": [0]}
+    asked = [{"id": text, "question": text, "context": text, "answers": answers} for text in TEXTS]
+    files = {"sts": write_texts(tmp_path / "pairs.jsonl", map(json.dumps, pairs))}
+    files |= {"squad": write_texts(tmp_path / "questions.jsonl", map(json.dumps, asked))}
+    flags = [word for name, file in files.items() for word in (f"--{name}_file", str(file))]
+    metrics = train(tmp_path, "--sublayer_order=s3f4", "--max_steps=4", *flags)
+    for name, folder in {"": "out", "teacher_": "teacher"}.items():
+        found = torch.nn.functional.normalize(embed(tmp_path / folder), dim=-1)
+        correlation = spearmanr((found[:-1] * found[1:]).sum(-1), labels).statistic
+        assert metrics[f"test_{name}sts"] == pytest.approx(100 * correlation, abs=0.5)
+        # a text is next to itself
+        assert metrics[f"test_{name}retrieval"] == 100
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert {score["metric"]: score["value"] for score in run["results"] if score["split"] == "test"} == {
+        name.removeprefix("test_"): value for name, value in metrics.items() if name.startswith("test_")
+    }
+    tested = f"pairs.jsonl, questions.jsonl, {len(pairs) + len(asked)} rows"
+    assert tested in (tmp_path / "out" / "README.md").read_text()
+    said = refusal("distill", tmp_path / "teacher", "--objective=states", "--sublayer_order=sf", *flags)
+    assert "a student that learns states is not tested by its embeddings" in said

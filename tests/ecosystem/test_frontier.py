@@ -8,7 +8,7 @@ import sentence_transformers
 import torch
 import yaml
 from scipy.stats import spearmanr
-from tiny_teachers import TEXTS, make_sentence_encoder, save_teacher, write_texts
+from tiny_teachers import TEXTS, make_sentence_encoder, save_plain_norms, save_teacher, write_texts
 
 from sublayers import PARBertModel
 from sublayers.modeling.linear import prepacked_forward
@@ -39,10 +39,7 @@ DISTILL = "--use_cpu --disable_tqdm=true --report_to=none --max_length=16 --per_
 @pytest.fixture
 def flags(tmp_path):
     model, _ = save_teacher(tmp_path / "teacher")
-    # with random gains and biases all embeddings are nearly the same, and their ranks those of rounding
-    for norm in (module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)):
-        norm.reset_parameters()
-    model.save_pretrained(tmp_path / "teacher")
+    save_plain_norms(model, tmp_path / "teacher")
     make_sentence_encoder(tmp_path / "teacher", "mean")
     texts = write_texts(tmp_path / "texts.txt")
     write_texts(tmp_path / "pairs.jsonl", map(json.dumps, PAIRS))

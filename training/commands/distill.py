@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sublayers.training.distill.trainer import DistillTrainer
 
 USAGE = "sublayers distill TEACHER [SETTINGS.yaml] --sublayer_order ORDER [--name value ...]"
-SCORES = ("loss", "cosine", "agreement", "next_loss")
+SCORES = ("loss", "cosine", "agreement", "next_loss", "sts", "teacher_sts", "retrieval", "teacher_retrieval")
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 
 
@@ -70,6 +70,12 @@ class DistillArguments:
         "ask the teacher for all texts and train nothing; any number of processes may do so for the same --answers",
         False,
     )
+    sts_file: str | None = flag(
+        "test embeddings on rows with sentence1, sentence2 and label, such as the test data of STS-B"
+    )
+    squad_file: str | None = flag(
+        "test embeddings on SQuAD: for each of 1,000 questions, the paragraph is searched among all"
+    )
     max_train_samples: int | None = flag("use the first documents only (lines of a .txt)")
     max_eval_samples: int | None = flag("as --max_train_samples")
 
@@ -111,8 +117,8 @@ def main(argv: list[str]) -> dict[str, float]:
 
     Returns:
         The metrics of training and of the last evaluation: the loss, and the mean cosine of both embeddings of a text
-        or states of a token, or the share of texts or masked words for which both have the same label or word. There
-        are none with `--only_answers`.
+        or states of a token, or the share of texts or masked words for which both have the same label or word; of the
+        tests, the scores of student and teacher. There are none with `--only_answers`.
 
     Raises:
         FileExistsError: the output folder is not empty and the run does not resume.
@@ -165,6 +171,8 @@ def parse(argv: list[str]) -> tuple[DistillArguments, CorpusArguments, DistillTr
         raise ValueError(f"--moves_every {run.moves_every} is no number of steps; give 0 or more")
     if run.pooling and run.objective != "embeddings":
         raise ValueError(f"a student that learns {run.objective} does not pool; leave --pooling {run.pooling} out")
+    if (test := run.sts_file or run.squad_file) and run.objective != "embeddings":
+        raise ValueError(f"a student that learns {run.objective} is not tested by its embeddings; leave {test} out")
     if run.tail_query and run.objective not in ("embeddings", "logits"):
         raise ValueError(f"{run.objective} are learned of every token; leave --tail_query {run.tail_query} out")
     if run.tail_query == "mean" and run.objective == "embeddings":

@@ -43,6 +43,9 @@ def make_trainer(
         student = keep_sublayers(teacher, run.sublayers, run.sublayer_order)
     else:
         student = make_student(teacher, str(run.sublayer_order), run.layers, sizes, run.max_length)
+    # a test that cannot be read is refused before the training
+    files = [file for file in (run.sts_file, run.squad_file) if file]
+    tests = load_tests(run.sts_file, run.squad_file) if files else None
     order = student.model.config.sublayer_order
     if run.tail_query:
         student.model.config.tail_query = run.tail_query
@@ -62,6 +65,7 @@ def make_trainer(
         callbacks=[callback],
         objective=objective,
         max_length=run.max_length,
+        tests=tests,
     )
     if args.do_train:
         callback.check(trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1])
@@ -74,8 +78,23 @@ def make_trainer(
     if run.moves_every:
         number = len(orders) - 1
         remarks.append(f"From {student.start} to its own order in {number} moves, one every {run.moves_every} steps.")
+    if tests:
+        remarks.append(
+            "In %: Spearman's correlation (sts), questions whose passage is among the first ten (retrieval)."
+        )
+        used["test"] = Used(sum(len(rows) for rows in tests if rows is not None), True)
+        names = ", ".join(Path(file).name for file in files)
+        trainer.about["tests"] = [{"role": "tested on", "name": names, "own": True}]
     trainer.about |= {"remarks": remarks, "used": used}
     return trainer
+
+
+def load_tests(sts_file: str | None, squad_file: str | None) -> Any:
+    """Read what embeddings are tested on. Raises what `load_texts` raises."""
+    # this import takes seconds, for which other objectives do not wait
+    from sublayers.training.metrics.sentence_encoders import load_texts
+
+    return load_texts(sts_file, squad_file)
 
 
 def make_answers(run: Any, corpus_args: CorpusArguments, args: Any) -> None:

@@ -1,8 +1,8 @@
 """The Trainer of a student."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,11 @@ from sublayers.training.distill.sharding import run_in_forward
 from sublayers.training.distill.teacher import CLASSIFIER, Pooling, Teacher
 from sublayers.training.trainers.resumable_trainer import ResumableTrainer
 
+if TYPE_CHECKING:
+    from sublayers.training.metrics.sentence_encoders import Texts
+
+# that are asked in a test
+QUESTIONS = 1000
 # pooling by the first token needs the state of that token alone
 FIRST_TOKEN = {"text": {"method": "forward_first_token", "method_output_name": "last_hidden_state"}}
 
@@ -29,17 +34,40 @@ class DistillTrainer(ResumableTrainer):
     Args:
         objective: what both models compute, and how answers are compared.
         max_length: tokens of a text that the student has read.
+        tests: what the embeddings of student and teacher are tested on at the end.
     """
 
-    def __init__(self, *args, objective: Objective, max_length: int, **kwargs):
+    def __init__(self, *args, objective: Objective, max_length: int, tests: "Texts | None" = None, **kwargs):
         def mean(found: EvalPrediction) -> dict[str, float]:
             return {str(objective.metric): float(np.average(found.predictions, weights=found.label_ids))}
 
         super().__init__(*args, compute_metrics=mean if objective.metric else None, **kwargs)
         self.objective: Objective = objective
-        self.max_length = max_length
+        self.max_length, self.tests = max_length, tests
         # without training the student is kept as it starts
         self.leaves_model = True
+
+    def evaluations(self) -> Iterator[tuple[str, Any]]:
+        """Give the texts with answers, and then the tests."""
+        yield from super().evaluations()
+        if self.tests:
+            yield "test", self.tests
+
+    def evaluate(self, eval_dataset: Any = None, *args, **kwargs) -> dict[str, float]:
+        """Compare answers, or test the folders of student and teacher, which the first process does alone."""
+        if self.tests is None or eval_dataset is not self.tests:
+            return super().evaluate(eval_dataset, *args, **kwargs)
+        # these imports take seconds, for which other objectives do not wait
+        from sentence_transformers import SentenceTransformer
+
+        from sublayers.training.metrics.sentence_encoders import score
+
+        folders = {"": str(self.args.output_dir), "teacher_": self.objective.teacher.source}
+        found: dict[str, float] = {}
+        for name, folder in folders.items() if self.is_world_process_zero() else ():
+            scores = score(SentenceTransformer(folder, device=str(self.args.device)), self.tests, QUESTIONS)
+            found |= {f"{kwargs['metric_key_prefix']}_{name}{metric}": value for metric, value in scores.items()}
+        return found
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the student; what is not part of a checkpoint opens as its teacher's folder does."""

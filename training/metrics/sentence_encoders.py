@@ -1,6 +1,6 @@
 """How good a sentence encoder's embeddings are, as the field measures it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
@@ -9,7 +9,11 @@ from sentence_transformers.sentence_transformer.evaluation import (
     InformationRetrievalEvaluator,
 )
 
+from sublayers.training.data.files import BUILDERS, check_file, read_rows
+from sublayers.training.data.squad import SquadDataArguments, load_questions
+
 HITS = 10
+PAIR_COLUMNS = ("sentence1", "sentence2", "label")
 
 
 class Texts(NamedTuple):
@@ -26,6 +30,22 @@ class Texts(NamedTuple):
         if self.questions is not None:
             texts["retrieval"] = [*dict.fromkeys(self.questions["context"])]
         return texts
+
+
+def load_texts(sts_file: str | None, squad_file: str | None) -> Texts:
+    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file cannot be read."""
+    pairs: Any = None
+    questions: Any = None
+    if not (sts_file or squad_file):
+        raise ValueError("there is nothing to test encoders on; give --sts_file or --squad_file")
+    if sts_file:
+        check_file(sts_file, BUILDERS)
+        pairs = read_rows([sts_file])
+        if missing := [name for name in PAIR_COLUMNS if name not in pairs.column_names]:
+            raise ValueError(f"{sts_file} has no column {missing[0]!r}, only {', '.join(pairs.column_names)}")
+    if squad_file:
+        questions = load_questions("validation", SquadDataArguments(validation_file=squad_file)).shuffle(seed=0)
+    return Texts(pairs, questions)
 
 
 def score(encoder: SentenceTransformer, texts: Texts, max_questions: int, batch_size: int = 32) -> dict[str, float]:

@@ -67,7 +67,7 @@ class ResumableTrainer(Trainer):
 
     Attributes:
         leaves_model: whether the run leaves a model in its folder.
-        about: what the card says of this run beside what its command knows.
+        about: what the card says of this run beside what its command knows; `tests`, beside the data of its flags.
         use_cache: of the model's configuration, which the Trainer sets to its own.
 
     Raises, besides what the Trainer raises:

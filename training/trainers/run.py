@@ -62,6 +62,7 @@ def run(
             return metrics
         about |= trainer.about
         named = describe_data(data, default, getattr(data, "dataset_config_name", None))
+        named += about.pop("tests", [])
         about["data"] = describe_used(named, about.pop("used"))
         folder = Path(str(args.output_dir))
         if args.do_train:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import torch
 
-from sublayers.training.data.files import BUILDERS, check_file, read_rows
-from sublayers.training.data.squad import SquadDataArguments, load_questions
 from sublayers.training.lab.studies.students import place
 from sublayers.training.metrics.score_pictures import TEACHER
 from sublayers.training.metrics.timing import Call, keep_memory, ratio, time_in_turn
@@ -16,27 +14,6 @@ from sublayers.training.metrics.timing import Call, keep_memory, ratio, time_in_
 if TYPE_CHECKING:
     from sublayers.training.lab.studies.frontier import FrontierArguments
     from sublayers.training.metrics.sentence_encoders import Texts
-
-PAIR_COLUMNS = ("sentence1", "sentence2", "label")
-
-
-def load_texts(sts_file: str | None, squad_file: str | None) -> "Texts":
-    """Read the texts of the tests. Raises ValueError or FileNotFoundError where a file cannot be read."""
-    # models take seconds to import, for which --help does not wait
-    from sublayers.training.metrics.sentence_encoders import Texts
-
-    pairs: Any = None
-    questions: Any = None
-    if not (sts_file or squad_file):
-        raise ValueError("there is nothing to test students on; give --sts_file or --squad_file")
-    if sts_file:
-        check_file(sts_file, BUILDERS)
-        pairs = read_rows([sts_file])
-        if missing := [name for name in PAIR_COLUMNS if name not in pairs.column_names]:
-            raise ValueError(f"{sts_file} has no column {missing[0]!r}, only {', '.join(pairs.column_names)}")
-    if squad_file:
-        questions = load_questions("validation", SquadDataArguments(validation_file=squad_file)).shuffle(seed=0)
-    return Texts(pairs, questions)
 
 
 def open_encoder(source: str) -> Any:

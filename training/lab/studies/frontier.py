@@ -10,7 +10,7 @@ import pandas as pd
 from sublayers.training.data.corpus import CorpusArguments
 from sublayers.training.flags import flag, number
 from sublayers.training.lab.runs import data_names
-from sublayers.training.lab.studies.encoder_tests import load_texts, measure, open_optimized, score
+from sublayers.training.lab.studies.encoder_tests import measure, open_optimized, score
 from sublayers.training.lab.studies.frontier_report import TEACHER, draw, rows_of
 from sublayers.training.lab.studies.skeleton import Found, Study, run_study
 from sublayers.training.lab.studies.students import place, read_student, teach
@@ -51,6 +51,9 @@ class Frontier(Study):
         folders = [place(each.name, 0, self.args) for each in students]
         if twice := [each.name for each, folder in zip(students, folders, strict=True) if folders.count(folder) > 1]:
             raise ValueError(f"--students {' and '.join(twice)} would share a folder; give one of them")
+        # models take seconds to import, for which --help does not wait
+        from sublayers.training.metrics.sentence_encoders import load_texts
+
         self.texts = load_texts(self.args.sts_file, self.args.squad_file)
         open_optimized(self.args.teacher)
 
