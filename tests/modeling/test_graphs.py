@@ -44,6 +44,10 @@ def test_compiles_in_one_graph(row, head):
         del batch["attention_mask"]
         memory = {"memory": model(**batch, memory=model.empty_memory(3)).memory}
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    if head is not row.main_head:
+        # gradients of a head are those of its loss
+        assert_close(*(each(**batch, **memory)[0] for each in (model, compiled)))
+        return
     assert_close(*(tensors(each(**unlabelled(batch), **memory), padded(model, head)) for each in (model, compiled)))
     model.train()
     results = []
