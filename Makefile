@@ -115,13 +115,20 @@ $(CONSTRAINED)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(CONSTRAINED)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,bench,test]'
 	@touch $@
 
-.PHONY: test-constrained
-test-constrained: $(CONSTRAINED)/.installed  ## run what finds most mistakes with the versions of constraints.txt
+.PHONY: test-pinned
+test-pinned: $(CONSTRAINED)/.installed
 	$(CONSTRAINED)/bin/$(PYTEST) --quick -m 'not slow' \
 		tests/modeling tests/convert tests/hub tests/training
 
 # packages of setup.cfg, as `pip list` writes them
 NAMED := $(shell sed -n 's/^    \([a-zA-Z0-9-]\+\)[>=].*/\1/p' setup.cfg | sed 's/-/[-_.]/g' | paste -s -d '|')
+
+# on a day when these are the newest releases, test-full has run them; builds of torch have a name behind the version
+.PHONY: test-constrained
+test-constrained: $(ECOSYSTEM)/.installed  ## run what finds most mistakes with the versions of constraints.txt, if they are others
+	@if $(ECOSYSTEM)/bin/python -m pip freeze | sed 's/+.*//' | grep --ignore-case --extended-regexp '^($(NAMED))==' \
+		| grep --invert-match --line-regexp --fixed-strings --file constraints.txt; \
+	then $(MAKE) test-pinned; else echo 'the releases of today are those of constraints.txt'; fi
 
 .PHONY: outdated
 outdated: $(ECOSYSTEM)/.installed  ## list what the registry has newer than setup.cfg admits
@@ -131,6 +138,31 @@ outdated: $(ECOSYSTEM)/.installed  ## list what the registry has newer than setu
 .PHONY: results
 results: $(VENV)/.installed  ## write the tables of figures again, from results/
 	$(BIN)/sublayers results README.md model_cards/*.md $(shell find docs -name '*.md' 2> /dev/null)
+
+# what the checkpoints learn from and their runs, as model_cards/checkpoints.md says; what was interrupted goes on
+DATA ?= data
+TRAIN := cd $(DATA) && $(abspath $(BIN))/sublayers
+GO_ON := --resume_from_checkpoint true
+TRANSLATION := seq2seq multi30k --train_file multi30k/train.jsonl.gz --validation_file multi30k/validation.jsonl.gz \
+	--test_file multi30k/test.jsonl.gz --do_train --do_eval --do_predict
+STUDENT := --train_file texts.txt --validation_file texts_valid.txt --whole_rows --max_length 256 \
+	--train_sampling_strategy group_by_length --answers answers --max_steps 1300 --learning_rate 5e-4 --warmup_steps 40 \
+	--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs '{"num_decay_steps": 0.5}' \
+	--per_device_train_batch_size 32 --do_train --do_eval --eval_strategy no --save_steps 100 --save_total_limit 1 \
+	--logging_steps 20 --report_to none --sts_file stsb/test.jsonl.gz --squad_file squad/validation.parquet
+
+.PHONY: checkpoints
+checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints again, which takes hours
+	$(TRAIN) $(TRANSLATION) --model_type macaron_seq2seq --encoder_sublayer_order "(fsf)3" --decoder_sublayer_order "(fscf)3" \
+		--intermediate_size 384 --output_dir translation-macaron $(GO_ON)
+	$(TRAIN) $(TRANSLATION) --output_dir translation-transformer $(GO_ON)
+	$(TRAIN) distill all-MiniLM-L6-v2 --sublayer_order "(sf)4" --layers 0 2 4 5 $(STUDENT) --output_dir minilm-4-layers $(GO_ON)
+	rm -rf model_cards/checkpoints/*
+	$(BIN)/sublayers export $(DATA)/translation-macaron model_cards/checkpoints/translation-macaron \
+		--weights bfloat16 --beside $(DATA)/translation-transformer
+	$(BIN)/sublayers export $(DATA)/translation-transformer model_cards/checkpoints/translation-transformer \
+		--weights bfloat16 --beside $(DATA)/translation-macaron
+	$(BIN)/sublayers export $(DATA)/minilm-4-layers model_cards/checkpoints/minilm-4-layers --weights bfloat16
 
 .PHONY: stub
 stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families
