@@ -42,6 +42,13 @@ def load(folder):
 
 
 def ask(folder, task, given):
+    if task == "sentence-similarity":
+        from sentence_transformers import SentenceTransformer
+        from torch.nn.functional import cosine_similarity
+
+        encoder = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
+        first, second = (encoder.encode([*texts], convert_to_tensor=True) for texts in zip(*given, strict=True))
+        return cosine_similarity(first, second).tolist()
     run = pipeline(task, model=folder, trust_remote_code=True)
     answer = run(**given) if isinstance(given, dict) else run(given)
     run.save_pretrained(f"{folder}/again")

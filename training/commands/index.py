@@ -1,4 +1,4 @@
-"""`sublayers list`: find families, recipes, converters, results and parts of papers by order, family, head or task."""
+"""`sublayers list`: find families, recipes, converters, checkpoints, results and parts of papers by order or task."""
 
 import json
 import re
@@ -14,9 +14,9 @@ from rich.table import Column, Table
 
 import sublayers
 from sublayers.training.flags import RECIPES, flag, parse_flags, read_settings, recipes
-from sublayers.training.results import read
+from sublayers.training.results import Row, measured, read
 
-Kind = Literal["family", "recipe", "converter", "model", "result", "paper"]
+Kind = Literal["family", "recipe", "converter", "model", "checkpoint", "result", "paper"]
 # columns of files of figures
 ORDER_COLUMNS = ("order", "encoder order", "decoder order", "decoder orders")
 
@@ -26,15 +26,15 @@ class Entry(NamedTuple):
 
     Attributes:
         kind: a `Kind`.
-        name: a model type, a recipe after its command, a model type of transformers, a published model, a result, a
-            part of a paper.
+        name: a model type, a recipe after its command, a model type of transformers, a published model, a trained model
+            of ours, a result, a part of a paper.
         family: the model type, if it is known: files of results have orders only.
         orders: of its stacks.
         heads: the Auto classes that load it.
         tasks: the pipelines that run it.
         command: makes a part of a paper.
         outcome: of a run of ours.
-        source: where others have published an order.
+        source: where others have published an order, or where our trained model lies.
     """
 
     kind: str
@@ -59,6 +59,7 @@ class ListArguments:
     family: str | None = flag("a model type, such as par_bert, or a part of it")
     head: str | None = flag("an Auto class, such as AutoModelForMaskedLM, or a part of it")
     task: str | None = flag("of a pipeline, such as text-classification")
+    checkpoints: bool = flag("trained models in the repository, with their scores; short for --kind checkpoint", False)
     json: bool = flag("print a list of objects", False)
 
 
@@ -69,9 +70,13 @@ def main(argv: list[str]) -> None:
         ValueError: nothing fits.
     """
     [args] = parse_flags(argv, [ListArguments], "sublayers list [ORDER] [--name value ...]", description=__doc__)
+    if args.checkpoints:
+        args.kind = "checkpoint"
     found = [entry for entry in entries() if fits(entry, args)]
     if not found:
-        given = [f"{name} {value!r}" for name, value in vars(args).items() if value and name != "json"]
+        given = [
+            f"{name} {value!r}" for name, value in vars(args).items() if value and name not in ("json", "checkpoints")
+        ]
         raise ValueError(f"nothing has {' and '.join(given)}; ask for less, any family runs any order")
     if args.json:
         print(json.dumps([entry._asdict() for entry in found], indent=2))
@@ -116,11 +121,22 @@ def entries() -> Iterator[Entry]:
         for row in read(file):
             outcome = row["outcome"] or row["measured"]
             yield Entry("paper", f"{file.stem}: {row['part']}", "", command=row["command"], outcome=outcome)
-    for file in sorted(results.glob("*.csv")):
+    for file in sorted(results.glob("checkpoints_*.csv")):
+        rows = read(file)
+        scores = [name for name in measured(rows) if name not in ("model", "family", *ORDER_COLUMNS)]
+        for row in rows:
+            outcome = ", ".join(f"{name} {row[name]}" for name in scores if row[name])
+            source = f"model_cards/checkpoints/{row['model']}"
+            yield Entry("checkpoint", row["model"], row["family"], orders_in(row), outcome=outcome, source=source)
+    for file in sorted({*results.glob("*.csv")} - {*results.glob("checkpoints_*.csv")}):
         for row in read(file):
-            orders = [*filter(None, re.split("[:, ]", " ".join(row.get(name, "") for name in ORDER_COLUMNS)))]
-            if orders:
+            if orders := orders_in(row):
                 yield Entry("result", f"{file.stem}: {row['model']}", "", orders)
+
+
+def orders_in(row: Row) -> list[str]:
+    """Find the orders that a row of a file of figures names."""
+    return [*filter(None, re.split("[:, ]", " ".join(row.get(name, "") for name in ORDER_COLUMNS)))]
 
 
 def model_of(recipe: str, command: str) -> tuple[Any, list[Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig
 
@@ -17,6 +18,9 @@ from sublayers.hub.model_card import CARD, MEASURED, RUN, describe_model, is_dra
 from sublayers.hub.sources import check_model
 from sublayers.modeling.modeling_sublayers import SublayersPreTrainedModel
 from sublayers.training.folders import refuse_to_overwrite, whole_folder
+
+# by the names that safetensors gives them
+IN_16_BITS = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def export(
@@ -34,7 +38,8 @@ def export(
         source: folder of a trained model.
         destination: a new folder.
         model_id: what the card calls the model, by default the new folder's name.
-        weights: the type in which they are stored, such as bfloat16; the model is opened in its own type all the same.
+        weights: the type in which they are stored, such as bfloat16, by default as in the source; the model is opened
+            in its own type all the same.
         beside: folders of models that were trained and measured alike, whose costs and scores the card shows, too.
 
     Raises:
@@ -44,7 +49,8 @@ def export(
     """
     refuse_to_overwrite(destination)
     model = read_model(source)
-    saving: dict[str, Any] = {"state_dict": rounded(model, getattr(torch, weights))} if weights else {}
+    dtype = getattr(torch, weights) if weights else stored_type(source)
+    saving: dict[str, Any] = {"state_dict": rounded(model, dtype)} if dtype else {}
     with whole_folder(destination) as folder:
         saving["finish"] = partial(record_others, others=beside)
         write_folder(folder, model, source=source, model_id=model_id or destination.resolve().name, **saving)
@@ -65,6 +71,16 @@ def record_others(folder: Path, others: Sequence[Path]) -> None:
             raise ValueError(f"{other} was not measured on what this model was; measure both alike, or leave it out")
     run = json.loads((folder / RUN).read_text(encoding="utf-8")) | {"beside": models}
     (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+
+
+def stored_type(folder: Path) -> torch.dtype | None:
+    """Find the type of 16 bits in which all weights of a folder are stored, if they are."""
+    types = set()
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            types |= {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    numbers = [name for name in types if name.startswith(("F", "BF"))]
+    return IN_16_BITS.get(numbers[0]) if len(numbers) == 1 else None
 
 
 def rounded(model: nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -54,6 +54,11 @@ def test_weights_in_16_bits_are_opened_in_32(trained, tmp_path, refusal):
     opened = AutoModelForMaskedLM.from_pretrained(tmp_path / "exported").state_dict()
     assert all(torch.equal(opened[name], after[name].float()) for name in after)
     assert {weight.dtype for weight in opened.values()} == {torch.float32}
+    # what is exported or pushed again stays as it is stored
+    export(tmp_path / "exported", tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "exported" / "model.safetensors"
+    ).read_bytes()
     said = refusal("export", trained, tmp_path / "graph", "--format", "torch_export", "--weights", "bfloat16")
     assert "--weights is not for torch_export" in said
 
