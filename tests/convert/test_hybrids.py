@@ -79,7 +79,8 @@ def test_folders_and_models_in_memory_are_converted(prefix, tmp_path):
     assert model.config.sublayer_order == {"NemotronH": "rfsr", "Bamba": "rfsfrf"}.get(prefix, "resere")
     made, ids = optimize(source, verify=True), tokens(2, 9)
     for each in (model, made):
-        torch.testing.assert_close(each(ids).logits, source(ids).logits, atol=1e-5, rtol=1e-5)
+        found, wanted = each(ids).logits, source(ids).logits
+        assert (found - wanted).abs().max() < 1e-6 + 5e-6 * wanted.abs().max()
     other, _ = from_hybrid(source, {"NemotronH": "r2fs", "Bamba": "r2sf3"}.get(prefix, "r2se3"))
     assert other.num_parameters() == model.num_parameters()
 
