@@ -146,8 +146,8 @@ GO_ON := --resume_from_checkpoint true
 TRANSLATION := seq2seq multi30k --train_file multi30k/train.jsonl.gz --validation_file multi30k/validation.jsonl.gz \
 	--test_file multi30k/test.jsonl.gz --do_train --do_eval --do_predict
 STUDENT := --train_file texts.txt --validation_file texts_valid.txt --whole_rows --max_length 256 \
-	--train_sampling_strategy group_by_length --answers answers --max_steps 1300 --learning_rate 5e-4 --warmup_steps 40 \
-	--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs '{"num_decay_steps": 0.5}' \
+	--train_sampling_strategy group_by_length --answers answers --max_steps 1000 --learning_rate 5e-4 --warmup_steps 40 \
+	--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs '{"num_decay_steps": 400}' \
 	--per_device_train_batch_size 32 --do_train --do_eval --eval_strategy no --save_steps 100 --save_total_limit 1 \
 	--logging_steps 20 --report_to none --sts_file stsb/test.jsonl.gz --squad_file squad/validation.parquet
 
