@@ -139,7 +139,7 @@ outdated: $(ECOSYSTEM)/.installed  ## list what the registry has newer than setu
 results: $(VENV)/.installed  ## write the tables of figures again, from results/
 	$(BIN)/sublayers results README.md model_cards/*.md $(shell find docs -name '*.md' 2> /dev/null)
 
-# what the checkpoints learn from and their runs, as model_cards/checkpoints.md says; what was interrupted goes on
+# what the checkpoints learn from and their runs, as docs/checkpoints.md says; what was interrupted goes on
 DATA ?= data
 TRAIN := cd $(DATA) && $(abspath $(BIN))/sublayers
 GO_ON := --resume_from_checkpoint true
