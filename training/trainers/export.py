@@ -52,8 +52,8 @@ def export(
     dtype = getattr(torch, weights) if weights else stored_type(source)
     saving: dict[str, Any] = {"state_dict": rounded(model, dtype)} if dtype else {}
     with whole_folder(destination) as folder:
-        saving["finish"] = partial(record_others, others=beside)
-        write_folder(folder, model, source=source, model_id=model_id or destination.resolve().name, **saving)
+        finish, model_id = partial(record_others, others=beside), model_id or destination.resolve().name
+        write_folder(folder, model, source=source, finish=finish, model_id=model_id, **saving)
 
 
 def record_others(folder: Path, others: Sequence[Path]) -> None:
