@@ -2,7 +2,8 @@
 
 `python stranger.py ASKED FOLDER...` loads each folder's model, writes its outputs for what is in `inputs.safetensors`
 as `outputs.safetensors`, with what it generates, and saves bodies in `again`. Then it prints what pipelines answer to
-what is ASKED, a list of folders with a task and an input each, all in JSON, and saves each pipeline in `again`.
+what is ASKED, a list of folders with a task and an input each, all in JSON, and saves each pipeline in `again`. Two
+tasks are no pipeline's: cosines of pairs of sentences, and losses of texts.
 """
 
 import json
@@ -49,6 +50,12 @@ def ask(folder, task, given):
         encoder = SentenceTransformer(folder, device="cpu", trust_remote_code=True)
         first, second = (encoder.encode([*texts], convert_to_tensor=True) for texts in zip(*given, strict=True))
         return cosine_similarity(first, second).tolist()
+    if task == "losses":
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        texts = [tokenizer(text, return_tensors="pt")["input_ids"] for text in given]
+        with torch.no_grad():
+            return [float(model(input_ids=ids, labels=ids).loss) for ids in texts]
     run = pipeline(task, model=folder, trust_remote_code=True)
     answer = run(**given) if isinstance(given, dict) else run(given)
     run.save_pretrained(f"{folder}/again")

@@ -29,7 +29,7 @@ def rounded(number, unit):
 
 K = 1024
 # recipes of this project
-OWN = {"mixed_texts", "modern", "multi30k", "short_texts", "small_iot", "small_sandwich"}
+OWN = {"mixed_texts", "modern", "multi30k", "multi30k_iot", "short_texts", "small_iot", "small_sandwich"}
 
 HEADS_OF_SANDWICHES = Differs(16, 8, "section 6 and fairseq's model have 8")
 # section 3, and for the training the model that it names, that of Baevski and Auli (2019)

@@ -59,6 +59,9 @@ class DistillArguments:
     hidden_size: int | None = flag("for a student with random weights; default: the teacher's sizes and weights")
     intermediate_size: int | list[int] | None = flag("as --hidden_size; also one for each f")
     num_attention_heads: int | None = flag("as --hidden_size")
+    dropout: float | None = flag(
+        "of the student; 0 is better where each text is read once; default: the teacher's, or --student's"
+    )
     temperature: float = flag("of the probabilities in --objective logits, words or next", 2.0)
     relation_heads: int = flag(
         "for --objective relations; must divide both hidden sizes, not equal the numbers of heads", 12

@@ -12,7 +12,7 @@ from sublayers.training.distill.answers import AnswerCollator, AnsweredTexts
 from sublayers.training.distill.moves import MovesCallback, moves
 from sublayers.training.distill.objectives import OBJECTIVES, Objective
 from sublayers.training.distill.sharding import shard
-from sublayers.training.distill.student import keep_sublayers, make_student, open_student
+from sublayers.training.distill.student import keep_sublayers, make_student, open_student, set_dropout
 from sublayers.training.distill.teacher import Teacher, hash_vocabulary, hash_weights, open_teacher
 from sublayers.training.distill.texts import count_answers, hash_rows
 from sublayers.training.distill.trainer import DistillTrainer
@@ -43,6 +43,8 @@ def make_trainer(
         student = keep_sublayers(teacher, run.sublayers, run.sublayer_order)
     else:
         student = make_student(teacher, str(run.sublayer_order), run.layers, sizes, run.max_length)
+    if run.dropout is not None:
+        set_dropout(student.model, run.dropout)
     # a test that cannot be read is refused before the training
     files = [file for file in (run.sts_file, run.squad_file) if file]
     tests = load_tests(run.sts_file, run.squad_file) if files else None

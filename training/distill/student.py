@@ -189,3 +189,19 @@ def make_student(
         }
     )
     return Student(teacher.head.auto_class.from_config(config), expand(order))
+
+
+def set_dropout(model: PreTrainedModel, rate: float) -> None:
+    """Give all dropout of a model one rate, in its configuration too, which attention reads.
+
+    Raises:
+        ValueError: a rate that is no probability.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"--dropout {rate:g} is no share of what is dropped; give 0 or more, and less than 1")
+    for name, value in model.config.to_dict().items():
+        if name.endswith("dropout") and value is not None:
+            setattr(model.config, name, rate)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate

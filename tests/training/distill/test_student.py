@@ -5,7 +5,13 @@ from families import build
 from tiny_teachers import TEXTS, save_teacher
 from transformers import AutoModel, DistilBertConfig, DistilBertModel
 
-from sublayers.training.distill.student import choose_sublayers, keep_sublayers, make_student, nearest_order
+from sublayers.training.distill.student import (
+    choose_sublayers,
+    keep_sublayers,
+    make_student,
+    nearest_order,
+    set_dropout,
+)
 from sublayers.training.distill.teacher import CLASSIFIER, Teacher, answer, open_teacher
 
 
@@ -134,3 +140,24 @@ def test_sublayers_that_depend_on_their_neighbours_are_not_moved():
         torch.testing.assert_close(found, model(ids).last_hidden_state)
     with pytest.raises(ValueError, match="the activation 'relu', elsewhere 'gelu', so its sublayers run in no other"):
         make_student(teacher, "sff", None, {}, 32)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"hidden_size": 16}])
+def test_without_dropout_a_student_that_learns_answers_as_one_that_does_not(sizes, tmp_path):
+    save_teacher(tmp_path, labels=3)
+    teacher = open_teacher(str(tmp_path), CLASSIFIER)
+    student = make_student(teacher, "sfsf", None, sizes, 32).model
+    batch = teacher.tokenizer(TEXTS, padding=True, return_tensors="pt")
+
+    def differs():
+        return not torch.equal(*(student.train(mode)(**batch).logits for mode in (True, False)))
+
+    set_dropout(student, 0.3)
+    assert differs()
+    set_dropout(student, 0)
+    assert not differs()
+    rates = {name: rate for name, rate in student.config.to_dict().items() if name.endswith("dropout")}
+    assert rates["dropout"] == rates["attention_dropout"] == 0
+    assert not any(rates.values())
+    with pytest.raises(ValueError, match="--dropout 1 is no share of what is dropped; give 0 or more"):
+        set_dropout(student, 1)
