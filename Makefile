@@ -143,26 +143,40 @@ results: $(VENV)/.installed  ## write the tables of figures again, from results/
 DATA ?= data
 TRAIN := cd $(DATA) && $(abspath $(BIN))/sublayers
 GO_ON := --resume_from_checkpoint true
-TRANSLATION := seq2seq multi30k --train_file multi30k/train.jsonl.gz --validation_file multi30k/validation.jsonl.gz \
+# recipe
+TRANSLATION = seq2seq $(1) --train_file multi30k/train.jsonl.gz --validation_file multi30k/validation.jsonl.gz \
 	--test_file multi30k/test.jsonl.gz --do_train --do_eval --do_predict
-STUDENT := --train_file texts.txt --validation_file texts_valid.txt --whole_rows --max_length 256 \
-	--train_sampling_strategy group_by_length --answers answers --max_steps 1000 --learning_rate 5e-4 --warmup_steps 40 \
-	--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs '{"num_decay_steps": 400}' \
-	--per_device_train_batch_size 32 --do_train --do_eval --eval_strategy no --save_steps 100 --save_total_limit 1 \
-	--logging_steps 20 --report_to none --sts_file stsb/test.jsonl.gz --squad_file squad/validation.parquet
+TRANSLATIONS := translation-transformer translation-macaron translation-iot
+LANGUAGE := pretrain small_sandwich --train_file wikipedia.txt --validation_file wikipedia_valid.txt --tokenizer_name_or_path bpe \
+	--position_embedding_type rotary --block_size 256 --per_device_train_batch_size 8 --dropout 0 --attention_dropout 0 \
+	--activation_dropout 0 --do_train --do_eval
+LANGUAGES := lm-transformer lm-sandwich lm-par lm-hybrid
+STUDENT := --train_file texts.txt --validation_file texts_valid.txt --answers answers --per_device_train_batch_size 32 \
+	--logging_steps 20 --report_to none --sts_file stsb/test.jsonl.gz --squad_file squad/validation.parquet --do_train --do_eval
+
+# one exported folder, with the models beside it in its card
+define put
+	$(BIN)/sublayers export $(DATA)/$(1) model_cards/checkpoints/$(1) --weights bfloat16 $(if $(2),--beside $(addprefix $(DATA)/,$(2)))
+
+endef
+beside = $(foreach run,$(1),$(call put,$(run),$(filter-out $(run),$(1))))
 
 .PHONY: checkpoints
 checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints again, which takes hours
-	$(TRAIN) $(TRANSLATION) --model_type macaron_seq2seq --encoder_sublayer_order "(fsf)3" --decoder_sublayer_order "(fscf)3" \
+	$(TRAIN) $(call TRANSLATION,multi30k) --output_dir translation-transformer $(GO_ON)
+	$(TRAIN) $(call TRANSLATION,multi30k) --model_type macaron_seq2seq --encoder_sublayer_order "(fsf)3" --decoder_sublayer_order "(fscf)3" \
 		--intermediate_size 384 --output_dir translation-macaron $(GO_ON)
-	$(TRAIN) $(TRANSLATION) --output_dir translation-transformer $(GO_ON)
-	$(TRAIN) distill all-MiniLM-L6-v2 --sublayer_order "(sf)4" --layers 0 2 4 5 $(STUDENT) --output_dir minilm-4-layers $(GO_ON)
+	$(TRAIN) $(call TRANSLATION,multi30k_iot) --output_dir translation-iot $(GO_ON)
+	$(TRAIN) tokenizer --vocab_size 4096 --train_file wikipedia.txt --validation_file wikipedia_valid.txt --output_dir bpe
+	$(TRAIN) $(LANGUAGE) --sublayer_order "(sf)8" --output_dir lm-transformer $(GO_ON)
+	$(TRAIN) $(LANGUAGE) --sublayer_order "s3(sf)5f3" --output_dir lm-sandwich $(GO_ON)
+	$(TRAIN) $(LANGUAGE) --sublayer_order "(sff)4f2" --output_dir lm-par $(GO_ON)
+	$(TRAIN) $(LANGUAGE) --sublayer_order "(rf)4sf" --recurrence gated_delta --output_dir lm-hybrid $(GO_ON)
+	$(TRAIN) distill all-MiniLM-L6-v2 mixed_texts --sublayer_order "(sf)4" --layers 0 2 4 5 $(STUDENT) --output_dir minilm-4-layers $(GO_ON)
 	rm -rf model_cards/checkpoints/*
-	$(BIN)/sublayers export $(DATA)/translation-macaron model_cards/checkpoints/translation-macaron \
-		--weights bfloat16 --beside $(DATA)/translation-transformer
-	$(BIN)/sublayers export $(DATA)/translation-transformer model_cards/checkpoints/translation-transformer \
-		--weights bfloat16 --beside $(DATA)/translation-macaron
-	$(BIN)/sublayers export $(DATA)/minilm-4-layers model_cards/checkpoints/minilm-4-layers --weights bfloat16
+	$(call beside,$(TRANSLATIONS))
+	$(call beside,$(LANGUAGES))
+	$(call put,minilm-4-layers)
 
 .PHONY: stub
 stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families

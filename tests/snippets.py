@@ -86,6 +86,7 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         raise UnderstoodError
 
     # what follows once the flags are read
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", stop)
-    with pytest.raises(UnderstoodError):
-        module.main(flags)
+    with monkeypatch.context() as patched:
+        patched.setattr(argparse.ArgumentParser, "parse_known_args", stop)
+        with pytest.raises(UnderstoodError):
+            module.main(flags)

@@ -52,7 +52,7 @@ def ask(folder, task, given):
         return cosine_similarity(first, second).tolist()
     if task == "losses":
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
         texts = [tokenizer(text, return_tensors="pt")["input_ids"] for text in given]
         with torch.no_grad():
             return [float(model(input_ids=ids, labels=ids).loss) for ids in texts]
