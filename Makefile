@@ -143,7 +143,7 @@ results: $(VENV)/.installed  ## write the tables of figures again, from results/
 DATA ?= data
 TRAIN := cd $(DATA) && $(abspath $(BIN))/sublayers
 GO_ON := --resume_from_checkpoint true
-# recipe
+# with the recipe $(1)
 TRANSLATION = seq2seq $(1) --train_file multi30k/train.jsonl.gz --validation_file multi30k/validation.jsonl.gz \
 	--test_file multi30k/test.jsonl.gz --do_train --do_eval --do_predict
 TRANSLATIONS := translation-transformer translation-macaron translation-iot
@@ -164,8 +164,8 @@ beside = $(foreach run,$(1),$(call put,$(run),$(filter-out $(run),$(1))))
 .PHONY: checkpoints
 checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints again, which takes hours
 	$(TRAIN) $(call TRANSLATION,multi30k) --output_dir translation-transformer $(GO_ON)
-	$(TRAIN) $(call TRANSLATION,multi30k) --model_type macaron_seq2seq --encoder_sublayer_order "(fsf)3" --decoder_sublayer_order "(fscf)3" \
-		--intermediate_size 384 --output_dir translation-macaron $(GO_ON)
+	$(TRAIN) $(call TRANSLATION,multi30k) --model_type macaron_seq2seq --encoder_sublayer_order "(fsf)3" \
+		--decoder_sublayer_order "(fscf)3" --intermediate_size 384 --output_dir translation-macaron $(GO_ON)
 	$(TRAIN) $(call TRANSLATION,multi30k_iot) --output_dir translation-iot $(GO_ON)
 	$(TRAIN) tokenizer --vocab_size 4096 --train_file wikipedia.txt --validation_file wikipedia_valid.txt --output_dir bpe
 	$(TRAIN) $(LANGUAGE) --sublayer_order "(sf)8" --output_dir lm-transformer $(GO_ON)

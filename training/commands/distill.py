@@ -185,6 +185,8 @@ def parse(argv: list[str]) -> tuple[DistillArguments, CorpusArguments, DistillTr
         run.pooling = "cls"
     if run.temperature <= 0:
         raise ValueError(f"--temperature {run.temperature} is not positive; give a larger one")
+    if run.dropout is not None and not 0 <= run.dropout < 1:
+        raise ValueError(f"--dropout {run.dropout:g} is no share of what is dropped; give 0 or more, and less than 1")
     if args.n_gpu > 1:
         raise ValueError(
             f"a process trains on one GPU, not on {args.n_gpu}; start one for each with accelerate launch or torchrun"

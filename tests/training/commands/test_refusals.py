@@ -122,6 +122,7 @@ REFUSED = {
     "distill --sublayers s0 f9": "there is no sublayer f9 among s0 f0 s1 f1 s2 f2; choose some of these",
     "distill --moves_every=-1": "--moves_every -1 is no number of steps",
     "distill --temperature=0": "--temperature 0.0 is not positive",
+    "distill --dropout=1": "--dropout 1 is no share of what is dropped; give 0 or more",
     "distill --dataloader_num_workers=2": "leave --dataloader_num_workers out",
     "distill --sublayer_order=s4f4": "the order s4f4 has 4 s, more than the 3 of the teacher",
     "distill --moves_every=7": "3 moves, one every 7 steps, take more than 21 steps",
