@@ -1,7 +1,6 @@
 """The card of a model: what it is, what it costs, where it comes from and what it scored."""
 
 import json
-import re
 from collections.abc import Iterable
 from math import isfinite, prod
 from pathlib import Path
@@ -12,8 +11,6 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardDat
 from huggingface_hub.dataclasses import validate_typed_dict
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import yaml_dump
-from jinja2 import Environment
-from markupsafe import Markup
 from safetensors import safe_open
 from transformers import AutoConfig
 
@@ -23,6 +20,7 @@ from sublayers.configuration.configuration_sublayers import SublayersConfig
 from sublayers.configuration.order import Order
 from sublayers.configuration.sublayer_cost import cache_bytes, flops, read_positions
 from sublayers.families import head_of
+from sublayers.hub.card_text import plain, template
 from sublayers.hub.loading import MODULES
 from sublayers.hub.papers import citation, paper
 
@@ -38,13 +36,6 @@ GENERATED = (
 )
 # marks of cards that nobody has edited: ours, transformers' draft, and the Trainer's
 DRAFTS = (GENERATED, "[More Information Needed]", "according to the information the Trainer had access to")
-TEMPLATE = Path(__file__).with_name("model_card_template.md")
-# Markdown syntax: special characters, addresses, underscores around words, marks of lists and headings
-MARKUP = re.compile(
-    r"[\\`*\[\]<>|~&$#@]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])|^\d+(?=[.)]\s)|^[-+=](?=[-+=\s]|$)",
-    re.IGNORECASE,
-)
-
 MEASURED = ("dataset", "split", "metric")
 # by the end of the name of a model's class: the Hub's name for its task, and what it is for
 HEAD_TASKS = {
@@ -142,7 +133,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        known = {**_plain(json.loads(file.read_text(encoding="utf-8")))}
+        known = {**plain(json.loads(file.read_text(encoding="utf-8")))}
         run = {name: known[name] for name in Run.__annotations__ if name in known}
         beside = run.get("beside", [])
         kinds: list[tuple[Any, Any]] = [(Run, [run]), (Part, run.get("data", [])), (Other, beside)]
@@ -180,7 +171,7 @@ def write_card(
     from sublayers import AUTO_CLASSES
 
     folder = Path(folder)
-    run, model_id = read_run(folder), _plain(model_id or folder.resolve().name)
+    run, model_id = read_run(folder), plain(model_id or folder.resolve().name)
     scores = _scores(run)
     _write_eval_results(folder, scores, run.get("date"))
     file = folder / CARD
@@ -220,9 +211,7 @@ def write_card(
         ]
         or None,
     )
-    environment = Environment(finalize=_as_text)
-    environment.filters |= {"code": _as_code, "described": describe, "scored": _scored}
-    text = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    text = template(described=describe, scored=_scored).render(
         card_data=data.to_yaml(),
         generated=GENERATED,
         model_id=model_id,
@@ -375,26 +364,3 @@ def named_orders(config: SublayersConfig) -> list[tuple[str, Order]]:
         for side, orders in sides
         for number, order in enumerate(orders)
     ]
-
-
-def _plain(value: Any) -> Any:
-    # names of files and other values of a run become one line of valid UTF-8
-    if isinstance(value, str):
-        return re.sub(r"[\s\0-\x1f\x7f-\x9f]+", " ", value).strip().encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if isinstance(value, dict):
-        return {_plain(name): _plain(part) for name, part in value.items()}
-    return value
-
-
-def _as_text(value: Any) -> Any:
-    # the template escapes all values that it does not mark as safe
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return MARKUP.sub(lambda found: "".join(f"&#{ord(character)};" for character in found[0]), value)
-
-
-def _as_code(value: Any) -> Markup:
-    # inside a fenced block, only another fence has a meaning
-    return Markup(str(value).replace("```", " "))

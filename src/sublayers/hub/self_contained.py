@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -169,11 +170,9 @@ def _flattened(classes: list[type]) -> dict[str, str]:
     def take(module: str) -> None:
         if _flat(module) in texts:
             return
-        source = Path(find_spec(module).origin).read_text(encoding="utf-8")  # type: ignore[union-attr,arg-type]
-        texts[_flat(module)] = OWN_IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import", source)
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sublayers."):
-                take(str(node.module))
+        texts[_flat(module)], imported = _read(module)
+        for other in imported:
+            take(other)
 
     for module in (VERSIONS, *(cls.__module__ for cls in classes)):
         take(module)
@@ -184,6 +183,16 @@ def _flattened(classes: list[type]) -> dict[str, str]:
         texts[module] = f"from .{_flat(VERSIONS)} import TRANSFORMERS  # noqa: F401\n\n" + texts[module]
         texts[module] += REST_OF_THE_FAMILY + "".join(others)
     return texts
+
+
+# every save of a model reads the same modules
+@cache
+def _read(module: str) -> tuple[str, list[str]]:
+    """The text of a module in the copy, and the modules of this package that it imports."""
+    source = Path(find_spec(module).origin).read_text(encoding="utf-8")  # type: ignore[union-attr,arg-type]
+    imports = [str(node.module) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    text = OWN_IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import", source)
+    return text, [name for name in imports if name.startswith("sublayers.")]
 
 
 def _reference(cls: type) -> str:
