@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -96,6 +97,12 @@ def test_a_card_compares_with_what_was_measured_alike(trained, tmp_path, refusal
     assert rival.endswith(" | 7.25 |")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "rival")
     assert f"| encoder (sf)2f2 | {model.num_parameters():,} |" in rival
+    # as `sublayers glue` leaves them
+    tasks = [shutil.copytree(tmp_path / "rival", tmp_path / name / "mrpc") for name in ("one", "two")]
+    export(trained, tmp_path / "compared", beside=tasks)
+    card = (tmp_path / "compared" / "README.md").read_text()
+    assert "| one | encoder" in card
+    assert "| two | encoder" in card
     said = refusal("export", trained, tmp_path / "again", "--beside", tmp_path / "stranger")
     assert "stranger was not measured on what this model was" in said
     assert not (tmp_path / "again").exists()
