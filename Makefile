@@ -151,15 +151,32 @@ LANGUAGE := pretrain small_sandwich --train_file wikipedia.txt --validation_file
 	--position_embedding_type rotary --block_size 256 --per_device_train_batch_size 8 --dropout 0 --attention_dropout 0 \
 	--activation_dropout 0 --do_train --do_eval
 LANGUAGES := lm-transformer lm-sandwich lm-par lm-hybrid
+# with feed-forwards $(1) wide
+BERT = pretrain --objective mlm --train_file wikipedia.txt --validation_file wikipedia_valid.txt --tokenizer_name_or_path wordpiece \
+	--hidden_size 128 --intermediate_size $(1) --num_attention_heads 4 --norm_position pre --final_norm true --embedding_norm false \
+	--position_embedding_type rotary --scale_embedding true --block_size 64 --max_position_embeddings 512 \
+	--per_device_train_batch_size 16 --max_steps 4800 --learning_rate 2e-3 --weight_decay 0.01 --dropout 0 --attention_dropout 0 \
+	--activation_dropout 0 --max_eval_samples 2000 --per_device_eval_batch_size 64 --eval_strategy no --save_steps 1200 \
+	--logging_steps 100 --report_to none --do_train --do_eval
+BERTS := bert-transformer bert-par bert-macaron
+# fine-tuned on the task $(1) from the model $(2)
+GLUE = glue --task_name $(1) --data_dir glue --model_name_or_path $(2) --max_length 64 --learning_rate 5e-4 \
+	--per_device_train_batch_size 32 --report_to none --num_train_epochs $(3) --output_dir $(2)-$(1)
 STUDENT := --train_file texts.txt --validation_file texts_valid.txt --answers answers --per_device_train_batch_size 32 \
 	--logging_steps 20 --report_to none --sts_file stsb/test.jsonl.gz --squad_file squad/validation.parquet --do_train --do_eval
 
-# one exported folder, with the models beside it in its card
+# the run $(1) as a folder, with others beside it in its card
 define put
-	$(BIN)/sublayers export $(DATA)/$(1) model_cards/checkpoints/$(1) --weights bfloat16 $(if $(2),--beside $(addprefix $(DATA)/,$(2)))
+	$(BIN)/sublayers export $(DATA)/$(1) model_cards/checkpoints/$(firstword $(subst /, ,$(1))) --weights bfloat16 \
+		$(if $(2),--beside $(addprefix $(DATA)/,$(2)))
 
 endef
 beside = $(foreach run,$(1),$(call put,$(run),$(filter-out $(run),$(1))))
+define fine_tuned
+	$(TRAIN) $(call GLUE,sst2,$(1),2)
+	$(TRAIN) $(call GLUE,stsb,$(1),5)
+
+endef
 
 .PHONY: checkpoints
 checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints again, which takes hours
@@ -173,10 +190,17 @@ checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints 
 	$(TRAIN) $(LANGUAGE) --sublayer_order "(sff)4f2" --output_dir lm-par $(GO_ON)
 	$(TRAIN) $(LANGUAGE) --sublayer_order "(rf)4sf" --recurrence gated_delta --output_dir lm-hybrid $(GO_ON)
 	$(TRAIN) distill all-MiniLM-L6-v2 mixed_texts --sublayer_order "(sf)4" --layers 0 2 4 5 $(STUDENT) --output_dir minilm-4-layers $(GO_ON)
+	$(TRAIN) tokenizer --model wordpiece --vocab_size 8192 --train_file wikipedia.txt --validation_file wikipedia_valid.txt --output_dir wordpiece
+	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)6" --output_dir bert-transformer $(GO_ON)
+	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)4f3" --output_dir bert-par $(GO_ON)
+	$(TRAIN) $(call BERT,256) --model_type macaron_bert --sublayer_order "(fsf)6" --output_dir bert-macaron $(GO_ON)
+	$(foreach run,$(BERTS),$(call fine_tuned,$(run)))
 	rm -rf model_cards/checkpoints/*
 	$(call beside,$(TRANSLATIONS))
 	$(call beside,$(LANGUAGES))
 	$(call put,minilm-4-layers)
+	$(call beside,$(BERTS))
+	$(call beside,$(foreach run,$(BERTS),$(run)-sst2/sst2))
 
 .PHONY: stub
 stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families
