@@ -22,13 +22,13 @@ from sublayers.modeling import linear
 pytestmark = pytest.mark.slow
 
 
-# by their heads, the first family that has them
-FIRST = {frozenset(row.heads): row for name, row in reversed(ROWS.items()) if name == row.family}
+# by the code of its body, the first family that has it
+FIRST = {row.heads[AutoModel].forward: row for name, row in reversed(ROWS.items()) if name == row.family}
 
 
 def first_heads(row):
-    """All heads of the first family that has them, and the main one of others: heads have the same code above all."""
-    return row.heads if FIRST[frozenset(row.heads)] is row else [row.main_head]
+    """All heads of the first family with a body, and the main one of others: above it, heads have the same code."""
+    return row.heads if FIRST[row.heads[AutoModel].forward] is row else [row.main_head]
 
 
 every_head = every_row(heads=lambda row: row.heads)
