@@ -66,11 +66,10 @@ def record_others(folder: Path, others: Sequence[Path]) -> None:
 
     own = measured(read_run(folder))
     models = [describe_model(other) for other in others]
-    names = {model["name"] for model in models}
+    if len({model["name"] for model in models}) < len(models):
+        # `sublayers glue` calls each model like its task, in a folder of its own
+        models = [model | {"name": other.resolve().parent.name} for other, model in zip(others, models, strict=True)]
     for other, model in zip(others, models, strict=True):
-        if len(names) < len(models):
-            # `sublayers glue` calls each model like its task, in a folder of its own
-            model["name"] = other.resolve().parent.name
         if not own & measured(model):
             raise ValueError(f"{other} was not measured on what this model was; measure both alike, or leave it out")
     run = json.loads((folder / RUN).read_text(encoding="utf-8")) | {"beside": models}
