@@ -159,7 +159,7 @@ BERT = pretrain --objective mlm --train_file wikipedia.txt --validation_file wik
 	--activation_dropout 0 --max_eval_samples 2000 --per_device_eval_batch_size 64 --eval_strategy no --save_steps 1200 \
 	--logging_steps 100 --report_to none --do_train --do_eval
 BERTS := bert-transformer bert-par bert-macaron
-# fine-tuned on the task $(1) from the model $(2)
+# fine-tuned on the task $(1) from the model $(2), in $(3) epochs
 GLUE = glue --task_name $(1) --data_dir glue --model_name_or_path $(2) --max_length 64 --learning_rate 5e-4 \
 	--per_device_train_batch_size 32 --report_to none --num_train_epochs $(3) --output_dir $(2)-$(1)
 STUDENT := --train_file texts.txt --validation_file texts_valid.txt --answers answers --per_device_train_batch_size 32 \
