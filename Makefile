@@ -159,6 +159,8 @@ BERT = pretrain --objective mlm --train_file wikipedia.txt --validation_file wik
 	--activation_dropout 0 --max_eval_samples 2000 --per_device_eval_batch_size 64 --eval_strategy no --save_steps 1200 \
 	--logging_steps 100 --report_to none --do_train --do_eval
 BERTS := bert-transformer bert-par bert-macaron
+# stands beside them in their cards, and is no folder
+CONTROL := bert-transformer-4-layers
 # fine-tuned on the task $(1) from the model $(2), in $(3) epochs
 GLUE = glue --task_name $(1) --data_dir glue --model_name_or_path $(2) --max_length 64 --learning_rate 5e-4 \
 	--per_device_train_batch_size 32 --report_to none --num_train_epochs $(3) --output_dir $(2)-$(1)
@@ -171,7 +173,7 @@ define put
 		$(if $(2),--beside $(addprefix $(DATA)/,$(2)))
 
 endef
-beside = $(foreach run,$(1),$(call put,$(run),$(filter-out $(run),$(1))))
+beside = $(foreach run,$(1),$(call put,$(run),$(filter-out $(run),$(1) $(2))))
 define fine_tuned
 	$(TRAIN) $(call GLUE,sst2,$(1),2)
 	$(TRAIN) $(call GLUE,stsb,$(1),5)
@@ -190,17 +192,19 @@ checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints 
 	$(TRAIN) $(LANGUAGE) --sublayer_order "(sff)4f2" --output_dir lm-par $(GO_ON)
 	$(TRAIN) $(LANGUAGE) --sublayer_order "(rf)4sf" --recurrence gated_delta --output_dir lm-hybrid $(GO_ON)
 	$(TRAIN) distill all-MiniLM-L6-v2 mixed_texts --sublayer_order "(sf)4" --layers 0 2 4 5 $(STUDENT) --output_dir minilm-4-layers $(GO_ON)
+	$(TRAIN) distill all-MiniLM-L6-v2 mixed_texts --sublayer_order "(sf)3" --layers 0 1 5 $(STUDENT) --output_dir minilm-3-layers $(GO_ON)
 	$(TRAIN) tokenizer --model wordpiece --vocab_size 8192 --train_file wikipedia.txt --validation_file wikipedia_valid.txt --output_dir wordpiece
 	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)6" --output_dir bert-transformer $(GO_ON)
+	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)4" --output_dir $(CONTROL) $(GO_ON)
 	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)4f3" --output_dir bert-par $(GO_ON)
 	$(TRAIN) $(call BERT,256) --model_type macaron_bert --sublayer_order "(fsf)6" --output_dir bert-macaron $(GO_ON)
-	$(foreach run,$(BERTS),$(call fine_tuned,$(run)))
+	$(foreach run,$(BERTS) $(CONTROL),$(call fine_tuned,$(run)))
 	rm -rf model_cards/checkpoints/*
 	$(call beside,$(TRANSLATIONS))
 	$(call beside,$(LANGUAGES))
 	$(call put,minilm-4-layers)
-	$(call beside,$(BERTS))
-	$(call beside,$(foreach run,$(BERTS),$(run)-sst2/sst2))
+	$(call beside,$(BERTS),$(CONTROL))
+	$(call beside,$(foreach run,$(BERTS),$(run)-sst2/sst2),$(CONTROL)-sst2/sst2)
 
 .PHONY: stub
 stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families

@@ -79,7 +79,8 @@ def test_its_card_has_what_was_measured(name):
 
 
 def test_they_are_small_and_in_16_bits():
-    assert FOLDERS.keys() == FIGURES.keys()
+    # controls have a row and no folder
+    assert FOLDERS.keys() <= FIGURES.keys()
     total = 0
     for folder in FOLDERS.values():
         total += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -63,7 +63,7 @@ def describe_data(args: Any, default: dict[str, str], config_name: str | None = 
     # `datasets` prefers a folder to a data set on the Hub that is called like it
     folder = getattr(args, "data_dir", None) or args.dataset_name or default.get("id", "")
     if folder and Path(folder).exists():
-        name = " ".join(filter(None, (Path(folder).resolve().name, config_name)))
+        name = " ".join(filter(None, (shown(folder), config_name)))
         return [{"role": "data", "name": name, "own": True}]
     if args.dataset_name is None:
         return [{"role": "data"} | default | config]
@@ -222,8 +222,8 @@ def command_line(words: list[str]) -> str:
 
 
 def shown(source: str) -> str:
-    """Name a folder without where it is, or a repository."""
-    return Path(source).resolve().name if Path(source).exists() else source
+    """Name a file or folder as it was given, a link too, without where it is, or a repository."""
+    return Path(os.path.abspath(source)).name if Path(source).exists() else source
 
 
 def _public(value: Any) -> Any:
@@ -234,7 +234,7 @@ def _public(value: Any) -> Any:
     if value is None or isinstance(value, (bool, float, int)):
         return value
     text = str(value)
-    return (Path(text).resolve().name or text) if os.path.exists(text) else _without_outer_paths(text)
+    return (shown(text) or text) if os.path.exists(text) else _without_outer_paths(text)
 
 
 def _without_outer_paths(text: str) -> str:

@@ -78,7 +78,7 @@ def test_all_arguments_are_told_but_for_secrets_and_places(tmp_path, monkeypatch
     assert training_settings(args)["weight decay"] == 0.1
 
 
-def test_data_are_named_by_file_folder_or_id(tmp_path):
+def test_data_are_named_by_file_folder_link_or_id(tmp_path):
     def flags(dataset_name=None, **files):
         return SimpleNamespace(dataset_name=dataset_name, **files)
 
@@ -92,6 +92,9 @@ def test_data_are_named_by_file_folder_or_id(tmp_path):
         assert describe_data(flags(dataset_name=named), HUB, config) == [{"role": "data", **described}]
     own = SimpleNamespace(dataset_name=None, data_dir=str(tmp_path))
     assert describe_data(own, HUB, "sst2") == [{"role": "data", "name": f"{tmp_path.name} sst2", "own": True}]
+    (tmp_path / "reviews").symlink_to(tmp_path)
+    own.data_dir = str(tmp_path / "reviews")
+    assert describe_data(own, HUB, "sst2") == [{"role": "data", "name": "reviews sst2", "own": True}]
     files = describe_data(flags(train_file=["a/train.de", "a/train.en"], validation_file="b/dev.jsonl"), HUB)
     roles = {"trained on": "train.de, train.en", "evaluated on": "dev.jsonl"}
     assert files == [{"role": role, "name": name, "own": True} for role, name in roles.items()]
