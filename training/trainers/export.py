@@ -51,20 +51,19 @@ def export(
     model = read_model(source)
     dtype = getattr(torch, weights) if weights else stored_type(source)
     saving: dict[str, Any] = {"state_dict": rounded(model, dtype)} if dtype else {}
+    others = comparable(source, beside)
     with whole_folder(destination) as folder:
-        finish, model_id = partial(record_others, others=beside), model_id or destination.resolve().name
+        finish, model_id = partial(record, beside=others), model_id or destination.resolve().name
         write_folder(folder, model, source=source, finish=finish, model_id=model_id, **saving)
 
 
-def record_others(folder: Path, others: Sequence[Path]) -> None:
-    """Add to the record of a run what its card compares with. Raises a ValueError where there is nothing to compare."""
-    if not others:
-        return
+def comparable(source: Path, others: Sequence[Path]) -> list[dict[str, Any]]:
+    """Describe models for the card of another. Raises a ValueError where they have no score in common."""
 
     def measured(run: dict[str, Any]) -> set[tuple[str, ...]]:
         return {tuple(score[name] for name in MEASURED) for score in run.get("results", [])}
 
-    own = measured(read_run(folder))
+    own = measured(read_run(source))
     models = [describe_model(other) for other in others]
     if len({model["name"] for model in models}) < len(models):
         # `sublayers glue` calls each model like its task, in a folder of its own
@@ -72,8 +71,14 @@ def record_others(folder: Path, others: Sequence[Path]) -> None:
     for other, model in zip(others, models, strict=True):
         if not own & measured(model):
             raise ValueError(f"{other} was not measured on what this model was; measure both alike, or leave it out")
-    run = json.loads((folder / RUN).read_text(encoding="utf-8")) | {"beside": models}
-    (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    return models
+
+
+def record(folder: Path, beside: list[dict[str, Any]]) -> None:
+    """Add to the record of a run what its card compares with."""
+    if beside:
+        run = json.loads((folder / RUN).read_text(encoding="utf-8")) | {"beside": beside}
+        (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
 
 
 def stored_type(folder: Path) -> torch.dtype | None:
