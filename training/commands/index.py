@@ -121,17 +121,17 @@ def entries() -> Iterator[Entry]:
         for row in read(file):
             outcome = row["outcome"] or row["measured"]
             yield Entry("paper", f"{file.stem}: {row['part']}", "", command=row["command"], outcome=outcome)
-    for file in sorted(results.glob("checkpoints_*.csv")):
-        rows = read(file)
-        scores = [name for name in measured(rows) if name not in ("model", "family", *ORDER_COLUMNS)]
+    figures = {file.stem: read(file) for file in sorted(results.glob("*.csv"))}
+    for rows in figures.values():
+        scores = [name for name in measured(rows) if name not in ("model", "family", "source", *ORDER_COLUMNS)]
         for row in rows:
-            outcome = ", ".join(f"{name} {row[name]}" for name in scores if row[name])
-            source = f"model_cards/checkpoints/{row['model']}"
-            yield Entry("checkpoint", row["model"], row["family"], orders_in(row), outcome=outcome, source=source)
-    for file in sorted({*results.glob("*.csv")} - {*results.glob("checkpoints_*.csv")}):
-        for row in read(file):
-            if orders := orders_in(row):
-                yield Entry("result", f"{file.stem}: {row['model']}", "", orders)
+            if source := row.get("source", ""):
+                outcome = ", ".join(f"{name} {row[name]}" for name in scores if row[name])
+                yield Entry("checkpoint", row["model"], row["family"], orders_in(row), outcome=outcome, source=source)
+    for name, rows in figures.items():
+        for row in rows:
+            if not row.get("source") and (orders := orders_in(row)):
+                yield Entry("result", f"{name}: {row['model']}", "", orders)
 
 
 def orders_in(row: Row) -> list[str]:
@@ -179,7 +179,8 @@ def tables(found: list[Entry]) -> Iterator[Table]:
             for name in ("orders", "heads", "command", "outcome", "source")
         }
         columns = [name for name in says if says[name]]
-        drawn = Table(Column("name", no_wrap=True), *columns[1:], title=kind, title_justify="left")
+        heads = [Column("name", no_wrap=True), *(Column(name, overflow="fold") for name in columns[1:])]
+        drawn = Table(*heads, title=kind, title_justify="left")
         for entry in rows:
             drawn.add_row(*(cell(entry, name) for name in columns))
         yield drawn
