@@ -202,7 +202,7 @@ checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints 
 	rm -rf model_cards/checkpoints/*
 	$(call beside,$(TRANSLATIONS))
 	$(call beside,$(LANGUAGES))
-	$(call put,minilm-4-layers)
+	$(call put,minilm-4-layers,minilm-3-layers)
 	$(call beside,$(BERTS),$(CONTROL))
 	$(call beside,$(foreach run,$(BERTS),$(run)-sst2/sst2),$(CONTROL)-sst2/sst2)
 
