@@ -95,6 +95,8 @@ def test_ctrl_c_in_a_terminal_ends_a_command_and_its_processes_in_one_sentence(
         text=True,
         env=environment,
         start_new_session=True,
+        # a shell lets what it starts in the background ignore it, a terminal does not
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while started.poll() is None and not any((tmp_path / "out").glob(f"{begun}/trainer_state.json")):
         time.sleep(0.1)
