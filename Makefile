@@ -198,13 +198,13 @@ checkpoints: $(VENV)/.installed  ## train the models in model_cards/checkpoints 
 	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)4" --output_dir $(CONTROL) $(GO_ON)
 	$(TRAIN) $(call BERT,512) --model_type par_bert --sublayer_order "(sf)4f3" --output_dir bert-par $(GO_ON)
 	$(TRAIN) $(call BERT,256) --model_type macaron_bert --sublayer_order "(fsf)6" --output_dir bert-macaron $(GO_ON)
-	$(foreach run,$(BERTS),$(call fine_tuned,$(run)))
+	$(foreach run,$(BERTS) $(CONTROL),$(call fine_tuned,$(run)))
 	rm -rf model_cards/checkpoints/*
 	$(call beside,$(TRANSLATIONS))
 	$(call beside,$(LANGUAGES))
 	$(call put,minilm-4-layers,minilm-3-layers)
 	$(call beside,$(BERTS),$(CONTROL))
-	$(call beside,$(foreach run,$(BERTS),$(run)-sst2/sst2))
+	$(call beside,$(foreach run,$(BERTS),$(run)-sst2/sst2),$(CONTROL)-sst2/sst2)
 
 .PHONY: stub
 stub: $(VENV)/.installed  ## write the type stub of the package again, from the table of families
