@@ -123,11 +123,12 @@ def entries() -> Iterator[Entry]:
             yield Entry("paper", f"{file.stem}: {row['part']}", "", command=row["command"], outcome=outcome)
     figures = {file.stem: read(file) for file in sorted(results.glob("*.csv"))}
     for rows in figures.values():
-        scores = [name for name in measured(rows) if name not in ("model", "family", "source", *ORDER_COLUMNS)]
-        for row in rows:
-            if source := row.get("source", ""):
-                outcome = ", ".join(f"{name} {row[name]}" for name in scores if row[name])
-                yield Entry("checkpoint", row["model"], row["family"], orders_in(row), outcome=outcome, source=source)
+        trained = [row for row in rows if row.get("source")]
+        scores = [name for name in measured(trained) if name not in ("model", "family", "source", *ORDER_COLUMNS)]
+        for row in trained:
+            outcome = ", ".join(f"{name} {row[name]}" for name in scores if row[name])
+            named = row["model"], row["family"], orders_in(row)
+            yield Entry("checkpoint", *named, outcome=outcome, source=row["source"])
     for name, rows in figures.items():
         for row in rows:
             if not row.get("source") and (orders := orders_in(row)):
