@@ -118,10 +118,10 @@ def search_as_fairseq(model, longest: int, **options):
 
 
 class NaiveFairseq:
-    """Runs one row without padding, ids (length,), through the encoder or the decoder: (length, width)."""
+    """Runs one row without padding, ids (length,), in 64 bits through the encoder or the decoder: (length, width)."""
 
     def __init__(self, weights, options):
-        self.weights, self.options = weights, options
+        self.weights, self.options = {name: tensor.double() for name, tensor in weights.items()}, options
         self.heads = options.get("decoder_attention_heads", options.get("encoder_attention_heads", HEADS))
         self.act = {"relu": torch.relu, "gelu": gelu}[options.get("activation_fn", options.get("act_fn", "relu"))]
 
