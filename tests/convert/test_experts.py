@@ -107,13 +107,13 @@ def test_they_score_learn_and_write_the_same(prefix, seed):
     # a layer of theirs is two of ours, and theirs fail where no layer has experts
     asked = {"output_router_logits": True} if "e" in model.config.order else {}
     theirs, ours = (each(**batch, labels=labels, **asked) for each in (source, model))
-    # theirs round in 32 bits also where the model has 64
-    size = theirs.logits[real].abs().max()
-    torch.testing.assert_close(ours.logits[real] / size, theirs.logits[real] / size, atol=3e-5, rtol=1e-5)
+    # in 32 bits, theirs of a recurrence are farther from those in 64 bits
+    size = theirs.logits[real].abs().max() if "r" in model.config.order else 1
+    torch.testing.assert_close(ours.logits[real] / size, theirs.logits[real] / size, atol=1e-5, rtol=1e-5)
     for name in ("loss", "aux_loss") if asked else ("loss",):
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=1e-5)
     for found, wanted in zip(ours.get("router_logits", ()), theirs.get("router_logits") or (), strict=True):
-        torch.testing.assert_close(found[real.flatten()], wanted[real.flatten()], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found[real.flatten()], wanted[real.flatten()], atol=1e-5, rtol=1e-5)
     routers = [
         {name.rpartition("layers.")[2].split(".")[0]: gradient for name, gradient in found.items() if part in name}
         for found, part in ((backward(model, ours.loss), ".router."), (backward(source, theirs.loss), ".mlp.gate.w"))

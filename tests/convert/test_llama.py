@@ -80,9 +80,7 @@ def test_fields_are_taken_over(prefix, name):
     source = changed(prefix, name)
     model, _ = from_llama(source)
     # far less than a field that is lost would change
-    expected = source(tokens(2, 30)).logits
-    size = expected.abs().max()
-    torch.testing.assert_close(model(tokens(2, 30)).logits / size, expected / size, atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(model(tokens(2, 30)).logits, source(tokens(2, 30)).logits, atol=1e-4, rtol=1e-4)
     if name in model.config.__dataclass_fields__:
         expected = getattr(source.config, name)
         if (prefix, name) == ("Gemma3Text", "rope_parameters"):
