@@ -34,7 +34,7 @@ class IOTSeq2SeqConfig(ReorderedSeq2SeqConfig):
     decoder_orders: list[str] = field(default_factory=lambda: ["scf", "fsc", "csf", "fcs"])
     num_encoder_blocks: int = number(6, least=1)
     num_decoder_blocks: int = number(6, least=1)
-    intermediate_size: int = 1024
+    intermediate_size: int = 1024  # type: ignore[assignment]
     num_attention_heads: int = 4
     dropout: float | int = 0.3
     # the share of blocks that a training step leaves out (LayerDrop, Fan et al. 2019)

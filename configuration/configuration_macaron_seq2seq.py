@@ -17,7 +17,7 @@ class MacaronSeq2SeqConfig(ReorderedSeq2SeqConfig):
 
     encoder_sublayer_order: str = "(fsf)6"
     decoder_sublayer_order: str = "(fscf)6"
-    intermediate_size: int = 1024
+    intermediate_size: int | list[int] = 1024
     attention_dropout: float | int = 0.1
     activation_dropout: float | int = 0.1
     norm_position: NormPosition = "pre"

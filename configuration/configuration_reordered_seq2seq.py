@@ -26,8 +26,8 @@ class ReorderedSeq2SeqConfig(SublayersConfig):
     # None: vocab_size
     encoder_vocab_size: int | None = number(None, least=1)
     hidden_size: int = 512
-    # of feed-forward sublayers in both stacks
-    intermediate_size: int = 2048  # type: ignore[assignment]
+    # of feed-forward sublayers in both stacks; a list has those of one stack, and the other one has the same
+    intermediate_size: int | list[int] = 2048
     # the limit of the source and of the target, each
     max_position_embeddings: int = 1024
     attention_dropout: float | int = 0.0

@@ -18,6 +18,6 @@ class SandwichSeq2SeqConfig(ReorderedSeq2SeqConfig):
     encoder_sublayer_order: str = "s3(sf)3f3"
     decoder_sublayer_order: str = "(scf)6"
     hidden_size: int = 1024
-    intermediate_size: int = 4096
+    intermediate_size: int | list[int] = 4096
     num_attention_heads: int = 16
     dropout: float | int = 0.3

@@ -390,7 +390,8 @@ class SublayersConfig(PreTrainedConfig, FieldsOfLetters):
             if kind in kinds:
                 kind.check(self.sizes)
         if isinstance(widths := self.intermediate_size, list):
-            self.order.widths(widths)
+            for order in self.orders.values():
+                order.widths(widths)
             if len({*widths}) == 1:
                 self.intermediate_size = widths[0]
         check_parts(self, kinds)

@@ -227,7 +227,7 @@ class Row(NamedTuple):
         if any("g" in order for order in stacks.values()):
             parts |= {"short_kernel_size": 4}
         if self.widens:
-            wide = Order(*stacks.values()).unique_letters.count("f")
+            wide = Order([*stacks.values()][-1]).unique_letters.count("f")
             parts |= {"intermediate_size": [16 + 8 * i for i in range(wide)]} if wide else {}
         if self.choices:
             stacks = {name: rotations(order)[:n] for (name, order), n in zip(stacks.items(), self.choices, strict=True)}
@@ -310,6 +310,8 @@ SHARED_PAIRS = [
     ("s_0d_0f_0s_0d_0d", "s_0c_0l_0l_0csf_0c_0f_0"),
     ("f_0sf_0", "sc_0f_0c_0m_0f_0m_0"),
 ]
+# as many feed-forwards in both stacks
+WIDE_PAIRS = [("(sf)2", "(scf)2"), ("fs2f2", "sfcfscf")]
 # experts of unequal importance, and one that all tokens have
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "norm_topk_prob": True}
 EXPERTS |= {"shared_expert_intermediate_size": 8, "shared_expert_gate": True}
@@ -325,12 +327,7 @@ ROWS = {
     "par_bert": Row("par_bert", ORDERS, ALL_FEED_FORWARD),
     "par_bert today": Row("par_bert", some_local(ORDERS), ALL_FEED_FORWARD, TODAY),
     "macaron_bert": Row("macaron_bert", ORDERS, ALL_FEED_FORWARD, is_sibling=True),
-    "par_transformer_xl": Row(
-        "par_transformer_xl",
-        WITH_MEMORY,
-        ALL_FEED_FORWARD,
-        RELATIVE,
-    ),
+    "par_transformer_xl": Row("par_transformer_xl", WITH_MEMORY, ALL_FEED_FORWARD, RELATIVE),
     "sandwich_char_lm": Row(
         "sandwich_char_lm",
         WITH_MEMORY,
@@ -355,6 +352,7 @@ ROWS = {
     "sandwich_seq2seq shared": Row("sandwich_seq2seq", SHARED_PAIRS, [("(s_0)2", "(c_0f)2")], KERNELS),
     "sandwich_seq2seq": Row("sandwich_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION),
     "sandwich_seq2seq today": Row("sandwich_seq2seq", some_local(PAIRS), WITHOUT_SELF_ATTENTION, TODAY),
+    "sandwich_seq2seq widths": Row("sandwich_seq2seq", WIDE_PAIRS, [("f2", "cf2")], widens=True, is_sibling=True),
     "macaron_seq2seq": Row("macaron_seq2seq", PAIRS, WITHOUT_SELF_ATTENTION, is_sibling=True),
     "iot_seq2seq": Row("iot_seq2seq", FEW_PAIRS, [("sf", "cf")], {}, choose_differently, choices=(2, 3)),
     "iot_seq2seq of one order": Row("iot_seq2seq", FEW_PAIRS, [("sf", "cf")], choices=(1, 1), is_sibling=True),

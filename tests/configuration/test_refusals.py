@@ -24,9 +24,13 @@ PAIRS = [
     ({"kernel_sizes": []}, r"kernel_sizes=\[\] must be positive numbers"),
     ({"kernel_sizes": [3, 0]}, r"kernel_sizes=\[3, 0\] must be positive numbers"),
     ({"kernel_sizes": [3, 1.5]}, "kernel_sizes"),
-    ({"intermediate_size": [16, 24, 8]}, r"intermediate_size=\[16, 24, 8\] does not fit; give int"),
+    (
+        {"encoder_sublayer_order": "(sf)3", "decoder_sublayer_order": "(scf)2", "intermediate_size": [16, 24, 8]},
+        r"intermediate_size=\[16, 24, 8\] has 3 widths, but the order '\(scf\)2' has 2 sublayers that need one",
+    ),
 ]
 SEVERAL_ORDERS = [
+    ({"intermediate_size": [16, 24, 8]}, r"intermediate_size=\[16, 24, 8\] does not fit; give int"),
     ({"encoder_orders": ["scf"]}, "no sublayers c .* in its encoder_orders, here 'scf'"),
     ({"decoder_orders": ["scf", "sqf"]}, "'q' is not a sublayer"),
     ({"decoder_orders": []}, "decoder_orders is empty; give at least one order"),

@@ -94,6 +94,8 @@ def check_prunable(config: Any, source: str) -> None:
         f"sublayers that run at several places, here {[*map(str, config.orders.values())]}": any(
             order.shares_sublayers for order in config.orders.values()
         ),
+        "feed-forwards of several widths in two stacks": len(config.orders) > 1
+        and isinstance(config.intermediate_size, list),
         "orders that it chooses from": isinstance(config, IOTSeq2SeqConfig),
         "a memory": isinstance(config, RecurrentLMConfig),
         "sublayers m, which see the states before the first of them": any(

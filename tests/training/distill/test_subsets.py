@@ -104,6 +104,11 @@ def test_subsets_cost_what_their_own_widths_cost(monkeypatch):
     [
         ("iot_seq2seq", {}, "orders that it chooses from"),
         ("sandwich_seq2seq", {"encoder_sublayer_order": "(df)2"}, "convolutions of several widths"),
+        (
+            "sandwich_seq2seq",
+            {"encoder_sublayer_order": "sf2", "decoder_sublayer_order": "scf2", "intermediate_size": [16, 8]},
+            "feed-forwards of several widths in two stacks",
+        ),
         ("par_transformer_xl", {}, "a memory"),
         ("par_bert", {"sublayer_order": "sf(mf)2"}, "sublayers m"),
         ("par_bert", {"sublayer_order": "(s_0f)2"}, r"sublayers that run at several places, here \['\(s_0f\)2'\]"),
