@@ -92,13 +92,18 @@ def test_a_pool_ends_with_its_parent_and_leaves_what_it_printed(tmp_path, monkey
     numbers = range(40)
     pool = begin(tmp_path, jobs=2, numbers=len(numbers))
     deadline = time.monotonic() + 60
+
+    def printed():
+        return sum("squaring" in log.read_text() for log in tmp_path.glob("worker-?.log"))
+
     # the first may do many trials before the second has begun
-    while sum("squaring" in log.read_text() for log in tmp_path.glob("worker-?.log")) < 2:
+    while printed() < 2 or len(results(read_study("squaring", tmp_path))) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     pool.kill()
     pool.wait()
     time.sleep(1)
+    assert printed() == 2
     before = len(results(read_study("squaring", tmp_path)))
     time.sleep(1)
     assert len(results(read_study("squaring", tmp_path))) == before < len(numbers)
